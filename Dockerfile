@@ -3,8 +3,8 @@
 #   docker build -t REGISTRY/tessera .        or podman build, buildah build; docs/image.md
 #
 # What the image consists of is made by deploy/image/rootfs.sh, which the testbed runs too; this file only gives it a Debian 12 to run in. Nothing
-# of that is left in the result, which starts from scratch. To pin it: --build-arg DEBIAN=docker.io/library/debian@sha256:...
-ARG DEBIAN=docker.io/library/debian:12-slim
+# of that is left in the result, which starts from scratch. It is debian:12-slim of 3 August 2026, for amd64, arm64 and more; docs/image.md.
+ARG DEBIAN=docker.io/library/debian@sha256:abd67ffcfa541b485a3dff59865ab629aa048a6c613e639d36e7456b0b229241
 FROM ${DEBIAN} AS base
 RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends ca-certificates gcc libc6-dev python3 python3-venv
 WORKDIR /checkout

@@ -99,6 +99,11 @@ class Trusted:
 
     keys = Keys(public={key_id(SIGNER.public): SIGNER.public}, verify=verify)
     knows_servers = True
+    unpublished = frozenset[str]()
+
+    def revoked(self, _: str) -> bool:
+        """Know of no key that was."""
+        return False
 
     def sealed(self, _: dict[str, Any], annotations: Mapping[str, str]) -> dict[str, str]:
         """Sign nothing: no pod is mistaken here."""

@@ -54,6 +54,7 @@ def values(*, scheduler: bool, admission: bool) -> dict[str, Any]:
     }
     agent = {
         "args": [f"--mig-minors={gpus}/mig-minors"],
+        "pullSecrets": ["registry"],
         "env": [{"name": name, "value": value} for name, value in driver.items()],
         "volumes": [{"name": "gpus", "hostPath": {"path": gpus, "type": "Directory"}}],
         "volumeMounts": [{"name": "gpus", "mountPath": gpus}],

@@ -163,6 +163,7 @@ class Processes:
         running = self.get(name)
         if running:
             return running
+        self.forget(name)
         self._pids.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
         # The shell ends at once, so nobody in this process has to wait for the one it started.
@@ -189,33 +190,38 @@ class Processes:
             process.signal(signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """Let a process run on that was paused.
-
-        A parent that entered namespaces for it stops with it (nsenter does) and is continued as well: a parent that is
-        stopped buries no child, and namespaces end only when all in them are buried.
-        """
+        """Let a process run on that was paused."""
+        self._resume_parent(name)
         process = self.get(name)
         if process:
-            for each in (process, process.parent):
-                if each and each.pid > 1:
-                    each.signal(signal.SIGCONT)
+            process.signal(signal.SIGCONT)
 
     def resume_parents(self) -> None:
-        """Let all processes' parents run on, also of those that have ended: one that is stopped buries no child."""
+        """Let all processes' parents run on, also of those that have ended."""
         for name in self.names():
-            process = self._recorded(name)
-            if process is None or find_process(process.pid) != process:
-                continue
+            self._resume_parent(name)
+
+    def _resume_parent(self, name: str) -> None:
+        """Let the parent of a process run on, also of one that has ended.
+
+        A parent that entered namespaces for it stops with it (nsenter does). One that is stopped buries no child, and
+        namespaces end only when all in them are buried.
+        """
+        process = self._recorded(name)
+        if process is not None and find_process(process.pid) == process:
             parent = process.parent
             if parent is not None and parent.pid > 1:
                 parent.signal(signal.SIGCONT)
 
     def forget(self, name: str) -> None:
-        """Remove the pid file of a process that has ended."""
+        """Remove the pid file of a process that has ended; nobody else would have its parent bury it."""
+        self._resume_parent(name)
         (self._pids / f"{name}.pid").unlink(missing_ok=True)
 
     def stop(self, name: str, *, number: signal.Signals = signal.SIGTERM, timeout_s: float = 20) -> None:
         """Stop a process and wait until it is gone; past `timeout_s` it is killed. Nothing happens when it has ended.
+
+        One that was paused runs on, to hear the signal.
 
         Raises:
             Unavailable: it was killed and is still there.
@@ -224,6 +230,7 @@ class Processes:
         process = self.get(name)
         if process:
             process.signal(number)
+            self.resume(name)
             try:
                 until(f"stop of {name}", lambda: not process.alive, timeout_s=timeout_s)
             except Unavailable:

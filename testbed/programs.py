@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["GO_OLDEST", "HELM", "MODULES", "Module", "Report", "go_version", "programs"]
+__all__ = ["GO_OLDEST", "HELM", "MODULES", "OPENTOFU", "REGISTRY", "Module", "Report", "go_version", "programs"]
 
 GO_OLDEST = (1, 26, 6)
 """The oldest Go that builds all of them. Source: the `go` line of containerd 2.4.2's go.mod; Kubernetes asks 1.26.0."""
@@ -37,6 +37,8 @@ class Module(msgspec.Struct, frozen=True):
     packages: tuple[str, ...]
     version_flags: tuple[str, ...] = ()
     """What the module's own build passes to the linker so that the program knows its version."""
+    replaced: tuple[str, ...] = ()
+    """Lines of its go.mod without which it does not build: a module that is required has no say in them."""
 
 
 _KUBERNETES = "v1.36.3"
@@ -82,6 +84,20 @@ MODULES = (
 
 HELM = (Module("helm", "helm.sh/helm/v4", "v4.3.1", ("helm.sh/helm/v4/cmd/helm",)),)
 """Helm, which tests of the chart ask; a testbed does without."""
+
+OPENTOFU = (
+    Module(
+        "opentofu",
+        "github.com/opentofu/opentofu",
+        "v1.12.6",
+        ("github.com/opentofu/opentofu/cmd/tofu",),
+        replaced=("github.com/hashicorp/hcl/v2 => github.com/opentofu/hcl/v2 v2.20.2-0.20251021132045-587d123c2828",),
+    ),
+)
+"""OpenTofu, which tests of `deploy/terraform` ask; built in about three minutes on two cores."""
+_REGISTRY_MODULE = "github.com/distribution/distribution/v3"
+REGISTRY = (Module("registry", _REGISTRY_MODULE, "v3.1.2", (f"{_REGISTRY_MODULE}/cmd/registry",)),)
+"""The reference registry, which tests of images ask."""
 
 _RENAMED = {"server": "etcd", "v3": "etcd"}
 """Programs whose package is not called what everybody calls them."""
@@ -193,6 +209,7 @@ def _write_go_mod(go: str, module: Module, work: Path, environment: dict[str, st
         oldest.group() if oldest else "go {}.{}.{}".format(*GO_OLDEST),
         f"require {module.path} {module.version}",
         *(f"replace {name} => {name} {staging}" for name in replaced),
+        *(f"replace {line}" for line in module.replaced),
     ]
     (work / "go.mod").write_text("\n".join(lines) + "\n")
 

@@ -19,11 +19,11 @@ PURE = tuple(name for name in SOURCES if name.startswith(("tessera.core", "tesse
 EVERYWHERE = {"msgspec", "numpy"}
 LOADED_BY_MSGSPEC = {"typing_extensions"}
 HOMES = {
-    "aiohttp": "tessera.clients.kube.connections",
+    "aiohttp": "tessera.clients.connections",
     "click": "tessera.cli",
     "cryptography": "tessera.signing",
-    "google": "tessera.clients.kubelet",
-    "grpc": "tessera.clients.kubelet",
+    "google": "tessera.clients",
+    "grpc": "tessera.clients",
     "highspy": "tessera.core.packing.linear",
     "httpx2": "tessera.clients.kube",
     "lightkube": "tessera.clients.kube",
@@ -35,7 +35,7 @@ HOMES = {
     "structlog": "tessera.log",
     "uvicorn": "tessera.server.run",
     "yaml": "tessera.api.documents",
-    "yarl": "tessera.clients.kube.connections",
+    "yarl": "tessera.clients.connections",
 }
 """Where each outside library may be imported: one module, or one package."""
 
@@ -138,7 +138,7 @@ def test_what_counts_as_impure(code: str, *, want: bool) -> None:
     assert any(impure(node) for node in ast.walk(ast.parse(code))) is want
 
 
-@pytest.mark.parametrize("module", SOURCES)
+@pytest.mark.parametrize("module", [each for each in SOURCES if not each.endswith("_pb2")])  # those are generated
 def test_a_module_is_small_and_says_what_it_is(module: str) -> None:
     assert ast.get_docstring(TREES[module]), "the first line says what is inside"
     assert len(SOURCES[module].read_text().splitlines()) <= MODULE_LINES, (

@@ -1,5 +1,6 @@
 """What is deployed: generated files are as committed, and no part may do more than it does."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,26 @@ def test_what_needs_nothing_of_the_host_meets_the_restricted_standard(part: str,
         }
 
 
+def test_the_driver_s_folder_is_the_agents_and_its_containers() -> None:
+    """Where no runtime of NVIDIA's is, as on GKE: the agent must pass on what it gets itself."""
+    folder = "/home/kubernetes/bin/nvidia"
+    (container,) = pod("agent", {**ANY, "agent": {"driverFolder": folder}})["spec"]["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["TESSERA_AGENT_DRIVER_FOLDER"] == folder
+    assert env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    assert {"name": "driver", "mountPath": "/usr/local/nvidia", "readOnly": True} in container["volumeMounts"]
+
+
+def test_the_values_that_the_page_about_clouds_shows_are_the_charts() -> None:
+    page = (FOLDER.parent / "docs" / "clouds.md").read_text()
+    shown = re.findall(r"^```yaml\n# values of the chart\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert shown
+    for text in shown:
+        values = documents.one("docs/clouds.md", text).data
+        assert isinstance(values, dict)
+        assert pod("agent", {**ANY, **values}) != pod("agent", ANY)
+
+
 def test_the_page_about_installing_names_what_the_agent_has_of_the_host() -> None:
     page = (FOLDER.parent / "docs" / "install.md").read_text()
     values = {**ANY, "agent": {"driverFolder": "/home/kubernetes/bin/nvidia"}}
@@ -207,6 +228,14 @@ NODES: dict[str, tuple[dict[str, str], set[str]]] = {
     "the operator's plugin is switched off there": ({**LABELS, PLUGIN: "false"}, {"none", "beside", "instead"}),
     "the operator pauses its clients": ({**LABELS, PLUGIN: "false", CLIENT: "paused-for-driver-upgrade"}, set()),
     "a client that runs": ({**LABELS, PLUGIN: "false", CLIENT: "true"}, {"none", "beside", "instead"}),
+    "AKS": ({"kubernetes.azure.com/accelerator": "nvidia", "agentpool": "gpu"}, {"none", "instead"}),
+    "EKS, by Karpenter": ({"karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia"}, {"none", "instead"}),
+    "EKS, AMD's GPUs by Karpenter": ({"karpenter.k8s.aws/instance-gpu-manufacturer": "amd"}, set()),
+    "EKS, a managed node group": ({"node.kubernetes.io/instance-type": "p5.48xlarge"}, set()),
+    "EKS, one that was labelled": (
+        {"node.kubernetes.io/instance-type": "p5.48xlarge", "tessera.dev/agent": "true"},
+        {"none", "instead"},
+    ),
     "GKE with its own plugin": ({"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}, set()),
     "GKE without": (
         {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb", "gke-no-default-nvidia-gpu-device-plugin": "true"},
@@ -250,6 +279,8 @@ def test_what_holds_data_stays_when_the_chart_goes() -> None:
     }
     assert kept == {
         ("Namespace", NAMESPACE),
-        ("CustomResourceDefinition", "gpunodes.tessera.dev"),
-        ("CustomResourceDefinition", "gpupolicies.tessera.dev"),
+        *(
+            ("CustomResourceDefinition", f"{kind}.tessera.dev")
+            for kind in ("gpunodes", "gpupolicies", "imagewarmups", "nodeimages")
+        ),
     }

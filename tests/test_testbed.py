@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -69,6 +70,26 @@ def test_a_parent_that_stands_still_buries_its_child_when_parents_are_resumed(
     processes.resume_parents()
     until("burial", lambda: find_process(child.pid) is None, timeout_s=10)
     processes.stop("parent")
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "start again"])
+def test_a_paused_process_that_ends_is_buried_by_its_parent(processes: Processes, end: str) -> None:
+    """Its parent stops with it, as nsenter does, and nobody knows of the two once the pid file names another."""
+    command = ["sh", "-c", "trap 'echo heard; exit' TERM; echo ready; while :; do sleep 0.1; done"]
+    child = processes.start("it", command, inside=["sh", "-c", '"$@" & wait', "sh"])
+    until("trap", lambda: "ready" in processes.last_words("it"), timeout_s=10)
+    parent = child.parent
+    assert parent is not None
+    processes.pause("it")
+    parent.signal(signal.SIGSTOP)
+    if end == "start again":
+        child.signal(signal.SIGKILL)
+        until("end", lambda: not child.alive, timeout_s=10)
+        assert find_process(child.pid) == child, "not buried"
+        assert processes.start("it", ["sleep", "60"]) != child
+    processes.stop("it", number=signal.SIGKILL if end == "kill" else signal.SIGTERM)
+    until("burial", lambda: find_process(child.pid) is None, timeout_s=10)
+    assert ("heard" in processes.log("it").read_text()) == (end == "stop")
 
 
 def test_the_child_counts_where_a_program_runs_another(processes: Processes) -> None:
@@ -206,6 +227,11 @@ def test_nodes_have_addresses_and_networks_of_their_own() -> None:
     assert len({node_address(number) for number in numbers}) == len(numbers)
     assert len({pod_network(number) for number in numbers}) == len(numbers)
     assert (node_address(1), pod_network(1)) == ("192.168.77.101", "192.168.101.0/24")
+
+
+def test_the_image_is_built_from_a_base_that_is_named_by_its_digest() -> None:
+    (base,) = re.findall(r"^ARG DEBIAN=(.*)$", (CHECKOUT / "Dockerfile").read_text(), re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/debian@sha256:[0-9a-f]{64}", base)
 
 
 def test_programs_that_are_there_are_not_built(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import msgspec
 from tessera.api import documents
 from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
-from tessera.api.kubernetes.asks import SHARE_MEMORY
 from tessera.api.kubernetes.nodemodels import model_rules
 from tessera.api.tessera import fleets
 from tessera.api.tessera.plans import (
@@ -30,6 +29,7 @@ from tessera.api.tessera.plans import (
 from tessera.core.cluster.snapshot import LeftOut, Node, Snapshot
 from tessera.core.packing import plan as core
 from tessera.core.workload.need import Form, Pod
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
 __all__ = [

@@ -8,20 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from builders.kubeobjects import amount
 from builders.signed import SERVER, STRANGER, config_map, public
+from builders.signed import keys as keys_of
 from harness.agentmachine import Machine
 from tessera.agent.assignmentkeys import AssignmentKeys
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, is_signed, key_id
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, is_signed, key_id, public_keys
 from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, PODS, Kind, MemoryKube, Object, Unanswered, annotations_of
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
-from tessera.signing import Signer
+from tessera.signing import Signer, verify
 
 pytestmark = pytest.mark.anyio
 
@@ -142,6 +144,18 @@ async def test_an_agent_that_starts_again_knows_the_servers_keys_though_nobody_p
     assert (tmp_path / "server-keys.json").stat().st_mode & 0o777 == 0o600
 
 
+async def test_servers_keys_of_a_file_without_version_are_known(tmp_path: Path) -> None:
+    kube, path = MemoryKube(), tmp_path / "key"
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    await after_a_look(path, kube)
+    await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+    kept = tmp_path / "server-keys.json"
+    content = msgspec.json.decode(kept.read_bytes())
+    assert content["version"] == 1
+    kept.write_bytes(msgspec.json.encode(content["ring"]))
+    assert public(SERVER).items() <= (await after_a_look(path, kube)).keys.public.items()
+
+
 async def test_a_key_that_was_revoked_while_no_agent_ran_does_not_count(tmp_path: Path) -> None:
     kube, path = MemoryKube(), tmp_path / "key"
     await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
@@ -167,7 +181,7 @@ async def test_what_was_remembered_yields_to_the_present_of_a_cluster_that_was_m
     assert public(SERVER).items() <= (await after_a_look(path, new)).keys.public.items()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}'])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}'])
 async def test_remembered_keys_that_are_broken_are_left_with_a_word(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "server-keys.json").write_bytes(content)
     kube = MemoryKube()
@@ -360,3 +374,53 @@ async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(
     monkeypatch.setattr(machine.kube, "patch", broken)
     async with machine.agent():
         assert await told_keys(machine)
+
+
+async def test_a_key_that_counts_and_that_no_server_has_published_for_a_minute_is_known_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ConfigMap was deleted while no server ran, and another server made a new one."""
+    kube, former = MemoryKube(), key_id(SERVER.public)
+    keys = keys_at(tmp_path / "key", kube)
+    keys.open(())
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    await keys.refresh()
+    await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+    await keys.refresh()
+    assert keys.unpublished == frozenset(), "nobody says that it is not published"
+    await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="two")
+    await keys.refresh()
+    assert (keys.unpublished, keys.revoked(former)) == (frozenset(), False), "who knows it may publish it still"
+    monkeypatch.setattr("tessera.agent.assignmentkeys._UNPUBLISHED_S", 0.0)
+    assert keys.unpublished == {former}
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    await keys.refresh()
+    assert keys.unpublished == frozenset()
+    await kube.patch(CONFIG_MAPS, KEYS, {"data": {former: None}}, namespace=NAMESPACE)
+    await keys.refresh()
+    assert (keys.unpublished, keys.revoked(former)) == (frozenset(), True)
+
+
+async def test_what_lost_keys_signed_counts_for_every_server_once_the_agent_has_signed_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deletes ConfigMap and Secret while no server runs; one that starts publishes a key of its own."""
+    monkeypatch.setattr("tessera.agent.assignmentkeys._UNPUBLISHED_S", 0.0)
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        for name, units in (("started", 4), ("waits", 5)):
+            await machine.pod(name, {NEED: units}, (amount(0, memory_mib=1024 * units, container="c"),))
+        await machine.start("started", NEED, 4)
+        await machine.kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+        await machine.kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="two")
+        own = public_keys(await told_keys(machine))
+        known = Keys(public={**public(STRANGER), **own}, verify=verify)
+        for _ in range(400):
+            if is_signed(await machine.kube.get(PODS, "started", "default") or {}, known):
+                break
+            await asyncio.sleep(0.02)
+        else:
+            pytest.fail("it is not signed anew")
+        waits = await machine.kube.get(PODS, "waits", "default") or {}
+        assert is_signed(waits, keys_of(SERVER)), "what no container was started with stays as it is"

@@ -91,8 +91,18 @@ async def test_a_pod_without_assignment_is_evicted_with_advice() -> None:
     assert await node.conflicts.end({stray["metadata"]["uid"]: "ml/stray"}, evict=True) == ()
     ((name, reason, message),) = await node.events()
     assert (name, reason) == ("stray", "NotAssigned")
+    assert message.startswith("not scheduled by tessera-scheduler, so no GPU is assigned")
     assert "schedulerName: tessera-scheduler" in message
     assert await node.names() == []
+
+
+async def test_the_event_says_why_an_assignment_does_not_count() -> None:
+    node = Node()
+    stray = await node.pod("stray")
+    reasons = {"ml/stray": "a signature of key 'x'"}
+    await node.conflicts.end({stray["metadata"]["uid"]: "ml/stray"}, evict=False, why=reasons.__getitem__)
+    ((_, _, message),) = await node.events()
+    assert message.startswith("its assignment does not count (a signature of key 'x'), so no GPU is assigned")
 
 
 async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:

@@ -168,6 +168,16 @@ async def test_the_runtime_says_whether_cdi_is_on(
     assert (runtime.version, runtime.cdi, runtime.problem) == want
 
 
+async def test_the_driver_s_folder_counts_as_its_specification(places: Places) -> None:
+    kube = MemoryKube()
+    info = {"containerRuntimeVersion": "containerd://2.0.7", "kubeletVersion": "v1.33.5-gke.1080000"}
+    await kube.create(NODES, {"kind": "Node", "metadata": {"name": NODE}, "status": {"nodeInfo": info}})
+    for folder, want in (("", "envvar"), ("/home/kubernetes/bin/nvidia", "cdi-cri")):
+        seen = await look(msgspec.structs.replace(places, driver_folder=folder), kube=kube, node=NODE)
+        assert seen.list_strategies is not None
+        assert (seen.driver_spec, seen.list_strategies.strategies) == (folder, (want,))
+
+
 async def test_cdi_files_that_cannot_be_read(places: Places) -> None:
     folder = places.cdi[1]
     folder.mkdir(parents=True)

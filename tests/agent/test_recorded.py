@@ -1,6 +1,7 @@
 """What the kubelet gave pods that asked by name is written on them."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from builders.signed import Trusting
 from harness.agentmachine import Machine
 from tessera.agent.recorded import Recorder
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.shares import ShareFields
 from tessera.clients.kube import PODS, Kind, MemoryKube, Object, Subresource, annotations_of
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.snapshot import Share
@@ -95,6 +97,11 @@ class Node:
         assert found is not None
         return annotations_of(found).get(ASSIGNMENT)
 
+    async def recorded(self, name: str) -> list[Share]:
+        """Return the shares that the assignment of a pod has."""
+        shares = json.loads(await self.annotation(name) or "{}")["shares"]
+        return list(msgspec.convert(msgspec.convert(shares, list[ShareFields]), list[Share], from_attributes=True))
+
 
 async def test_each_pod_is_told_what_it_has_and_then_left_alone() -> None:
     node = Node()
@@ -104,8 +111,8 @@ async def test_each_pod_is_told_what_it_has_and_then_left_alone() -> None:
     for _ in range(3):
         await node.look()
     assert await node.annotation("none") is None
-    assert await node.annotation("one") == write_shares((of(IDS[1]),))
-    assert await node.annotation("wrong") == write_shares((of(IDS[0]),))
+    assert await node.recorded("one") == [of(IDS[1])]
+    assert await node.recorded("wrong") == [of(IDS[0])]
     assert node.asked == 2  # to tell, and to see that it is told
     await node.look()
     assert node.asked == 2
@@ -118,7 +125,7 @@ async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
     assert await node.annotation("late") is None
     node.allocated = [Held(namespace="default", pod="late", container="c", resource=SLICE, device_ids=IDS[:1])]
     await node.look()
-    assert await node.annotation("late") == write_shares((of(IDS[0]),))
+    assert await node.recorded("late") == [of(IDS[0])]
 
 
 async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
@@ -162,7 +169,7 @@ async def test_a_pod_that_changed_meanwhile_is_looked_at_again() -> None:
     await node.recorder.record(1024)
     assert await node.annotation("p") is None
     await node.look()
-    assert await node.annotation("p") == write_shares((of(IDS[0]),))
+    assert await node.recorded("p") == [of(IDS[0])]
 
 
 @pytest.mark.parametrize("limits", [{SLICE: -1}, {SLICE: 1, "tessera.dev/gpu-memory": 4}])
@@ -172,7 +179,7 @@ async def test_pods_that_cannot_be_read_disturb_nobody(limits: dict[str, int]) -
     await node.add(pod("good", {SLICE: 1}), IDS[0])
     await node.look()
     assert await node.annotation("bad") is None
-    assert await node.annotation("good") == write_shares((of(IDS[0]),))
+    assert await node.recorded("good") == [of(IDS[0])]
 
 
 async def test_an_assignment_that_cannot_be_read_is_left_with_a_word() -> None:
@@ -198,7 +205,7 @@ async def test_an_api_that_is_silent_is_tried_again() -> None:
         await node.recorder.record(1024)
     node.kube.start()
     await node.look()
-    assert await node.annotation("p") == write_shares((of(IDS[0]),))
+    assert await node.recorded("p") == [of(IDS[0])]
 
 
 async def test_an_agent_tells_what_its_pods_have(machine: Machine) -> None:
@@ -245,7 +252,7 @@ async def test_a_pod_that_cannot_be_written_keeps_no_other_from_it() -> None:
     with capture_logs() as logs:
         for _ in range(3):
             await node.look()
-    assert await node.annotation("b") == write_shares((of(IDS[1]),))
+    assert await node.recorded("b") == [of(IDS[1])]
     assert [each["pod"] for each in logs if each["log_level"] == "warning"] == ["default/a"], (
         "said once, as it is for good"
     )

@@ -348,13 +348,13 @@ async def test_nothing_is_offered_before_api_server_and_driver_answer(machine: M
         machine.driver.fail("inventory", Unavailable("driver", found="no answer", expected="an answer"))
     with capture_logs() as logs:
         async with machine.agent():
-            await until_logged(logs, "look_again", what="follow")
+            await until_logged(logs, "turn_failed", what="follow")
             assert machine.kubelet.registrations == []
             machine.kube.start()
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
     told = [(each["event"], each.get("what")) for each in logs]
-    assert told.count(("look_again", "start")) == 3
-    begun = max(place for place, each in enumerate(told) if each == ("look_again", "start"))
+    assert told.count(("turn_failed", "start")) == 3
+    begun = max(place for place, each in enumerate(told) if each == ("turn_failed", "start"))
     assert ("resource_advertised", None) in told[begun:]
     assert ("resource_advertised", None) not in told[:begun]
 
@@ -431,6 +431,17 @@ async def test_devices_are_handed_over_by_cdi_where_the_node_can(machine: Machin
     written = json.loads((machine.folder / "cdi" / "tessera.dev-gpu.json").read_text())
     assert env["TESSERA_GPU_UUIDS"] in {each["name"] for each in written["devices"]}
     assert written["containerEdits"] == {"env": ["A=b"]}
+
+
+async def test_the_driver_s_folder_is_enough_for_cdi(machine: Machine) -> None:
+    machine.driver_folder = "/home/kubernetes/bin/nvidia"
+    info = {"containerRuntimeVersion": "containerd://2.0.7", "kubeletVersion": "v1.33.5-gke.1080000"}
+    await machine.kube.patch(NODES, "n1", {"status": {"nodeInfo": info}}, subresource="status")
+    async with machine.agent():
+        await machine.until(lambda node: annotations_of(node).get(DEVICE_LIST) == "cdi-cri")
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+    written = json.loads((machine.folder / "cdi" / "tessera.dev-gpu.json").read_text())
+    assert [each["hostPath"] for each in written["containerEdits"]["mounts"]] == [machine.driver_folder]
 
 
 async def test_a_configuration_that_is_broken_at_the_start_changes_no_way_to_hand_over(machine: Machine) -> None:

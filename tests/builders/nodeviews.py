@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tessera.agent.nodeview import uid_of
-from tessera.clients.kube import Object
+from tessera.clients.kube import Object, uid_of
 from tessera.core.deviceplugin.lastgate import Checkpointed
 from tessera.core.deviceplugin.matching import Held
 

@@ -51,10 +51,16 @@ class Trusting:
         self.keys = keys(SERVER, AGENT)
         self._node = node
         self.knows_servers = True
+        self.unpublished = frozenset[str]()
+        self.revoked_keys: set[str] = set()
 
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return annotations signed by the agent."""
         return AGENT.sealed(annotations, uid=pod["metadata"].get("uid", ""), node=self._node)
+
+    def revoked(self, key: str) -> bool:
+        """Return whether this key was revoked."""
+        return key in self.revoked_keys
 
     async def refresh(self) -> None:
         """Know all there is already."""

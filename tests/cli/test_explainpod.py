@@ -7,10 +7,12 @@ from click.testing import CliRunner, Result
 
 from builders.kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
 from tessera.cli import main
+from tessera.cli.explainpod import observe_pod
 from tessera.cli.explainpod import pod as command
 from tessera.cli.livecluster import events_of
-from tessera.clients.kube import EVENTS, PODS, MemoryKube
+from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube
 from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import PodKey
 
 NEED = {"tessera.dev/gpu-memory": 8}
 UNITS = {"tessera.dev/gpu-memory": "40"}
@@ -75,6 +77,26 @@ def test_a_pod_that_runs() -> None:
         "Each node, if the pod were scheduled again",
     ):
         assert want in got
+
+
+def test_a_pod_whose_request_cannot_be_read() -> None:
+    odd = pod("p", NEED, node=None, annotations={"tessera.dev/isolation": "strong"})
+    got = words(run("pod", "p", "-n", "ns", "--cluster", "-", objects=[*CLUSTER[:2], odd]))
+    why = "metadata.annotations[tessera.dev/isolation]: 'strong'; expected one of the words accepted; hint: hardware,"
+    assert f"ns/p pending Why - its request cannot be read: {why}" in got
+    assert "could take it" not in got
+    assert "has room" not in got
+
+
+def test_a_pod_that_has_finished() -> None:
+    ended = pod("p", NEED, share(0, 8192, Mode.MPS), node="gpu-a", phase="Failed", status={"reason": "Evicted"})
+    result = run(
+        "pod", "p", "-n", "ns", "--cluster", "-", objects=[*CLUSTER[:2], ended, event("p", 1, "low on memory")]
+    )
+    got = words(result)
+    assert got.startswith("ns/p finished on gpu-a Why - it has failed: Evicted - its assignment was 8192 MiB of GPU 0")
+    assert "FailedScheduling: low on memory" in got
+    assert "node answer" not in got
 
 
 def test_a_pod_on_a_gpu_that_is_not_there() -> None:
@@ -148,3 +170,16 @@ async def test_events_of_a_live_pod() -> None:
         await kube.create(EVENTS, each)
     found = await events_of(kube, PODS, "large", "ns")
     assert sorted(each["count"] for each in found) == [1, 2]
+
+
+@pytest.mark.anyio
+async def test_a_live_pod_that_the_cluster_does_not_show_is_looked_up() -> None:
+    kube = MemoryKube()
+    await kube.create(NODES, node())
+    for each in (pod("runs"), pod("ended", phase="Succeeded"), event("ended", 1, "done")):
+        await kube.create(PODS if each["kind"] == "Pod" else EVENTS, each)
+    for name, want in (("runs", []), ("ended", ["Succeeded"]), ("gone", [])):
+        cluster, events, found = await observe_pod(kube, PodKey(f"ns/{name}"))
+        assert [each.pod.key for each in cluster.pods] == ["ns/runs"]
+        assert [each["status"]["phase"] for each in found] == want
+        assert len(events) == (name == "ended")

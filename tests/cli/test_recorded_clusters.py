@@ -61,6 +61,11 @@ WANT = {
     "eks-time-slicing-without-discovery": Want(
         gpus={"T4 15360": 4}, placed=("notebook ip-10-0-0-21 [0] time-slicing",)
     ),
+    "gke-parts-of-a-gpu": Want(
+        gpus={"RTX-PRO-6000-Blackwell-96GB 22888": 1},
+        placed=("small gke-g4-1 [0] mps",),
+        pending={"slice": "1 x RTX-PRO-6000-Blackwell-96GB without MIG"},
+    ),
     "gke-autopilot-new-machine": Want(
         gpus={"B200-180GB 183359": 8, "RTX-PRO-6000-Blackwell-96GB 97887": 2},
         placed=("one gke-g4-1 [0] whole",),
@@ -97,7 +102,7 @@ WANT = {
         gpus={"L4 23034": 4},
         placed=("one ip-10-0-0-52 [0] whole",),
         skipped=("ip-10-0-0-51",),
-        told=("'rtx-pro-4500'; expected a GPU model that Tessera knows", "--gpu-model ip-10-0-0-51=MODEL"),
+        told=("'x900'; expected a GPU model that Tessera knows", "--gpu-model ip-10-0-0-51=MODEL"),
     ),
     "lost-gpu": Want(
         gpus={"L40S 46068": 4},

@@ -182,7 +182,7 @@ async def test_an_outage_is_outlived(kube: MemoryKube) -> None:
             kube.stop()
             async with asyncio.timeout(5):
                 told: list[str] = []
-                while "look_again" not in told:
+                while "look_failed" not in told:
                     await asyncio.sleep(0.01)
                     told = [each["event"] for each in logs]
             kube.start()

@@ -48,6 +48,7 @@ class Machine(msgspec.Struct, kw_only=True):
     folder: Path
     reboot: tuple[str, ...] = ()
     mig_config: Path | None = None
+    driver_folder: str = ""
 
     @property
     def settings(self) -> Settings:
@@ -58,6 +59,7 @@ class Machine(msgspec.Struct, kw_only=True):
                 pod_resources=self.kubelet.pod_resources,
                 cdi=self.folder / "cdi",
                 driver_specs=(self.folder / "nvidia.yaml",),
+                driver_folder=self.driver_folder,
                 runtime_config=self.folder / "containerd.toml",
                 state=self.folder / "state",
                 mig_minors=self.folder / "mig-minors",

@@ -165,7 +165,7 @@ async def differences(
         bound = await kube.get(PODS, made["metadata"]["name"], "default")
         assert bound is not None
         got = bound["spec"].get("nodeName"), annotations_of(bound).get("tessera.dev/assignment")
-        want = (names[spot.node], write_shares(spot.shares) if spot.shares else None) if spot else (None, None)
+        want = (names[spot.node], write_shares(spot.shares, need) if spot.shares else None) if spot else (None, None)
         if got != want:
             return times, f"pod {number}, {each}: the server says {got}, the simulator {want}"
     return times, ""

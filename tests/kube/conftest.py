@@ -9,10 +9,12 @@ from rich.console import Console
 
 from kube.gpunode import GpuNode
 from kube.helm import Helm
+from kube.registry import RealRegistry
 from testbed.__main__ import building
 from testbed.cluster import Cluster, Desired, default_folder
 from testbed.node import Node
-from testbed.programs import HELM, programs
+from testbed.processes import until
+from testbed.programs import HELM, REGISTRY, programs
 from testbed.requirements import missing
 
 HERE = Path(__file__).parent
@@ -196,3 +198,19 @@ def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) 
     assert capture is not None
     with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
         return Helm(programs(report, modules=HELM) / "helm", tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture(scope="session")
+def real_registry(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRegistry]:
+    """Give the reference registry on the loopback, building it the first time; the build is shown."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        program = programs(report, modules=REGISTRY) / "registry"
+    one = RealRegistry(program, tmp_path_factory.mktemp("registry"))
+    try:
+        until("registry", one.listening, timeout_s=30, found=one.log.read_text)
+        yield one
+    finally:
+        one.process.terminate()
+        one.process.wait()

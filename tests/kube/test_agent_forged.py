@@ -6,10 +6,11 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from builders.signed import SERVER, STRANGER
+from builders.signed import SERVER, STRANGER, config_map
 from kube.gpunode import GpuNode
 from kube.pods import create, devices, phase, pod, run
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE
 from tessera.cli import main
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
@@ -87,3 +88,40 @@ def test_a_pod_that_gives_itself_a_gpu_is_refused_and_honest_ones_are_left_alone
     create(cluster, late)
     cluster.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=60s")
     assert devices(cluster, "late") == gpu_node.gpu_uuids()[1]
+
+
+def test_what_runs_survives_the_loss_of_all_public_keys(gpu_node: GpuNode) -> None:
+    """Nobody is left who knows the key that signed it: its container starts again, and servers can judge it again."""
+    cluster = gpu_node.cluster
+    gpu_node.start_agent(policy=POLICY)
+    gpu_node.until_offered((UNITS, 2 * 39))
+    one = pod("kept", limits={UNITS: 4}, command="env; sleep 15; exit 1")
+    one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((part(1, 4096),))}
+    run(cluster, one)
+    before = cluster.get("pod", "kept")["metadata"]["annotations"]
+    gpu_node.kill_agent()
+    (known,) = (gpu_node.node.folder / "var-lib" / "tessera").rglob("server-keys.json")
+    known.unlink()
+    cluster.kubectl("delete", "configmap", "-n", NAMESPACE, KEYS)
+    try:
+        cluster.apply(config_map(STRANGER))
+        begun, *_ = cluster.get("pod", "kept")["status"]["containerStatuses"]
+        gpu_node.start_again()
+        gpu_node.until_registered(UNITS)
+
+        def signed_anew() -> bool:
+            now = cluster.get("pod", "kept")["metadata"]["annotations"]
+            return bool(now[ASSIGNMENT] == before[ASSIGNMENT] and now[SIGNATURE] != before[SIGNATURE])
+
+        until("another signature", signed_anew, timeout_s=60, found=gpu_node.agent_log)
+
+        def started_again() -> bool:
+            (now,) = cluster.get("pod", "kept")["status"]["containerStatuses"]
+            return bool(now["restartCount"] > begun["restartCount"] and now["ready"])
+
+        until("another start of the container", started_again, timeout_s=90, found=gpu_node.agent_log)
+        assert devices(cluster, "kept") == gpu_node.gpu_uuids()[1]
+        assert not any("pod_in_conflict" in line for line in gpu_node.log_lines())
+        assert conflicts(gpu_node) == []
+    finally:
+        cluster.kubectl("delete", "configmap", "-n", NAMESPACE, KEYS)

@@ -1,6 +1,7 @@
 """The agent on a real node: how devices are handed over unasked, and what a manifest can say against it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,32 @@ def test_a_node_without_the_drivers_specification_falls_back_and_says_so(gpu_nod
         (["envvar"], True),
         (["cdi-cri"], False),
     ]
+
+
+LIBRARY = "touch /usr/local/nvidia/lib64/mine || echo LIBRARIES=$(ls /usr/local/nvidia/lib64)"
+
+
+@pytest.mark.parametrize("strategy", ["cdi-cri", "envvar"])
+def test_where_neither_a_runtime_nor_a_specification_brings_the_driver_its_folder_does(
+    gpu_node: GpuNode, strategy: str
+) -> None:
+    """As on GKE: containers get the folder, which they cannot write to, and their own GPU's device files."""
+    spec = gpu_node.node.path(str(DRIVER_SPEC))
+    text = spec.read_text()
+    spec.unlink()
+    driver = gpu_node.node.path("/run/driver")
+    (driver / "lib64").mkdir(parents=True)
+    (driver / "lib64" / "libcuda.so.1").touch()
+    try:
+        # By CDI without being told to: the folder is all that was lacking.
+        options = [] if strategy == "cdi-cri" else [f"--device-list-strategy={strategy}"]
+        gpu_node.start_agent("--driver-folder=/run/driver", *options)
+        gpu_node.until_offered((GPU, 2))
+        until_handed_over(gpu_node, strategy)
+        run(gpu_node.cluster, pod("one", command=f"{LIBRARY}; {SHOW}", limits={GPU: 1}))
+        found = environment(gpu_node.cluster, "one")
+        assert found["LIBRARIES"] == "libcuda.so.1"
+        assert found["TESSERA_GPU_UUIDS"] == gpu_node.gpu_uuids()[int(found["NODES"].removeprefix("nvidia"))]
+    finally:
+        spec.write_text(text)
+        shutil.rmtree(driver)

@@ -7,6 +7,8 @@ import pytest
 
 from builders.policyobjects import BAD, GOOD, gpu_policy
 from tessera.api.tessera.gpupolicies import Spec, node_policy, read_gpu_policy
+from tessera.api.tessera.imagewarmups import Spec as ImageWarmupSpec
+from tessera.api.tessera.imagewarmups import read_image_warmup
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster
 from testbed.processes import until
@@ -33,7 +35,7 @@ def gpu_node(spec: dict[str, Any], name: str = "node-a") -> dict[str, Any]:
 
 
 def test_the_definitions_are_established(plane: Cluster) -> None:
-    for name in ("gpupolicies", "gpunodes"):
+    for name in ("gpupolicies", "gpunodes", "imagewarmups", "nodeimages"):
         found = plane.get("crd", f"{name}.tessera.dev")["status"]["conditions"]
         states = {each["type"]: each["status"] for each in found}
         assert states == {"NamesAccepted": "True", "Established": "True"}
@@ -160,3 +162,25 @@ def test_kubectl_shows_columns(plane: Cluster) -> None:
     shown = {"READY": "7/8", "MODEL": "A100-40GB", "SHARING": "6 auto, 2 mig", "INSTANCES": "4 3g.20gb"}
     assert node == {"NAME": "shown", **shown, "POLICY": "shown", "DRIVER": "580.65.06", "UNIT": "1024"}
     plane.kubectl("delete", "gpol/shown", "gn/shown")
+
+
+def image_warmup(spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "tessera.dev/v1alpha1",
+        "kind": "ImageWarmup",
+        "metadata": {"name": "servers"},
+        "spec": spec,
+    }
+
+
+def test_an_image_warmup_is_taken_with_defaults_and_refused_without_images(plane: Cluster) -> None:
+    stored = dry_run(plane, image_warmup({"images": ["busybox"]}))
+    assert (stored["spec"]["pinned"], stored["spec"]["maxDiskPercent"]) == (True, 80)
+    assert read_image_warmup(stored)[0].spec == ImageWarmupSpec(images=("busybox",))
+    bad: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, "spec.images: Required"),
+        ({"images": []}, "at least 1 items"),
+    )
+    for spec, want in bad:
+        with pytest.raises(Unavailable, match=want):
+            dry_run(plane, image_warmup(spec))

@@ -10,6 +10,7 @@ import pytest
 from judges.grants import shares_of
 from kube import pods
 from kube.fakenodes import ALL_MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
+from tessera.clients.kube import NODES as NODE
 from tessera.clients.kube import PODS, Kube, Object
 from testbed.cluster import Cluster
 
@@ -83,3 +84,21 @@ async def test_one_pod_of_many_is_preempted_where_one_is_enough(kube: Kube, sche
     left = await until(kube, lambda pod: is_bound(pod) and not is_ending(pod), 4)
     assert sorted(each["metadata"]["name"].partition("-")[0] for each in left) == ["low", "low", "low", "urgent"]
     assert len(ending) == 1
+
+
+@pytest.mark.anyio
+async def test_a_pod_without_gpus_goes_to_the_node_that_holds_its_image(kube: Kube) -> None:
+    """The second scheduler keeps upstream's plugin ImageLocality; of nodes that are alike it decides.
+
+    It counts an image less the fewer nodes have it: on one of 40 nodes one of less than 1 GiB counts nothing.
+    """
+    image = "registry.example/server:1"
+    held = {"names": [image], "sizeBytes": 16 << 30}
+    await kube.patch(NODE, "fake-17", {"status": {"images": [held]}}, subresource="status")
+    await asyncio.sleep(1)  # nothing says when the scheduler has seen it
+    pod = pods.pod("server", schedulerName="tessera-scheduler")
+    pod["metadata"] |= {"namespace": "default"}
+    pod["spec"]["containers"][0]["image"] = image
+    await kube.create(PODS, pod)
+    (bound,) = await until(kube, is_bound, 1)
+    assert bound["spec"]["nodeName"] == "fake-17"

@@ -1,11 +1,17 @@
 """Tessera's image under the real kubelet, by the objects of the chart: what works from the checkout works from it."""
 
+import asyncio
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from conformance.registrysuite import filled
+from conformance.runtimesuite import PASSWORD, USER
 from kube.pods import phase, pod
+from kube.registry import HASHED, RealRegistry, serve_on
+from tessera.clients.runtime import CriRuntime
 from testbed.cluster import Cluster
 from testbed.deploy import NAMESPACE
 from testbed.processes import until
@@ -133,3 +139,57 @@ def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) ->
     image_cluster.apply(pod("later", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler"))
     until_running(image_cluster, "later")
     assert daemons(image_cluster) == before
+
+
+def warmup(cluster: Cluster, *images: str) -> None:
+    kind = {"apiVersion": "tessera.dev/v1alpha1", "kind": "ImageWarmup", "metadata": {"name": "suite"}}
+    cluster.apply({**kind, "spec": {"images": list(images), "pullSecrets": ["registry"], "maxDiskPercent": 100}})
+
+
+def found(cluster: Cluster) -> dict[str, Any]:
+    """Return the status of that warmup; of one that has none the empty one."""
+    status: dict[str, Any] = cluster.get("imagewarmup", "suite").get("status") or {}
+    return status
+
+
+async def pinned(cluster: Cluster) -> frozenset[str]:
+    """Return the images that are pinned on the node, asked of its containerd."""
+    (node,) = cluster.nodes
+    runtime = CriRuntime(node.path("/run/containerd/containerd.sock"))
+    try:
+        return await runtime.pinned()
+    finally:
+        await runtime.close()
+
+
+def test_images_are_pulled_with_credentials_pinned_and_unpinned(
+    image_cluster: Cluster, real_registry: RealRegistry
+) -> None:
+    (node,) = image_cluster.nodes
+    real_registry.push(*filled(), "suite/one")
+    secret = (f"--docker-username={USER}", f"--docker-password={PASSWORD}", "--docker-server=127.0.0.1:5001")
+    image_cluster.kubectl("create", "secret", "docker-registry", "registry", f"--namespace={NAMESPACE}", *secret)
+    users = f"{USER}:{HASHED}\n"
+    with serve_on(node, real_registry, 5000) as one, serve_on(node, real_registry, 5001, users=users) as locked:
+        images = (f"{one}/suite/one:1", f"{locked}/suite/one:several")
+        warmup(image_cluster, *images)
+        until(
+            "both images",
+            lambda: found(image_cluster).get("pinned") == 1,
+            timeout_s=_WAIT_S,
+            found=partial(why, image_cluster),
+        )
+        memory, _ = filled()
+        want = [(image, memory.contents["suite/one", image.rpartition(":")[2]].digest) for image in images]
+        status = found(image_cluster)
+        assert [(each["image"], each["digest"]) for each in status["images"]] == want
+        assert {each["type"]: each["status"] for each in status["conditions"]} == {"Accepted": "True", "Ready": "True"}
+        assert asyncio.run(pinned(image_cluster)) == set(images)
+        warmup(image_cluster, images[0])
+        until("one image", lambda: asyncio.run(pinned(image_cluster)) == {images[0]}, timeout_s=_WAIT_S)
+        image_cluster.kubectl("delete", "imagewarmup", "suite")
+        until("no image", lambda: not asyncio.run(pinned(image_cluster)), timeout_s=_WAIT_S)
+
+
+def why(cluster: Cluster) -> str:
+    return json.dumps([found(cluster), *(each.get("status") for each in cluster.get("nodeimages")["items"])])

@@ -181,6 +181,10 @@ async def test_a_pod_that_waits_is_explained(control_plane: Cluster) -> None:
         got = json.loads(await told(control_plane, "tessera", "explain", "pod", "one", "-o", "json"))
         assert got["explanation"]["node"] == "gpu-0"
         assert [each["share"]["gpu"] for each in got["explanation"]["devices"]] == [0]
+        ended = json.dumps({"status": {"phase": "Failed", "reason": "Evicted"}})
+        control_plane.kubectl("patch", "pod", "one", "--subresource=status", "--type=merge", "-p", ended)
+        text = " ".join((await told(control_plane, "tessera", "explain", "pod", "one")).split())
+        assert "finished on gpu-0 Why - it has failed: Evicted - its assignment was 36864 MiB of GPU 0" in text
 
 
 def annotated(*shares: Any) -> dict[str, str]:

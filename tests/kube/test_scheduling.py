@@ -7,6 +7,10 @@ import pytest
 
 from kube import pods
 from kube.gpunode import GpuNode
+from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.core.explain.podexplanation import explain_pod
+from tessera.core.packing.obstacles import Cause
+from tessera.core.workload.need import PodKey
 from testbed.cluster import Cluster
 from testbed.images import BUSYBOX
 from testbed.processes import until
@@ -103,6 +107,24 @@ def test_what_fits_nowhere_waits_with_a_reason(whole: GpuNode) -> None:
 
     until("a reason", lambda: "0/1 nodes are available" in said(), timeout_s=30, found=said)
     assert "A100" in said() or "GiB" in said(), said()
+
+
+def test_a_pod_that_counts_in_mib_on_a_node_that_counts_in_gib_is_told_so(whole: GpuNode) -> None:
+    """kube-scheduler asks nobody about the node, and says no more than that there are too few units."""
+    odd = ours("mib", {"tessera.dev/gpu-memory": 6000})
+    odd["metadata"]["annotations"]["tessera.dev/gpu-memory-unit"] = "MiB"
+    whole.cluster.apply(odd)
+
+    def said() -> str:
+        found = whole.cluster.get("pod", "mib")["status"].get("conditions", ())
+        return " ".join(each.get("message", "") for each in found if each["type"] == "PodScheduled")
+
+    until("a reason", lambda: "Insufficient tessera.dev/gpu-memory" in said(), timeout_s=30, found=said)
+    cluster = read_cluster(as_fields(whole.cluster.get("nodes,pods,gpunodes", "-A")["items"]))
+    explained = explain_pod(cluster, PodKey("default/mib"))
+    assert explained is not None
+    assert [each.obstacle and each.obstacle.cause for each in explained.nodes] == [Cause.REFUSED]
+    assert "counts tessera.dev/gpu-memory in MiB and the node in GiB" in str(explained.nodes)
 
 
 GUIDE = {

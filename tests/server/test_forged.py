@@ -17,6 +17,7 @@ from harness.servers import (
     SHARE,
     Clock,
     FaultyKube,
+    check,
     hold,
     make_node,
     make_pod,
@@ -34,6 +35,7 @@ from tessera.clients.kube import (
     PODS,
     MemoryKube,
     Object,
+    Unanswered,
 )
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Unavailable
@@ -200,3 +202,56 @@ async def test_gpushare_s_annotations_count_on_nodes_without_an_agent() -> None:
             "ns/p": 1,
             "ns/more": 0,
         }
+
+
+ANNOTATIONS = ("tessera.dev/gpu-memory-unit", "tessera.dev/isolation", "tessera.dev/gpu-model", "tessera.dev/x")
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS)
+async def test_what_a_tenant_writes_while_its_pod_is_bound_frees_nothing_that_it_was_given(annotation: str) -> None:
+    """The server signs what it read; whoever judges the assignment goes by that, not by what the pod says since."""
+    kube = FaultyKube()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube, 2) as (one, other):
+        first, second = [await make_pod(kube, name, LARGE) for name in ("p", "q")]
+        await settle()
+
+        async def change() -> None:
+            text = {"tessera.dev/gpu-memory-unit": "MiB"}.get(annotation, "hardware")
+            await MemoryKube.patch(kube, PODS, "p", {"metadata": {"annotations": {annotation: text}}}, namespace="ns")
+
+        kube.before_patch = [change]
+        assert await one.bind(first, "a") == ""
+        await settle()
+        for each in (one, other):
+            assert await each.fitting(second, "a") == []
+    async with servers(kube) as (later,):
+        assert await later.fitting(second, "a") == [], "nor for a server that starts then"
+    await check(kube)
+
+
+@pytest.mark.parametrize("isolation", ["hardware", "none"])
+@pytest.mark.parametrize("unit", ["GiB", "MiB"])
+async def test_what_an_earlier_attempt_claimed_is_signed_for_no_other_ask(unit: str, isolation: str) -> None:
+    """The answer to the first Binding is lost; its tenant changes what the pod asks before the second."""
+    kube, clock = FaultyKube(), Clock()
+    await make_node(kube, "a", gpu(0), gpu(1))
+    async with servers(kube, clock=clock) as (server,):
+        grade = "tessera.dev/isolation"
+        waiting = await make_pod(kube, "p", LARGE, annotations={grade: "none"})
+        await settle()
+        kube.faults = {"bind": [Unanswered("x", found="nothing", expected="an answer")]}
+        assert await server.bind(waiting, "a") != ""
+        notes = {"tessera.dev/gpu-memory-unit": unit, grade: isolation}
+        await MemoryKube.patch(kube, PODS, "p", {"metadata": {"annotations": notes}}, namespace="ns")
+        await settle()
+        error = await server.bind(waiting, "a")
+        assert ("annotations that were changed" in error) == ((unit, isolation) != ("GiB", "none"))
+        clock.now_s += 121
+        await server.server.claimer.sweep()
+        assert await server.bind(waiting, "a") == ""
+        found = await kube.get(PODS, "p", "ns") or {}
+        live = server.server.view.read(found)
+        assert live.shares
+        assert live.unread == ""
+    await check(kube)

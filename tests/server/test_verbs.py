@@ -66,6 +66,16 @@ OBSTACLES: dict[str, tuple[tuple[Gpu, ...], tuple[Share, ...], int, str, str]] =
         "hardware",
         "no place for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4",
     ),
+    "a GPU that is shared otherwise": (
+        (gpu(0), gpu(1, sharing=Sharing(modes=(Mode.MEMORY_SHARE,)))),
+        (share(0, 30 << 10, Mode.MPS),),
+        20,
+        "driver",
+        (
+            "too little free GPU memory: 20 GiB requested, at most 10 GiB free on one GPU (GPU 0); 1 x A100-40GB of "
+            "40960 MiB shared as memory-share cannot provide it"
+        ),
+    ),
     "devices by name": (
         (gpu(0, sharing=Sharing(modes=(Mode.WHOLE,))),),
         (),
@@ -103,10 +113,30 @@ async def test_plan_extender_and_explain_pod_agree_word_for_word(sentence: str) 
     assert f"; {want} (a" in plan(cluster.snapshot).pending[0].reason
 
 
+async def test_a_request_that_cannot_be_read_is_refused_in_the_words_of_explain_pod_and_of_plan() -> None:
+    want = (
+        "metadata.annotations[tessera.dev/isolation]: 'strong'; expected one of the words accepted; "
+        "hint: hardware, driver, none"
+    )
+    kube = MemoryKube()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube) as (server,):
+        asking = await make_pod(kube, "p", NEED, annotations={"tessera.dev/isolation": "strong"})
+        await settle()
+        _, answer = await server.post("/filter", {"Pod": asking, "NodeNames": ["a"]})
+        cluster = read_cluster(as_fields([*server.server.view.objects(), asking]))
+    assert answer["FailedAndUnresolvableNodes"] == {"a": want}
+    explained = explain_pod(cluster, PodKey("ns/p"))
+    assert explained is not None
+    assert [each.obstacle and each.obstacle.text for each in explained.nodes] == [want]
+    assert [note for note in plan(cluster.snapshot).warnings + cluster.notes if want in note] != []
+
+
 PASSING = {
     "no GPU": {"cpu": 1},
     "a GPU by name": {"nvidia.com/gpu": 1},
     "a slice by name": {"nvidia.com/mig-1g.5gb": 1},
+    "none of a GPU by name": {"nvidia.com/gpu": 0},
 }
 
 
@@ -134,6 +164,8 @@ CHOSEN: dict[str, tuple[dict[str, str | int], list[str]]] = {
     "one node of two for a need": ({"tessera.dev/gpu-memory": 10}, ["a"]),
     "the node with a free GPU for a whole one by name": ({"nvidia.com/gpu": 1}, ["a"]),
     "all nodes for a pod without GPUs": ({"cpu": 1}, [*ALL]),
+    "all nodes for a pod of zero GPUs": ({"nvidia.com/gpu": 0}, [*ALL]),
+    "all nodes for a pod of zero slices": ({"nvidia.com/mig-1g.5gb": "0"}, [*ALL]),
     "all nodes for a device that nobody has, which the kubelet counts": ({"nvidia.com/mig-7g.141gb": 1}, [*ALL]),
     "none for more than there is": ({"tessera.dev/gpu-memory": 41}, []),
     "none for nonsense": ({"tessera.dev/gpu-memory": -1}, []),

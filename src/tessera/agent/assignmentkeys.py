@@ -9,9 +9,10 @@ and no agent runs, pods that they signed still count.
 """
 
 import base64
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -27,9 +28,22 @@ __all__ = ["AssignmentKeys", "Trust"]
 
 _SERVERS: Final = "server-keys.json"
 """Beside the private key: the servers' public keys that were seen."""
-_RING: Final = msgspec.json.Decoder(KeyRing)
+_UNPUBLISHED_S = 60.0
+"""How long servers may take to publish again what they know."""
 _KEPT = 8
 """Keys that are published, the present one among them."""
+
+
+class _ServerKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file of the servers' keys."""
+
+    version: Literal[1] = 1
+    """Of the file; `ring.version` is that of the object that was seen."""
+    ring: KeyRing
+
+
+class _UnversionedServerKeys(KeyRing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file as it was before it had a version."""
 
 
 class Trust(Protocol):
@@ -43,6 +57,15 @@ class Trust(Protocol):
     @property
     def knows_servers(self) -> bool:
         """Whether a server's key is known; before, nobody's assignment counts, and nobody is to blame for it."""
+        ...
+
+    @property
+    def unpublished(self) -> frozenset[str]:
+        """Ids of servers' keys that count here, and that were published last more than a minute ago."""
+        ...
+
+    def revoked(self, key: str) -> bool:
+        """Return whether the servers' key of this id was revoked."""
         ...
 
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
@@ -79,6 +102,8 @@ class AssignmentKeys:
         self._ring = self._remembered()
         """The servers' keys."""
         self._looked = False
+        self._missing_s: dict[str, float] = {}
+        """Since when keys are not published that were."""
         self._keys = Keys(public=self._ring.public, verify=verify)
 
     async def run(self) -> None:
@@ -90,7 +115,7 @@ class AssignmentKeys:
         await self._store.synced()
 
     def _trouble(self, error: Exception) -> None:
-        self._log.warning("look_again", what="assignment keys", reason=str(error))
+        self._log.warning("server_keys_not_read", reason=str(error))
 
     def open(self, published: tuple[str, ...]) -> None:
         """Read the private key, or make one.
@@ -129,6 +154,22 @@ class AssignmentKeys:
     def knows_servers(self) -> bool:
         """Whether a server's key is known."""
         return bool(self._ring.public)
+
+    @property
+    def unpublished(self) -> frozenset[str]:
+        """Ids of servers' keys that count here, and that were published last more than a minute ago.
+
+        Somebody deleted what published them. Servers that know them write them again at once; where none ran, what they
+        signed looks forged to every server.
+        """
+        now_s = time.monotonic()
+        missing = self._ring.public.keys() - self._ring.shown
+        self._missing_s = {key: self._missing_s.get(key, now_s) for key in missing}
+        return frozenset(key for key, since_s in self._missing_s.items() if now_s - since_s >= _UNPUBLISHED_S)
+
+    def revoked(self, key: str) -> bool:
+        """Return whether the servers' key of this id was revoked."""
+        return key in self._ring.revoked
 
     def _take_change(self, change: Change) -> None:
         if change.object is not None and not change.gone:
@@ -169,7 +210,11 @@ class AssignmentKeys:
         """Return the servers' keys as they were kept; an empty ring where none were, or they cannot be read."""
         path = self._path.with_name(_SERVERS)
         try:
-            return _RING.decode(read_file(path))
+            found = msgspec.json.decode(read_file(path), type=dict[str, object])
+            if "ring" in found:
+                return msgspec.convert(found, _ServerKeys).ring
+            former = msgspec.convert(found, _UnversionedServerKeys)
+            return msgspec.convert(former, KeyRing, from_attributes=True)
         except FileNotFoundError:
             return KeyRing()
         except UNREADABLE as error:
@@ -179,7 +224,7 @@ class AssignmentKeys:
     def _remember(self) -> None:
         path = self._path.with_name(_SERVERS)
         try:
-            write_through(path, msgspec.json.encode(self._ring), mode=0o600)
+            write_through(path, msgspec.json.encode(_ServerKeys(ring=self._ring)), mode=0o600)
         except OSError as error:  # they count until the agent ends
             self._log.warning("server_keys_not_kept", file=str(path), reason=error.strerror or "an error")
 

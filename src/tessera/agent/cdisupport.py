@@ -32,13 +32,16 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether CDI is switched on; None where the file does not say."""
 
 
-def observe_cdi(node: Object, *, runtime_config: Path, driver_specs: Iterable[Path]) -> CdiSupport:
+def observe_cdi(
+    node: Object, *, runtime_config: Path, driver_specs: Iterable[Path], driver_folder: str = ""
+) -> CdiSupport:
     """Return what a node has for CDI; reads one small file.
 
     Args:
         node: the Node object.
         runtime_config: containerd's; one that cannot be read, as from a container without it, says nothing.
         driver_specs: where the driver's specification may be.
+        driver_folder: the folder of the host that containers get in its place; empty for none.
 
     """
     info = node.get("status", {}).get("nodeInfo", {})
@@ -50,7 +53,7 @@ def observe_cdi(node: Object, *, runtime_config: Path, driver_specs: Iterable[Pa
         runtime=info.get("containerRuntimeVersion", ""),
         kubelet=info.get("kubeletVersion", ""),
         enabled=enabled,
-        driver_spec=first_file(driver_specs) is not None,
+        driver_spec=bool(driver_folder) or first_file(driver_specs) is not None,
     )
 
 

@@ -7,10 +7,10 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 
 from tessera.agent.deviceplugin import Gate
-from tessera.agent.nodeview import is_ending, uid_of
+from tessera.agent.nodeview import is_ending
 from tessera.agent.partition.evictions import Evictions
 from tessera.api.tessera.nodereports import Report, Subject
-from tessera.clients.kube import Kube, record_event
+from tessera.clients.kube import Kube, record_event, uid_of
 from tessera.core.deviceplugin.allocations import Allocation, Clash
 from tessera.core.node.layouts import User
 from tessera.errors import TesseraError
@@ -20,8 +20,8 @@ __all__ = ["Conflicts"]
 
 _CONFLICT, _HELD_UP, _UNASSIGNED = "DeviceConflict", "DeviceInUse", "NotAssigned"
 _NO_ASSIGNMENT = (
-    "not scheduled by tessera-scheduler, so no GPU is assigned and no container is started: recreate the pod with "
-    "schedulerName: tessera-scheduler and without nodeName"
+    "so no GPU is assigned and no container is started: recreate the pod with schedulerName: tessera-scheduler and "
+    "without nodeName"
 )
 _ANSWER_S = 10.0
 
@@ -57,18 +57,21 @@ class Conflicts:
         """UIDs of the pods that are to be evicted, by `namespace/name`."""
         self._reported: set[str] = set()
 
-    async def end(self, unassigned: Mapping[str, str], *, evict: bool) -> tuple[str, ...]:
+    async def end(
+        self, unassigned: Mapping[str, str], *, evict: bool, why: Callable[[str], str] = lambda _: ""
+    ) -> tuple[str, ...]:
         """Report each such pod once by an event, and evict it where this is allowed; return the conflicts in words.
 
         Args:
             unassigned: pods that no assignment was written for, by UID.
             evict: whether pods are evicted for it (`disruption.evictConflicts` of the GPUPolicy).
+            why: returns why the assignment on a pod (`namespace/name`) does not count; nothing where there is none.
 
         """
         conflicts = {
             later.uid: (later.pod, _text(later, clash, evict=evict)) for later, clash in self._gate.conflicts()
         }
-        found = {uid: (pod, _UNASSIGNED, _NO_ASSIGNMENT) for uid, pod in unassigned.items()}
+        found = {uid: (pod, _UNASSIGNED, _without(why(pod))) for uid, pod in unassigned.items()}
         found |= {
             uid: (pod, _HELD_UP, _waiting(text, evict=evict)) for uid, (pod, text) in self._gate.held_up().items()
         }
@@ -100,6 +103,11 @@ class Conflicts:
             await record_event(self._kube, subject, report, self._now())
         except TesseraError as error:
             self._log.warning("event_not_written", pod=pod, reason=str(error))
+
+
+def _without(why: str) -> str:
+    reason = f"its assignment does not count ({why})" if why else "not scheduled by tessera-scheduler"
+    return f"{reason}, {_NO_ASSIGNMENT}"
 
 
 def _waiting(text: str, *, evict: bool) -> str:

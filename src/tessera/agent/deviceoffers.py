@@ -30,6 +30,7 @@ from tessera.core.cluster.allocators import (
     claimed_keys,
     devices_one_by_one,
     plan_offer,
+    released_devices,
     restricted,
     still_needed,
     with_former,
@@ -106,7 +107,7 @@ class DeviceOffers:
                 await self._commit(seen, desired)
             except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
                 self._log.warning("not_offered_yet", reason=str(error) or type(error).__name__)
-        plan = plan_offer(desired, self._gpunode.offered(), self._gate.by_name, taken, None)
+        plan = plan_offer(desired, self._gpunode.offered(), self._gate.by_name, taken)
         self._last = restricted(offered, plan.advertise)
         return self._last, plan
 
@@ -122,7 +123,7 @@ class DeviceOffers:
         allocatable = (await self._kubelet.allocatable()).values()
         known = devices_of_ids(itertools.chain.from_iterable(allocatable), seen.inventory)
         desired, held = by_name(self._last), self._gate.by_name
-        return plan_offer(desired, self._gpunode.offered(), held, frozenset(), known).release
+        return released_devices(desired, self._gpunode.offered(), held, known)
 
     async def release(self, seen: ObservedNode, keys: frozenset[DeviceId]) -> None:
         """Take devices out of `status.offered`; call it when whoever still comes for one of them is refused.
@@ -150,13 +151,13 @@ class DeviceOffers:
             await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
             committed = devices_one_by_one(state.offered) | lost
             taken = self._taken(seen, desired, state.claims)
-            add = plan_offer(desired, committed, self._gate.by_name, taken, None).add
+            add = plan_offer(desired, committed, self._gate.by_name, taken).add
             if not add and not lost:
                 return
             with contextlib.suppress(Conflict):
                 await self._gpunode.write_offered(committed | add, state.version)
                 return
-        self._log.info("look_again", what="offered", reason="servers write claims to the GPUNode at every try")
+        self._log.info("offer_not_written", reason="servers write claims to the GPUNode at every try")
 
     def _taken(self, seen: ObservedNode, desired: frozenset[DeviceId], claims: Iterable[Claim]) -> frozenset[DeviceId]:
         """Return which of the desired devices overlap what claims and assignments name, or containers use."""

@@ -69,6 +69,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     runtime: Path = Path("/run/containerd/containerd.sock")
     runtime_config: Path = RUNTIME_CONFIG
     driver_specs: tuple[Path, ...] = DRIVER_SPECS
+    driver_folder: str = ""
+    """Of the host, by its path there, which the agent need not see."""
     toolkit_configs: tuple[Path, ...] = TOOLKIT_CONFIGS
     list_strategies: tuple[ListStrategy, ...] = ()
     """The agent's options: no places, but checked beside them."""
@@ -118,7 +120,7 @@ async def observe(
         processes=await _processes(driver, sorted({daemon.gpu for daemon in daemons} - {""})),
         runtime=await asyncio.to_thread(_runtime, places),
         list_strategies=await asyncio.to_thread(_strategies, places, said, found),
-        driver_spec=str(first_file(places.driver_specs) or ""),
+        driver_spec=str(first_file(places.driver_specs) or places.driver_folder),
         toolkit=await asyncio.to_thread(_toolkit, places.toolkit_configs),
         cdi_folders=tuple(_folder(path) for path in places.cdi),
         **(await asyncio.to_thread(_cdi, places.cdi)),
@@ -170,7 +172,12 @@ def _strategies(places: Places, said: NodeSharing, node: Object | None) -> ListS
     configured = said.plugin.list_strategies or places.list_strategies
     if node is None and not configured:
         return None
-    support = observe_cdi(node or {}, runtime_config=places.runtime_config, driver_specs=places.driver_specs)
+    support = observe_cdi(
+        node or {},
+        runtime_config=places.runtime_config,
+        driver_specs=places.driver_specs,
+        driver_folder=places.driver_folder,
+    )
     return list_strategies(configured, support)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.tessera.gpunodes import new_object, offered_field, read_gpu_node, status_fields
-from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, version_of
+from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, uid_of, version_of
 from tessera.core.cluster.allocators import devices_by_gpu, devices_one_by_one
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.gpu.deviceids import DeviceId
@@ -101,7 +101,7 @@ class GpuNodeLink:
 
     def _told(self, change: Change) -> None:
         if change.object is not None and change.gone:
-            self._gone = _uid(change.object)
+            self._gone = uid_of(change.object)
         if change.object is None:
             self._installed, self._absent, self._complaint = True, False, ""
             self._known.set()
@@ -129,7 +129,7 @@ class GpuNodeLink:
         if found is None:
             return Asked(desired=()) if known is None else asked
         if found is not known:
-            made_anew = known is not None and _uid(known) != _uid(found)
+            made_anew = known is not None and uid_of(known) != uid_of(found)
             if made_anew and not (found.get("spec") or {}).keys() & {"policy", "desired"}:
                 return asked
             asked = _asked(found, asked)
@@ -147,22 +147,22 @@ class GpuNodeLink:
         Whoever deletes the object takes nothing back from the kubelet.
         """
         found = self._latest()
-        if found is not None and (not self._offered or _uid(found) == self._offered_in):
-            self._offered, self._offered_in = _offered(found), _uid(found)
+        if found is not None and (not self._offered or uid_of(found) == self._offered_in):
+            self._offered, self._offered_in = _offered(found), uid_of(found)
         return self._offered
 
     @property
     def lost(self) -> frozenset[DeviceId]:
         """The devices that were the kubelet's in an object that is no more, until they are written to the next one."""
         offered, found = self.offered(), self._latest()
-        gone = self._replaced or found is None or _uid(found) != self._offered_in
+        gone = self._replaced or found is None or uid_of(found) != self._offered_in
         return offered if self._installed and gone else frozenset()
 
     def _latest(self) -> Object | None:
         """Return the object as it was seen or stored last; the watch is late."""
         found = self._object
         if found is None:
-            return self._after if self._after and _uid(self._after) != self._gone else None
+            return self._after if self._after and uid_of(self._after) != self._gone else None
         return self._after if _is_later(self._after, found) else found
 
     async def fresh(self, node: Object) -> GpuNodeState:
@@ -178,7 +178,7 @@ class GpuNodeLink:
         found = await self._kube.get(GPU_NODES, self._node) or await self._make(node)
         if found is None:
             raise Unavailable(f"GPUNode {self._node}", found="none yet", expected="the one that another process made")
-        self._replaced = bool(self.offered()) and _uid(found) != self._offered_in
+        self._replaced = bool(self.offered()) and uid_of(found) != self._offered_in
         state = read_gpu_node(found)
         self._keys_read = state.assignment_keys
         return state
@@ -196,7 +196,7 @@ class GpuNodeLink:
             status["assignmentKeys"] = list(self._keys)
         body = {"metadata": {"resourceVersion": version}, "status": status}
         self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
-        self._offered_in, self._replaced = _uid(self._after), False
+        self._offered_in, self._replaced = uid_of(self._after), False
         if keys and not (self._after.get("status") or {}).get("offered"):
             raise Unsupported(
                 f"GPUNode {self._node}",
@@ -275,10 +275,6 @@ class GpuNodeLink:
             return None
         self._log.info("gpunode_made")
         return made
-
-
-def _uid(found: Object) -> str:
-    return str((found.get("metadata") or {}).get("uid") or "")
 
 
 def _offered(found: Object) -> frozenset[DeviceId]:

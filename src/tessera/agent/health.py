@@ -57,7 +57,7 @@ class HealthWatch:
         return None if self.health.wake_s is None else max(self.health.wake_s - self._clock(), 0.0)
 
     def observe(self, inventory: Inventory) -> None:
-        """Take in what the driver shows; call it with every inventory that is read, and after `wait_s`."""
+        """Judge health by what the driver shows; call it with every inventory that is read, and after `wait_s`."""
         self._last = inventory
         self._take(*core.looked(self.health, inventory, self._clock(), self._policy))
 

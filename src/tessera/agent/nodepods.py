@@ -14,10 +14,26 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import PodShares, Qos
 from tessera.errors import Unavailable
 
-__all__ = ["NodePods"]
+__all__ = ["Lacking", "NodePods"]
 
 _LACKING_S = 60.0
 """How long a kubelet that has just started may take to read its pods."""
+
+
+class Lacking:
+    """Running pods that the kubelet's record lacks: one that has just started has not read its pods yet.
+
+    What a record lacks for a minute it never has, as of a pod that ran before its resource was registered.
+    """
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+
+    def pods(self, objects: Iterable[Object], record: Iterable[Held], names: Container[str]) -> tuple[str, ...]:
+        """Return those that it has lacked for less than a minute; the arguments are those of `unshown`."""
+        now_s = asyncio.get_running_loop().time()
+        self._since_s = {each: self._since_s.get(each, now_s) for each in unshown(objects, record, names)}
+        return tuple(each for each, since_s in self._since_s.items() if now_s - since_s <= _LACKING_S)
 
 
 class NodePods:
@@ -48,8 +64,7 @@ class NodePods:
         self._names = names
         self._allocations = allocations
         self._refresh = refresh
-        self._lacking: dict[str, float] = {}
-        """Since when the record lacks a running pod."""
+        self._lacking = Lacking()
 
     async def refresh(self) -> None:
         """Let the pods and what they were assigned be what the API server has now.
@@ -111,11 +126,8 @@ class NodePods:
 
     async def _trusted(self) -> tuple[Held, ...]:
         """Return the kubelet's record; one that lacks a running pod only when it has lacked it for a minute."""
-        record, now_s = await self._record(), asyncio.get_running_loop().time()
-        self._lacking = {
-            each: self._lacking.get(each, now_s) for each in unshown(self._objects(), record, self._names())
-        }
-        missing = [each for each, since_s in self._lacking.items() if now_s - since_s <= _LACKING_S]
+        record = await self._record()
+        missing = self._lacking.pods(self._objects(), record, self._names())
         if not missing:
             return record
         raise Unavailable(

@@ -4,10 +4,10 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from tessera.api.kubernetes.asks import SHARE_COUNT, SHARE_MEMORY
 from tessera.api.tessera.nodereports import CONDITION, CONFIGURATION, Report, condition, impairment_report
 from tessera.clients.kube import NODES, Kube, Object, annotations_of, labels_of, record_event
 from tessera.core.cluster.gpunodestate import Impairment
+from tessera.core.workload.resources import SHARE_COUNT, SHARE_MEMORY
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 

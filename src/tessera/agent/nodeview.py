@@ -5,9 +5,10 @@ import datetime as dt
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
-from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
+from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.lastgate import Checkpointed, PodEvidence
 from tessera.core.deviceplugin.matching import Held
@@ -15,13 +16,13 @@ from tessera.errors import Unavailable, Unsupported
 
 __all__ = [
     "NodeView",
+    "PodsInView",
     "by_uid",
     "created_ns",
     "evidence_of",
     "is_ended",
     "is_ending",
     "sees_other_containers",
-    "uid_of",
 ]
 
 _FRESH_S = 2.0
@@ -35,6 +36,35 @@ _FIRST_NAMESPACE = "pid:[4026531836]"
 """The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
 _LEAST_UID = 4
 """Characters of a UID that is looked for among control groups; every real one has 36."""
+
+
+class PodsInView(Protocol):
+    """What the last gate observes; `NodeView` is one."""
+
+    def pods(self) -> Iterable[Object]:
+        """Return the pods of this node."""
+
+    def find(self, uid: str) -> Object | None:
+        """Return the pod of this UID."""
+
+    async def refresh(self) -> None:
+        """Let `pods` show all that the kubelet can know."""
+
+    async def allocated(self) -> tuple[Checkpointed, ...]:
+        """Return what the kubelet recorded."""
+
+    async def held(self) -> tuple[Held, ...]:
+        """Return what containers hold by the kubelet's record."""
+
+    async def allocatable(self) -> Mapping[str, frozenset[str]]:
+        """Return the ids of the devices that the kubelet has as healthy, by resource."""
+
+    def running(self, uids: Iterable[str]) -> frozenset[str]:
+        """Return those of these pods of which processes run."""
+
+    @property
+    def blind(self) -> bool:
+        """Whether processes of pods cannot be seen."""
 
 
 class NodeView:
@@ -236,11 +266,6 @@ def evidence_of(pod: Object) -> PodEvidence:
         asks=frozenset((container, resource) for container, resource, _ in asks_of(pod)),
         lasting=lasting_containers(pod),
     )
-
-
-def uid_of(pod: Object) -> str:
-    """Return a pod's UID."""
-    return str((pod.get("metadata") or {}).get("uid") or "")
 
 
 def created_ns(pod: Object) -> int:

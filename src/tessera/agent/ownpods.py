@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from tessera.agent.nodeview import NodeView, uid_of
-from tessera.clients.kube import PODS, Kube, Object, name_of
+from tessera.agent.nodeview import NodeView
+from tessera.clients.kube import PODS, Kube, Object, name_of, uid_of
 
 __all__ = ["OwnPods"]
 

@@ -59,11 +59,12 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.desired import offered_devices
-from tessera.core.node.gpushare import GPUSHARE_MEMORY, gpus_to_count
+from tessera.core.node.gpushare import gpus_to_count
 from tessera.core.node.health import HealthChange
 from tessera.core.node.liststrategies import list_strategies, read_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import reported, withheld_resources
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.wakeup import WakeUp
@@ -153,6 +154,7 @@ class Agent:
             plugins=self._settings.paths.plugins,
             cdi=self._settings.paths.cdi,
             driver_specs=self._settings.paths.driver_specs,
+            driver_folder=self._settings.paths.driver_folder,
             minors=self._settings.paths.mig_minors,
             memory=self._settings.paths.state / "shares.json",
             allocations=self._settings.paths.state / "allocations.json",
@@ -226,7 +228,7 @@ class Agent:
             wakeup.set()
 
     def _trouble(self, error: BaseException, what: str = "follow") -> None:
-        self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
+        self._log.warning("turn_failed", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _write_pods(self) -> None:
         """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
@@ -291,7 +293,9 @@ class Agent:
             await self._offered()
             if self._seen is not None:
                 evict = self._seen[1].evict_conflicts
-                self._record.note("conflicts", await self._conflicts.end(self._shares.unassigned, evict=evict))
+                shares = self._shares
+                conflicts = await self._conflicts.end(shares.unassigned, evict=evict, why=shares.why)
+                self._record.note("conflicts", conflicts)
         finally:
             await self._record.report_notes()
         if self._seen is not None:
@@ -336,7 +340,7 @@ class Agent:
 
     async def _hand_over(self, seen: ObservedNode, options: PluginOptions) -> bool:
         """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""
-        # 1. Take in what pods had before this agent kept a record, and write down what becomes the kubelet's.
+        # 1. Record what pods had before this agent kept a record, and write down what becomes the kubelet's.
         await self._plugins.adopt(seen.inventory)
         now, plan = await self._device_offers.before(seen)
         # 2. Advertise; devices that are withdrawn still serve pods that the kubelet chose them for.
@@ -353,7 +357,12 @@ class Agent:
     def _plugin_options(self, plugin: PluginOptions) -> PluginOptions:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""
         paths = self._settings.paths
-        node = observe_cdi(self._node(), runtime_config=paths.runtime_config, driver_specs=paths.driver_specs)
+        node = observe_cdi(
+            self._node(),
+            runtime_config=paths.runtime_config,
+            driver_specs=paths.driver_specs,
+            driver_folder=paths.driver_folder,
+        )
         former = self._list_strategies or read_strategies(annotations_of(self._node()).get(DEVICE_LIST, ""))
         chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node, former)
         if chosen.strategies != self._list_strategies:
@@ -419,8 +428,8 @@ class Agent:
 
     def _sharing_gpus(self) -> int:
         """Return how many GPUs gpushare's programs shall count."""
-        units = (each.devices for each in self._advertised.resources if each.name == GPUSHARE_MEMORY)
-        requests = (each for each in self._shares.assigned_requests() if each.key.resource == GPUSHARE_MEMORY)
+        units = (each.devices for each in self._advertised.resources if each.name == SHARE_MEMORY)
+        requests = (each for each in self._shares.assigned_requests() if each.key.resource == SHARE_MEMORY)
         used = (share.gpu for request in requests for share in request.shares)
         return gpus_to_count((unit.gpu_uuid for devices in units for unit in devices), used)
 

@@ -26,6 +26,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     mig_minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
     """The driver's list of capability device nodes."""
     driver_specs: tuple[Path, ...] = DRIVER_SPECS
+    driver_folder: str = ""
+    """The host's folder with the driver's libraries, which containers get where there is no such specification."""
     runtime_config: Path = RUNTIME_CONFIG
     machine: Path = Path("/sys/class/dmi/id/product_name")
     """The machine's product name, for a label. Source: GPU Feature Discovery `--machine-type-file`."""

@@ -10,7 +10,7 @@ from tessera.api.documents import Document, Path, Plain
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Field", "checked_name", "composed", "identity", "in_place", "objects", "read_model"]
+__all__ = ["Field", "checked_name", "composed", "identity", "in_place", "in_words", "objects", "read_model"]
 
 Word = TypeVar("Word", bound=str)
 Number = TypeVar("Number")
@@ -196,6 +196,14 @@ def _shown(value: Plain) -> str:
     if isinstance(value, int) and value.bit_length() > 1 << 8:
         return f"an integer of {value.bit_length()} bits"
     return str(value) if isinstance(value, int | Decimal) else shown(value)
+
+
+def in_words(error: InvalidInput, field: Field) -> str:
+    """Return an error about an object in one line that names the field in it, without the object and its place."""
+    place = re.escape(field.place.rpartition(" ")[0])
+    subject = re.sub(rf"^{place} [0-9]+(: |$)({re.escape(field.label)}(: |$))?", "", error.subject)
+    text = f"{subject + ': ' if subject else ''}{error.found}; expected {error.expected}"
+    return f"{text}; hint: {error.hint}" if error.hint else text
 
 
 def objects(document: Document) -> Iterator[Field]:

@@ -14,11 +14,13 @@ from tessera.agent.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
+from tessera.agent.storage.images import ImageWarmer
 from tessera.cli.logoptions import log_options
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import HttpKube
+from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
 from tessera.core.node.health import HealthPolicy, Xids
 from tessera.core.node.layouts import Limits
 from tessera.errors import InvalidInput, shown
@@ -36,7 +38,8 @@ Examples:
 
 RBAC: get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods;
 create pods/eviction (with --evict); get, create and patch events; get, list, watch and create gpunodes; patch
-gpunodes/status; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system.
+gpunodes/status; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system; for ImageWarmups: get,
+list, watch and create nodeimages, patch nodeimages/status, get the Secrets in tessera-system that they name.
 """
 
 _PATHS, _LIMITS = Paths(), Limits()
@@ -75,6 +78,14 @@ _FILE = click.Path(path_type=Path)
 @click.option("--state-dir", type=_FILE, default=_PATHS.state, show_default=True, help="State that outlives the agent.")
 @click.option("--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's file.")
 @click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder with the host's /dev.")
+@click.option(
+    "--runtime-socket",
+    type=_FILE,
+    default=CONTAINERD,
+    show_default=True,
+    help="Socket of the container runtime, for ImageWarmups.",
+)
+@click.option("--host-root", type=_FILE, default=Path("/"), show_default=True, help="The host's root folder.")
 @health_option
 @log_options
 def agent(**given: Any) -> None:
@@ -86,7 +97,8 @@ def agent(**given: Any) -> None:
     if not given["node"]:
         raise InvalidInput("--node", found="no name", expected="the name of this Node object", hint="--node, NODE_NAME")
     configure(given["log_level"], given["log_format"])
-    asyncio.run(_run(_settings(given), given["kubeconfig"], given["health_port"]))
+    runtime = CriRuntime(given["runtime_socket"], root=given["host_root"])
+    asyncio.run(_run(_settings(given), runtime, given["kubeconfig"], given["health_port"]))
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -95,6 +107,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         pod_resources=given["pod_resources"],
         cdi=given["cdi_dir"],
         driver_specs=(_PATHS.driver_specs[0], given["cdi_dir"] / _PATHS.driver_specs[1].name),
+        driver_folder=given["driver_folder"],
         state=given["state_dir"],
         mig_minors=given["mig_minors"],
         dev_root=given["dev_root"],
@@ -138,7 +151,7 @@ def _program(text: str) -> tuple[str, ...]:
     return words
 
 
-async def _run(settings: Settings, kubeconfig: Path | None, health_port: int | None) -> None:
+async def _run(settings: Settings, runtime: Runtime, kubeconfig: Path | None, health_port: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
     task = asyncio.current_task()
     assert task is not None
@@ -146,10 +159,13 @@ async def _run(settings: Settings, kubeconfig: Path | None, health_port: int | N
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with HttpKube.connect(kubeconfig) as kube:
         driver = await NvmlDriver.open()
+        warming = asyncio.create_task(ImageWarmer(settings.node, kube, runtime).run())
         try:
             one = Agent(settings, driver, kube)
             with contextlib.suppress(asyncio.CancelledError):
                 async with answering(health_port, one.waiting_for):
                     await one.run()
         finally:
+            warming.cancel()
+            await asyncio.gather(warming, return_exceptions=True)
             await driver.close()

@@ -11,7 +11,8 @@ import click
 
 from tessera.cli.logoptions import log_options
 from tessera.cli.options import Seconds, health_option, kubeconfig_option
-from tessera.clients.kube import Election, HttpKube, LeaseLock
+from tessera.clients.kube import Election, HttpKube, Kube, LeaseLock
+from tessera.controller.images import ImageWarmups
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings
 from tessera.errors import TesseraError
@@ -28,7 +29,8 @@ Examples:
   kubectl get gpupolicy
 
 RBAC: get, list and watch nodes and pods; get, list, watch and patch gpunodes.tessera.dev;
-get, list and watch gpupolicies.tessera.dev, patch their status; get, create and patch events; get, create and patch
+get, list and watch gpupolicies.tessera.dev and imagewarmups.tessera.dev, patch their status; get, list, watch and patch
+nodeimages.tessera.dev; get, create and patch events; get, create and patch
 the Lease; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system.
 """
 
@@ -80,4 +82,12 @@ async def _run(settings: Settings, kubeconfig: Path | None, health_port: int | N
         election = Election(kube, lock, settings.identity, on_trouble=not_elected)
         with contextlib.suppress(asyncio.CancelledError):
             async with answering(health_port, lambda: election.trouble):
-                await election.run(lambda: Controller(settings, kube).run())
+                await election.run(lambda: _lead(settings, kube))
+
+
+async def _lead(settings: Settings, kube: Kube) -> None:
+    """Do what the leader does, until cancelled."""
+    leading = Controller(settings, kube)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(leading.run())
+        tasks.create_task(ImageWarmups(kube, lambda: leading.nodes).run())

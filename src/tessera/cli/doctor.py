@@ -18,7 +18,7 @@ from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
-from tessera.clients.kube import HttpKube, Kube
+from tessera.clients.kube import HttpKube
 from tessera.core.node.doctor import Check, Observed, Verdict, checks
 from tessera.core.node.nodesharing import ListStrategy, Strategy
 from tessera.errors import TesseraError
@@ -44,6 +44,7 @@ class _Given(TypedDict):
     plugins_dir: Path
     pod_resources: Path
     cdi_dir: Path
+    driver_folder: str
     mps_dir: Path
     mps_control: str
     root: Path
@@ -108,6 +109,7 @@ async def _observed(given: _Given) -> Observed:
         plugins=given["plugins_dir"],
         pod_resources=given["pod_resources"],
         driver_specs=(_PLACES.driver_specs[0], given["cdi_dir"] / _PLACES.driver_specs[1].name),
+        driver_folder=given["driver_folder"],
         list_strategies=given["device_list_strategy"],
     ).under(given["root"])
     sources = Sources(
@@ -118,7 +120,7 @@ async def _observed(given: _Given) -> Observed:
     )
     async with contextlib.AsyncExitStack() as stack:
         driver = await _driver(stack)
-        kube = await _kube(stack, given)
+        kube = await stack.enter_async_context(HttpKube.connect(given["kubeconfig"])) if given["node"] else None
         daemons = MpsDaemons(MpsSettings(program=given["mps_control"], root=places.mps_root))
         return await observe(
             msgspec.structs.replace(places, sources=sources), driver, daemons, kube, given["node"] or ""
@@ -131,12 +133,6 @@ async def _driver(stack: contextlib.AsyncExitStack) -> GpuDriver | str:
         return await stack.enter_async_context(await NvmlDriver.open())
     except TesseraError as error:
         return str(error)
-
-
-async def _kube(stack: contextlib.AsyncExitStack, given: _Given) -> Kube | None:
-    if not given["node"]:
-        return None
-    return await stack.enter_async_context(HttpKube.connect(given["kubeconfig"]))
 
 
 def _print(found: tuple[Check, ...], console: Console) -> None:

@@ -1,7 +1,7 @@
 """`tessera explain pod`: where a pod of a live cluster runs and why, or why it is pending and what would help."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypedDict, Unpack
 
 import click
@@ -12,18 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from tessera.api.kubernetes.podevents import SeenEvent, read_events
+from tessera.api.tessera.pods.finishedpods import read_finished_pod
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explanations import node_table, ways_tables
 from tessera.cli.livecluster import Place, cluster_options, connected, events_of, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import print_document, trimmed, wide_console
-from tessera.clients.kube import PODS
+from tessera.clients.kube import PODS, Kube, Object
 from tessera.core.cluster.cluster import Cluster, Phase
-from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, explain_pod, share_words
+from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, explain_finished, explain_pod, share_words
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["pod"]
+__all__ = ["observe_pod", "pod"]
 
 _MOST_EVENTS = 10
 _MOST_NAMED = 10
@@ -61,7 +62,7 @@ Examples:
 @cluster_options
 @output_option()
 def pod(**given: Unpack[_Given]) -> None:
-    """Explain where pod NAME of a live cluster runs and why, or why it is pending.
+    """Explain where pod NAME of a live cluster runs and why, why it is pending, or how it ended.
 
     Prints what it needs, its devices with their other pods and the isolation in force, what each node answers, what
     would make it fit, and the events of schedulers and kubelets.
@@ -70,11 +71,13 @@ def pod(**given: Unpack[_Given]) -> None:
         refuse_beside(other, "--cluster")
     place = place_of(given)
     namespace, name = given["namespace"], given["name"]
+    key = PodKey(f"{namespace}/{name}")
     if place.file is not None:
         cluster, events = read_file(place.file)
+        objects = events
     else:
-        cluster, events = asyncio.run(_observed(place, name, namespace))
-    found = explain_pod(cluster, PodKey(f"{namespace}/{name}"))
+        cluster, events, objects = asyncio.run(_look(place, key))
+    found = explain_pod(cluster, key) or _finished(objects, key)
     if found is None:
         raise _absent(cluster, namespace, name)
     answer = _Answer(found, read_events(events, kind=PODS.name, namespace=namespace, name=name))
@@ -82,9 +85,24 @@ def pod(**given: Unpack[_Given]) -> None:
         wide_console(output=given["output"]).print(trimmed(*_parts(answer)))
 
 
-async def _observed(place: Place, name: str, namespace: str) -> tuple[Cluster, tuple[dict[str, object], ...]]:
+async def _look(place: Place, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
     async with connected(place) as kube:
-        return await observe(kube), await events_of(kube, PODS, name, namespace)
+        return await observe_pod(kube, key)
+
+
+async def observe_pod(kube: Kube, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
+    """Return the cluster, the events about a pod, and the pod's object where the cluster does not show it."""
+    namespace, _, name = key.partition("/")
+    cluster, events = await observe(kube), await events_of(kube, PODS, name, namespace)
+    known = any(each.pod.key == key for each in cluster.pods)
+    found = None if known else await kube.get(PODS, name, namespace)
+    return cluster, events, () if found is None else (found,)
+
+
+def _finished(objects: Iterable[Object], key: PodKey) -> PodExplanation | None:
+    """Return how a pod among these objects ended; None where there is none that did."""
+    ended = (read_finished_pod(each) for each in objects if each.get("kind") == PODS.name)
+    return next((explain_finished(each) for each in ended if each is not None and each.pod == key), None)
 
 
 def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
@@ -93,7 +111,7 @@ def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
     accepted = f"-n {elsewhere[0].partition('/')[0]}" if elsewhere else ", ".join(there[:_MOST_NAMED]) or "another -n"
     return InvalidInput(
         f"pod {namespace}/{name}",
-        found="no such pod, or one that has finished",
+        found="no such pod",
         expected="a pod of the cluster",
         hint=accepted,
     )
@@ -101,7 +119,7 @@ def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
 
 def _parts(answer: _Answer) -> Iterator[RenderableType]:
     found = answer.explanation
-    yield Text.assemble((clean(found.pod), "bold"), f" needs {clean(found.need)}")
+    yield Text.assemble((clean(found.pod), "bold"), f" needs {clean(found.need)}" if found.need else "")
     where = f" on {clean(found.node)}" if found.node else ""
     pending = found.phase is Phase.WAITING
     yield Text("pending" if pending else f"{found.phase.value}{where}", "bold yellow" if pending else "bold green")
@@ -112,6 +130,8 @@ def _parts(answer: _Answer) -> Iterator[RenderableType]:
     yield from _list("Events, oldest first", tuple(map(_event, answer.events[-_MOST_EVENTS:])))
     yield ""
     yield from ways_tables(found.ways)
+    if not found.nodes:
+        return
     title = "Each node" if found.node is None else "Each node, if the pod were scheduled again"
     answers = ((each.node, (each.obstacle.text if each.obstacle else "has room",)) for each in found.nodes)
     yield from node_table(title, "node answer", answers)

@@ -37,6 +37,12 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "plugins-dir": {"type": _FILE, "default": _PATHS.plugins, "help": "The kubelet's device plugin folder."},
     "pod-resources": {"type": _FILE, "default": _PATHS.pod_resources, "help": "The kubelet's PodResources socket."},
     "cdi-dir": {"type": _FILE, "default": _PATHS.cdi, "help": "Folder for CDI specifications."},
+    "driver-folder": {
+        "default": "",
+        "metavar": "DIR",
+        "help": "The host's folder with the driver's libraries, which containers get at /usr/local/nvidia where no CDI "
+        "specification of the driver is: /home/kubernetes/bin/nvidia on GKE.",
+    },
     "mps-dir": {"type": _FILE, "default": _MPS.root, "help": "Folder for pipes and logs of MPS daemons."},
     "mps-control": {"default": _MPS.program, "help": "MPS control program."},
 }

@@ -24,6 +24,7 @@ from tessera.cli.options import (
 )
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import Report, progress_bar
+from tessera.cli.simulateserving import simulate_serving
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
@@ -166,6 +167,9 @@ def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
     compare(arrivals(openb.read(folder, trace), options), Desired(**options))
 
 
+simulate.add_command(simulate_serving)
+
+
 @simulate.command("manifests", short_help="Replay the pods of manifests.")
 @input_options
 @run_options
@@ -243,7 +247,8 @@ def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
 def compare(workload: Workload, desired: Desired) -> None:
     """Run the policies, write what was asked for, print the comparison."""
     _check_targets(desired)
-    logs = _run(workload, desired)
+    with progress_bar() as report:
+        logs = tuple(_run(workload, policy, desired.rules, report) for policy in desired.policies)
     runs = tuple(measure(log, replay(log)) for log in logs)
     if desired.log is not None:
         for log in logs:
@@ -266,13 +271,7 @@ def _check_targets(desired: Desired) -> None:
         check_outputs(desired.plots)
 
 
-def _run(workload: Workload, desired: Desired) -> tuple[Log, ...]:
-    """Return a log for each policy."""
-    with progress_bar() as report:
-        return tuple(_run_one(workload, policy, desired.rules, report) for policy in desired.policies)
-
-
-def _run_one(workload: Workload, policy: str, rules: Rules, report: Report) -> Log:
+def _run(workload: Workload, policy: str, rules: Rules, report: Report) -> Log:
     count = len(workload.arrivals)
     return simulate_policy(workload, policy, rules, progress=lambda done: report(policy, done, count))
 

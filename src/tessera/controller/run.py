@@ -103,6 +103,11 @@ class Controller:
         self._generations: dict[str, int] = {}
         """Generation of each node's object after the last write here; servers' claims count on from there."""
 
+    @property
+    def nodes(self) -> Mapping[tuple[str, str], Object]:
+        """The Node objects as last seen; none before `run`."""
+        return self._stores[NODES].objects
+
     async def run(self) -> None:
         """Run until cancelled."""
         self._log.info("controller_started")
@@ -131,7 +136,7 @@ class Controller:
             return self._settings.interval_s
 
     def _trouble(self, error: Exception) -> None:
-        self._log.warning("look_again", reason=str(error) or type(error).__name__)
+        self._log.warning("look_failed", reason=str(error) or type(error).__name__)
 
     async def look(self) -> float:
         """Look at everything once and do what is to be done; return in how many seconds something may change anyway.
@@ -176,7 +181,7 @@ class Controller:
     # Policies
 
     def _read_policies(self, objects: tuple[Object, ...]) -> dict[str, str]:
-        """Take in the policies; return those that cannot be carried out, and why. What they said before holds."""
+        """Read the policies; return those that cannot be carried out, and why. What they said before holds."""
         refused: dict[str, str] = {}
         for each in objects:
             name = each["metadata"]["name"]

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from tessera.api.scheduler.extender import BindingArgs
+from tessera.api.tessera.pods.assignments import serves
 from tessera.api.tessera.pods.bindings import binding_annotations
-from tessera.api.tessera.pods.clusterpods import LivePod
+from tessera.api.tessera.pods.clusterpods import LivePod, object_field
 from tessera.clients.kube import PODS, Kube, Object, Unanswered
 from tessera.core.cluster.claims import Fate
 from tessera.core.cluster.snapshot import Share
@@ -150,6 +151,10 @@ class Binder:
             # Its GPUNode was deleted: the agent may have offered these devices to the kubelet by now.
             found = f"no claim for it in GPUNode {args.node} any more"
             raise Conflict(_subject(args), found=found, expected="the one just written; it is scheduled again")
+        if made.taken_over and not serves(object_field("Pod", pod), live.need, made.claim.shares):
+            # An earlier Binding may be under way with these shares: nobody signs them for another ask.
+            found = "annotations that were changed since an earlier attempt claimed what it asked then"
+            raise Conflict(_subject(args), found=found, expected="another try when that attempt is over")
         annotations = binding_annotations(
             pod,
             live.need,

@@ -170,7 +170,7 @@ class Claimer:
             self._nominations.drop(live.uid)  # not before its turn: others would be sent to the place meanwhile
             earlier = view.claims.on(node).earlier(live.uid, view.fate)
             try:
-                shares = earlier.shares if earlier else self._choose(live, node)
+                shares = self._taken_over(node, earlier) if earlier else self._choose(live, node)
             except Exception as defect:  # noqa: BLE001 (a pod that nobody thought of is not in the way of the others)
                 each.answer.set_exception(self._defect(node, defect))
                 continue
@@ -193,6 +193,24 @@ class Claimer:
             for name in held:
                 view.ledger.drop_pod(name)
 
+    def _taken_over(self, node: str, earlier: Claim) -> tuple[Share, ...] | str:
+        """Return what an earlier attempt claimed, unless its claim went with its GPUNode and others have that since."""
+        if earlier not in self._view.claims.on(node).lacking(self._view.fate) or self._fits_still(node, earlier):
+            return earlier.shares
+        return "the claim of an earlier attempt was deleted with the GPUNode, and its GPUs are given to others"
+
+    def _fits_still(self, node: str, claim: Claim) -> bool:
+        with self._view.claims.set_aside(claim.uid):
+            return self._view.ledger.can_hold(node, claim.shares)
+
+    def _restored(self, node: str) -> tuple[Claim, ...]:
+        """Return the claims that the GPUNode lacks since it was deleted and made anew, for it to have them again.
+
+        Not those of what the kubelet or another pod may have by now: a claim in the object may be bound.
+        """
+        lacking = self._view.claims.on(node).lacking(self._view.fate)
+        return tuple(each for each in lacking if self._fits_still(node, each))
+
     def _choose(self, live: LivePod, node: str) -> tuple[Share, ...] | str:
         shares = self._view.ledger.choose(live.need, node)
         if isinstance(shares, str) and self._nominations.drop_all_on(node):
@@ -203,8 +221,9 @@ class Claimer:
         """Write claims and answer their pods; return whether the object was still the one they were chosen on."""
         view, claims = self._view, self._view.claims.on(node)
         new = tuple(made.claim for _, made in chosen)
+        restored = tuple(each for each in self._restored(node) if each.uid not in {claim.uid for claim in new})
         try:
-            written = await self._patch(node, claims.version, claims.with_claims(new, view.fate))
+            written = await self._patch(node, claims.version, claims.with_claims((*restored, *new), view.fate))
         except Conflict:
             self.counts["conflict"] += 1
             claims.lost()
@@ -227,7 +246,7 @@ class Claimer:
         return await self._kube.patch(GPU_NODES, node, body)
 
     def abandon(self, node: str, made: WrittenClaim) -> None:
-        """Take in that an attempt will not bind its pod; what it took over may be bound by another attempt still."""
+        """Give up an attempt to bind a pod; what it took over another attempt may still bind."""
         if not made.taken_over:
             self._view.claims.on(node).give_up(key_of(made.claim))
             self._view.claims.hold(node)
@@ -276,14 +295,16 @@ class Claimer:
                 claims.give_up(key_of(claim))
                 view.claims.hold(node)
         async with self._order[node]:
-            if claims.vanished(now_s - self.limits.unknown_s, view.fate):
+            lacking = not claims.verified and claims.lacking(view.fate)
+            if lacking or claims.vanished(now_s - self.limits.unknown_s, view.fate):
                 await self._verify(node)
-            left = claims.without_settled(view.fate)
-            if left is not None:
-                view.take_gpu_node(await self._patch(node, claims.version, left))
+            restored = self._restored(node) if claims.verified else ()
+            if restored or claims.without_settled(view.fate) is not None:
+                written = claims.with_claims(restored, view.fate)
+                view.take_gpu_node(await self._patch(node, claims.version, written))
 
     async def _look_up(self, claim: Claim) -> None:
-        """Take in what became of a claim's pod. It was there before the claim: where it is not now, it is gone."""
+        """Look up what became of a claim's pod. It was there before the claim: where it is not now, it is gone."""
         namespace, _, name = claim.pod.partition("/")
         found = await self._kube.get(PODS, name, namespace)
         if found is None or found["metadata"].get("uid") != claim.uid:

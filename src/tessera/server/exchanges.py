@@ -52,7 +52,7 @@ class Exchanges:
         self._number = 0
 
     def moved(self, before: LivePod, after: LivePod) -> None:
-        """Take in that a pod's assignment names other shares than before."""
+        """Account for a pod whose assignment names other shares than before."""
         gave, took = _unnamed(before.shares), _unnamed(after.shares)
         if before.doubted or after.doubted or not gave or not took or _places(gave) == _places(took):
             return  # a doubted assignment nobody has granted; what stays in its place was counted anew, not exchanged
@@ -74,7 +74,7 @@ class Exchanges:
             del self._nodes[after.node]
 
     def ended(self, live: LivePod) -> None:
-        """Take in that a pod is over: if it was not written yet, another may use what it named."""
+        """Account for a pod that has ended: if its own shares were never written, another may use what it named."""
         node = self._nodes.get(live.node)
         if node is not None and live.uid not in node.settled and live.shares:
             node.settled.add(live.uid)

@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.api.kubernetes.podspecs import SIGNATURE
 from tessera.api.tessera.pods.clusterpods import LivePod
-from tessera.api.tessera.pods.signatures import Keys, is_signed
+from tessera.api.tessera.pods.signatures import Keys, is_signed, key_named
 from tessera.clients.kube import Object, annotations_of
 from tessera.core.cluster.snapshot import Share
 
@@ -61,11 +61,11 @@ class Retention:
         return msgspec.structs.replace(live, shares=before.shares, doubted="") if counts else live
 
     def forget(self, uid: str) -> None:
-        """Take in that a pod is gone."""
+        """Forget a pod, which is gone."""
         self._granted.pop(uid, None)
 
 
 def _signed_by(each: Object, keys: Keys) -> str:
     """Return the id of the key that signed an assignment that counts; empty where it counts without a signature."""
     unsigned = keys.unsigned == "counts" or (keys.unsigned == "gpushare" and not is_signed(each, keys))
-    return "" if unsigned else annotations_of(each)[SIGNATURE].split(".")[1]
+    return "" if unsigned else key_named(annotations_of(each)[SIGNATURE])

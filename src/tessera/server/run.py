@@ -285,7 +285,7 @@ class Server:
             gc.freeze()
         self._prepared.set()
         while True:
-            await asyncio.sleep(self._settings.limits.sweep_s)
+            await self.view.lacking.wait(self._settings.limits.sweep_s)
             await self.claimer.sweep()
 
     def _renewals(self) -> Iterator[Coroutine[Any, Any, None]]:

@@ -9,18 +9,20 @@ from typing import TypeVar
 
 import msgspec
 
+from tessera.api.fields import in_words
 from tessera.api.kubernetes.nodes import read_node, share_unit_mib
 from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.nodereports import has_agent
-from tessera.api.tessera.pods.clusterpods import LivePod, in_words, object_field, read_live_pod
+from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod
 from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
-from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
+from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.core.cluster.claims import Fate
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Holder, HolderId, Ledger, schedulable_node
 from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.resources import GPU_MEMORY
 from tessera.errors import InvalidInput
 from tessera.log import Logger
 from tessera.server.claimedshares import ClaimedShares
@@ -36,7 +38,7 @@ Key = TypeVar("Key")
 BY_LABELS = "tessera.dev/gpus-by-labels"
 """Annotation of GPUNodes that servers make for claims on nodes without an agent: their GPUs are read from labels."""
 
-_ANY = Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=1024),))
+_ANY = Need(asks=(Ask(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))
 _REMEMBERED = 1 << 16
 """Deleted pods, and broken objects already reported, that are remembered; the latest."""
 
@@ -84,6 +86,8 @@ class View:
         """Nodes, and ids of keys that sign there and are not known yet: what they sign counts until it was asked."""
         self.doubted = WakeUp()
         """Rings when there is another."""
+        self.lacking = WakeUp()
+        """Set when a GPUNode that was made anew lacks claims of the one before."""
 
     # Keys
 
@@ -102,14 +106,14 @@ class View:
         """
         if each is None:
             return
-        self.ring = self.ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each), begun=begun)
+        self.ring = self.ring.saw(uid_of(each), int(version_of(each) or 0), published_keys(each), begun=begun)
         if self.ring.public != self.authority.servers:
             self.authority = Authority(servers=self.ring.public, verify=verify)
             for name in list(self._put):
                 self._judge(name)
 
     def settle_doubts(self, asked: Iterable[tuple[str, str]]) -> None:
-        """Take in that the API was asked for these nodes' keys: what is unknown now is a stranger's."""
+        """Call the keys of these nodes unknown that are unknown still; the API was asked for them just now."""
         for node, key in asked:
             self.doubts.pop((node, key), None)
             if node not in self._keys or key not in self._keys[node].public:
@@ -184,10 +188,13 @@ class View:
                 state = self._state(name, each)
             except InvalidInput:
                 return
+            self._note_made_anew(name, each)
             claims.saw(int(state.version), state.claims, self._clock_s(), skipped=skipped)
             self._note_state(name, each, state)
         self._renew(name)
         self.claims.hold(name)
+        if claims.lacking(self.fate):
+            self.lacking.set()
 
     def has_claim(self, node: str, claim: Claim) -> bool:
         """Return whether a node's GPUNode, as it was seen last, has these shares claimed for the pod."""
@@ -202,7 +209,7 @@ class View:
             InvalidInput: the object cannot be read; the pods were taken.
 
         """
-        present = {_uid(pod) for pod in pods.objects}
+        present = {uid_of(pod) for pod in pods.objects}
         for pod in pods.objects:
             self.take_pod(pod)
         listed = int(pods.resource_version)
@@ -212,14 +219,15 @@ class View:
         state = self._state(node, each)
         claims = self.claims.on(node)
         if int(state.version) > claims.version:
+            self._note_made_anew(node, each)
             self._note_state(node, each, state)
         claims.read(int(state.version), state.claims, self._clock_s())
         self._renew(node)
         self.claims.hold(node)
 
     def forget_unlisted(self, pods: Listing) -> None:
-        """Take in that these are all pods: others, which were looked up before, are gone, and no event reports it."""
-        present = {_uid(pod) for pod in pods.objects}
+        """Forget the pods that a list of all pods does not have; no event reports the end of one that was looked up."""
+        present = {uid_of(pod) for pod in pods.objects}
         moment = int(pods.resource_version)
         for uid in self._objects.keys() - present:
             if int(version_of(self._objects[uid])) <= moment:
@@ -239,6 +247,11 @@ class View:
             self._leave_out("GPUNode", name, str(error))
             self.claims.on(name).lost()
             raise
+
+    def _note_made_anew(self, name: str, each: Object) -> None:
+        """Note that the former GPUNode was deleted, where no watch has shown it."""
+        if name in self._gpu_nodes and uid_of(self._gpu_nodes[name]) != uid_of(each):
+            self.claims.on(name).deleted()
 
     def _note_state(self, name: str, each: Object, state: GpuNodeState) -> None:
         self._gpu_nodes[name] = each
@@ -263,7 +276,7 @@ class View:
             self._leave_out("Node", name, in_words(error, field))
             self._drop_node(name)
             return
-        node = msgspec.structs.replace(node, labels=(), taints=(), unschedulable=False)
+        node = msgspec.structs.replace(node, labels=(), taints=(), unschedulable=False, units=None)
         put = schedulable_node(node, state)
         if self._put.get(name) != put:
             self._put[name] = put
@@ -310,7 +323,7 @@ class View:
 
     def read(self, pod: Object) -> LivePod:
         """Return what the caller's Pod object says; an object already read is not read twice."""
-        uid = _uid(pod)
+        uid = uid_of(pod)
         known = self._objects.get(uid)
         if known is not None and version_of(known) == version_of(pod) and version_of(pod):
             return self._pods[uid]
@@ -318,7 +331,7 @@ class View:
 
     def take_pod(self, each: Object, *, gone: bool = False) -> None:
         """Take a Pod object as it is now, unless a later version is known, or that it is gone."""
-        uid = _uid(each)
+        uid = uid_of(each)
         if gone:
             self._forget(uid)
             return
@@ -376,12 +389,12 @@ class View:
         self.mark_gone(uid)
 
     def mark_gone(self, uid: str) -> None:
-        """Take in that there is no pod of this UID any more."""
+        """Record that no pod has this UID any more."""
         _remember(self._gone, uid)
         self.claims.drop_settled(uid)
 
     def assume(self, live: LivePod, node: str, shares: tuple[Share, ...]) -> None:
-        """Take in that a pod was bound by this server, until it is seen."""
+        """Count a pod that this server has bound as it will be seen, until it is."""
         now = self._pods.get(live.uid)
         if live.uid not in self._gone and not (now and (now.node or now.finished)):
             held = Holder(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
@@ -400,10 +413,6 @@ class View:
         if (kind, name, why) not in self._told:
             _remember(self._told, (kind, name, why))
             self._log.warning("left_out", kind=kind, object=name, reason=why)
-
-
-def _uid(each: Object) -> str:
-    return str((each.get("metadata") or {}).get("uid") or "")
 
 
 def _shown(node: Object) -> tuple[object, ...]:

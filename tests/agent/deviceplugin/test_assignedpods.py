@@ -5,12 +5,13 @@ from collections.abc import Mapping
 import pytest
 
 from builders.kubeobjects import amount, pod
-from builders.signed import SERVER, STRANGER, Trusting, keys, signed
+from builders.signed import AGENT, SERVER, STRANGER, Trusting, keys, public, signed
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.api.tessera.pods.signatures import is_signed
-from tessera.clients.kube import Object
+from tessera.api.tessera.pods.signatures import is_signed, key_id
+from tessera.clients.kube import Object, annotations_of
+from tessera.core.deviceplugin.allocations import StartedPod
 from tessera.core.deviceplugin.matching import Correction
 from tessera.errors import InvalidInput
 
@@ -27,11 +28,21 @@ class Node:
         self.trust = Trusting("a")
         self.pods: list[Object] = [HONEST]
         self.written: dict[str, str] = {}
+        self.started: dict[str, StartedPod] = {}
+        self.vouched = False
+        """Whether a container was started with just what is assigned."""
         self.assigned = AssignedPods(lambda: self.pods, self.write, self.trust)
+        self.assigned.keep_to(self.started.get)
 
     async def write(self, _: Object, annotations: Mapping[str, str]) -> Object | None:
         self.written = dict(annotations)
         return None
+
+    async def repair(self) -> dict[str, str]:
+        """Return what is written on a pod to give it its assignment back."""
+        self.written = {}
+        await self.assigned.repair(lambda _: self.vouched)
+        return self.written
 
     def gpus(self) -> list[int]:
         return [share.gpu for request in self.assigned.assigned_requests() for share in request.shares]
@@ -72,7 +83,7 @@ async def test_a_pod_of_which_one_container_runs_and_another_has_no_image_holds_
     waiting = spoiled(HONEST)
     node.pods = [{**waiting, "status": {"phase": "Pending"}}]
     assert node.gpus() == [0]
-    await node.assigned.repair()
+    await node.repair()
     assert node.written == {key: HONEST["metadata"]["annotations"][key] for key in node.written} != {}
 
 
@@ -116,10 +127,10 @@ async def test_nothing_is_signed_for_the_next_pod_of_a_name() -> None:
 async def test_a_pod_that_runs_is_given_its_spoiled_assignment_back() -> None:
     node = Node()
     assert node.gpus() == [0]
-    await node.assigned.repair()
+    await node.repair()
     assert node.written == {}
     node.pods = [spoiled(HONEST)]
-    await node.assigned.repair()
+    await node.repair()
     assert node.written == HONEST["metadata"]["annotations"]
 
 
@@ -127,7 +138,7 @@ async def test_nothing_is_given_back_to_a_pod_that_was_granted_nothing() -> None
     node = Node()
     assert node.gpus() == [0]
     node.pods = [spoiled(HONEST, uid="another")]
-    await node.assigned.repair()
+    await node.repair()
     assert node.written == {}
 
 
@@ -167,5 +178,139 @@ async def test_a_pod_that_cannot_be_given_its_assignment_back_keeps_no_other_fro
 
     node.assigned._write = write
     with pytest.raises(InvalidInput, match="256 KiB"):
-        await node.assigned.repair()
+        await node.repair()
     assert written == ["b", "c"]
+
+
+# What containers were started with, by the agent's record
+
+
+LOST = key_id(STRANGER.public)
+"""A key that nobody publishes any more."""
+FORMER = signed(pod("p", NEED, amount(0)), STRANGER)
+TEXT = annotations_of(HONEST)["tessera.dev/assignment"]
+STARTED = StartedPod(assignment=TEXT, key=LOST, containers=frozenset({("main", "tessera.dev/gpu-memory")}))
+
+
+def with_record(*pods: Object) -> Node:
+    """Return the node of an agent that starts when its record has a pod, whose container was started."""
+    node = Node()
+    node.started["uid-p"], node.pods = STARTED, list(pods)
+    return node
+
+
+def sealed(node: Node, each: Object) -> bool:
+    """Return whether what was written is the assignment on record, signed by the agent for this very pod."""
+    now = {**each, "metadata": {**each["metadata"], "annotations": node.written}}
+    return node.written["tessera.dev/assignment"] == TEXT and is_signed(now, keys(AGENT))
+
+
+async def test_a_pod_whose_key_is_lost_has_what_it_was_started_with_and_is_signed_anew() -> None:
+    node = with_record(FORMER)
+    assert node.gpus() == [0]
+    assert (node.assigned.by_record(("ns", "p")), node.assigned.lapsed) == (True, True)
+    assert LOST in node.assigned.why(("ns", "p"))
+    assert await node.repair() == {}, "it is not known to have that still"
+    node.vouched = True
+    await node.repair()
+    assert sealed(node, FORMER)
+    node.pods = [{**FORMER, "metadata": {**FORMER["metadata"], "annotations": node.written}}]
+    assert (node.gpus(), node.assigned.by_record(("ns", "p")), node.assigned.why(("ns", "p"))) == ([0], False, "")
+    assert node.assigned.granted() == {"uid-p": (TEXT, LOST)}, "who revokes the lost key revokes this too"
+    assert await node.repair() == {}
+
+
+def with_text(each: Object, **changes: str) -> Object:
+    annotations = {**annotations_of(each), **{f"tessera.dev/{key.replace('_', '-')}": t for key, t in changes.items()}}
+    return {**each, "metadata": {**each["metadata"], "annotations": annotations}}
+
+
+MORE = with_text(FORMER, assignment=write_shares((amount(0, memory_mib=38000), amount(1))))
+
+
+async def test_who_writes_an_unknown_key_on_a_pod_gets_what_it_was_started_with_and_nothing_else() -> None:
+    node = with_record(MORE)
+    node.vouched = True
+    assert [request.shares for request in node.assigned.assigned_requests()] == [(amount(0),)]
+    await node.repair()
+    assert sealed(node, MORE)
+
+
+NOTHING: dict[str, Object] = {
+    "another pod of that name": {**FORMER, "metadata": {**FORMER["metadata"], "uid": "another"}},
+    "one that has ended": {**FORMER, "status": {"phase": "Succeeded"}},
+    "no signature": pod("p", NEED, amount(1)),
+    "a signature of another text by a key that counts": with_text(HONEST, assignment=write_shares((amount(1),))),
+    "no signature that can be one": with_text(FORMER, assignment_signature="v1.x"),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING)
+async def test_nothing_is_taken_from_the_record_for(case: str) -> None:
+    node = with_record(NOTHING[case])
+    node.vouched = True
+    assert (node.gpus(), node.assigned.by_record(("ns", "p"))) == ([], False)
+    assert await node.repair() == {}
+
+
+@pytest.mark.parametrize("revoked", [LOST, key_id(SERVER.public)])
+async def test_nothing_is_signed_anew_that_a_revoked_key_signed(revoked: str) -> None:
+    """Neither where the record says so, nor where the pod does, which a tenant may have made to name another key."""
+    node = with_record(FORMER)
+    node.started["uid-p"] = StartedPod(assignment=TEXT, key=key_id(SERVER.public), containers=STARTED.containers)
+    node.trust.revoked_keys = {revoked}
+    node.vouched = True
+    assert node.gpus() == []
+    assert await node.repair() == {}
+
+
+async def test_an_assignment_that_a_pod_had_before_is_replaced_by_the_one_it_was_started_with() -> None:
+    """Its tenant has kept what the server signed before the agent exchanged it."""
+    before = signed(pod("p", NEED, amount(1)))
+    node = with_record(before)
+    assert node.gpus() == [0]
+    assert "had before it was given another" in node.assigned.refused[0]
+    node.vouched = True
+    await node.repair()
+    assert sealed(node, before)
+    node.pods = [HONEST]
+    assert (node.gpus(), await node.repair()) == ([0], {})
+    node.pods = [before]
+    assert node.gpus() == [0], "also while the agent runs"
+
+
+async def test_what_is_assigned_to_a_container_that_was_not_started_may_change() -> None:
+    two = {"containers": [{"name": name, "resources": {"limits": {"tessera.dev/gpu-memory": "4"}}} for name in "ab"]}
+    first, second = amount(0, container="a"), amount(1, container="b")
+    node = Node()
+    text = write_shares((first, amount(0, container="b")))
+    node.started["uid-p"] = StartedPod(
+        assignment=text, key=LOST, containers=frozenset({("a", "tessera.dev/gpu-memory")})
+    )
+    node.pods = [signed(pod("p", NEED, first, second, spec=two))]
+    assert (node.gpus(), node.assigned.by_record(("ns", "p"))) == ([0, 1], False)
+
+
+async def test_what_a_key_signed_that_no_server_publishes_any_more_is_signed_anew() -> None:
+    """The agent knows the key still; a server that starts now does not."""
+    node = Node()
+    node.trust.unpublished = frozenset(public(SERVER))
+    assert (node.gpus(), node.assigned.lapsed) == ([0], True)
+    assert await node.repair() == {}, "its container was not started yet"
+    node.vouched = True
+    await node.repair()
+    assert sealed(node, HONEST)
+    node.vouched, node.pods = False, [spoiled(HONEST)]
+    assert await node.repair() == annotations_of(HONEST), "what was spoiled is given back in any case"
+
+
+async def test_a_pod_whose_init_container_alone_has_a_gpu_is_signed_anew_only_where_that_was_started() -> None:
+    init = {"name": "main", "resources": {"limits": {"tessera.dev/gpu-memory": "4"}}}
+    spec = {"initContainers": [init], "containers": [{"name": "other"}]}
+    node = Node()
+    node.trust.unpublished = frozenset(public(SERVER))
+    node.pods = [signed(pod("p", {}, amount(0), spec=spec))]
+    assert [request.initial for request in node.assigned.assigned_requests()] == [True]
+    assert await node.repair() == {}
+    node.vouched = True
+    assert await node.repair() != {}

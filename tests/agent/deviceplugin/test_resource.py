@@ -174,6 +174,31 @@ async def test_a_device_stays_listed_while_a_pod_is_given_it(monkeypatch: pytest
         await each.allocate((IDS[2],))
 
 
+async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> None:
+    """In between its former pod is seen to have ended, and the device is withdrawn: it must not go to the scheduler."""
+    looked: list[tuple[frozenset[DeviceId], frozenset[str], bool]] = []
+
+    class Looking(SaidPods):
+        async def refresh(self) -> None:
+            await asyncio.sleep(0)
+            self.objects.clear()
+            gate.release()
+            each.update(msgspec.structs.replace(each.resource, devices=()))
+            each.settle(frozenset(), asyncio.get_running_loop().time())
+            looked.append((gate.by_name, gate.taken(GPU), each.unsettled))
+
+    view = Looking()
+    gate = Gate(view, dict, logger())
+    each = OfferedResource(two(SLICED), give, gate, Shares())
+    await each.allocate((IDS[0],))
+    view.record("p", GPU, IDS[0])
+    await each.pre_start((IDS[0],))
+    view.recorded.clear()  # the kubelet has let it go
+    assert dict((await each.allocate((IDS[0],))).env) == {"IDS": IDS[0]}
+    assert looked == [(frozenset({DeviceId(facts(0, "T4").uuid)}), frozenset({IDS[0]}), True)]
+    assert [(entry.ids, entry.uid) for entry in gate.entries] == [((IDS[0],), "")]
+
+
 async def test_what_is_preferred_follows_the_policy() -> None:
     desired = PreferenceRequest(available=tuple(IDS), size=2)
     assert await plugin(two(SLICED)).prefer(desired) == (IDS[0], IDS[2])

@@ -47,6 +47,59 @@ def test_the_model(shown: dict[str, str], want: tuple[str, int, int | None]) -> 
     assert (got.model.name, got.memory_mib, got.count) == want
 
 
+KARPENTER = {
+    ("t4", "16384"): "T4",
+    ("t4g", "16384"): "T4G",
+    ("a10g", "22888"): "A10G",
+    ("l4", "22888"): "L4",
+    ("l40s", "45776"): "L40S",
+    ("rtx-pro-4500", "32768"): "RTX-PRO-4500-Blackwell-32GB",
+    ("rtx-pro-server-6000", "98304"): "RTX-PRO-6000-Blackwell-96GB",
+    ("v100", "32768"): "V100-32GB",
+    ("a100", "40960"): "A100-40GB",
+    ("a100", "81920"): "A100-80GB",
+    ("h100", "81920"): "H100-80GB",
+    ("h200", "144384"): "H200-141GB",
+    ("b200", "183359"): "B200-180GB",
+    ("b300", "275040"): "B300",
+}
+"""Every NVIDIA GPU of Karpenter on AWS, by name and memory.
+
+Source: aws/karpenter-provider-aws at 1d927085, `website/content/en/docs/reference/instance-types.md`.
+"""
+GKE_NAMES = {
+    "nvidia-tesla-p4": "P4",
+    "nvidia-tesla-p100": "P100",
+    "nvidia-tesla-v100": "V100-16GB",
+    "nvidia-tesla-t4": "T4",
+    "nvidia-l4": "L4",
+    "nvidia-tesla-a100": "A100-40GB",
+    "nvidia-a100-80gb": "A100-80GB",
+    "nvidia-h100-80gb": "H100-80GB",
+    "nvidia-h100-mega-80gb": "H100-80GB",
+    "nvidia-h200-141gb": "H200-141GB",
+    "nvidia-b200": "B200-180GB",
+    "nvidia-gb200": "GB200-186GB",
+    "nvidia-gb300": "GB300",
+    "nvidia-rtx-pro-6000": "RTX-PRO-6000-Blackwell-96GB",
+}
+"""Every NVIDIA GPU of GKE but the K80, which went in 2024. Source: Google Cloud documentation, GPU machine types."""
+
+
+@pytest.mark.parametrize(("told", "want"), KARPENTER.items(), ids=map(" ".join, KARPENTER))
+def test_all_of_karpenters_gpus_are_known(told: tuple[str, str], want: str) -> None:
+    got = read_node_model(labels(karpenter(*told)))
+    assert got is not None
+    assert (got.model.name, got.memory_mib) == (want, got.model.memory_mib)
+
+
+@pytest.mark.parametrize(("told", "want"), GKE_NAMES.items())
+def test_all_of_gkes_gpus_are_known(told: str, want: str) -> None:
+    got = read_node_model(labels({GKE: told}))
+    assert got is not None
+    assert got.model.name == want
+
+
 @pytest.mark.parametrize("shown", [{}, {TYPE: "m5.large"}, karpenter("radeon-pro-v520", maker="amd")])
 def test_labels_that_tell_nothing(shown: dict[str, str]) -> None:
     assert read_node_model(labels(shown)) is None

@@ -74,6 +74,14 @@ def test_the_driver_s_libraries_come_from_its_own_specification() -> None:
     assert [device["name"] for device in written["devices"]] == ["a"]
 
 
+def test_the_driver_s_folder_where_there_is_no_specification_of_it() -> None:
+    mount = Mount(host_path="/opt/driver", container_path="/usr/local/nvidia", read_only=True)
+    written = json.loads(cdi.write("tessera.dev/gpu", {"a": EDITS}, cdi.mounted_driver(mount)))
+    options = ["ro", "rbind", "nosuid", "nodev"]
+    want = {"hostPath": "/opt/driver", "containerPath": "/usr/local/nvidia", "options": options}
+    assert written["containerEdits"] == {"mounts": [want]}
+
+
 @pytest.mark.parametrize("name", ["", "../etc", "a/b", "-a", "a b", "a\n", "é"])
 def test_names_that_cdi_does_not_allow(name: str) -> None:
     with pytest.raises(InvalidInput, match=r"CDI device of tessera\.dev/gpu"):

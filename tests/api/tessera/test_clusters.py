@@ -75,6 +75,12 @@ def test_a_node_whose_gpus_cannot_be_told_is_there_with_its_problem() -> None:
     assert [each.name for each in inspect(got).nodes] == ["a"]
 
 
+def test_a_node_that_offers_nonsense_is_there_with_its_problem() -> None:
+    for resource in ("tessera.dev/gpu-memory", "nvidia.com/gpu"):
+        got = read(node("a", {resource: "x"}), gpunode("a", gpu(0)))
+        assert f"status.allocatable[{resource}]" in got.nodes[0].problem
+
+
 def test_notes_of_labels_are_kept() -> None:
     got = read(node("a", {"cpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"}))
     assert "advertises no GPU" in got.notes[0]
@@ -95,7 +101,8 @@ def test_a_pod_that_cannot_be_read_holds_what_is_recorded() -> None:
     odd = pod("p", NEED, share(1, 4096), annotations={"tessera.dev/unknown": "x"})
     got = only(*GOOD[:2], odd)
     assert (got.record, got.shares, got.node) == (Record.RECORDED, (share(1, 4096),), "a")
-    assert "cannot be read" in got.problem
+    assert got.unread.startswith("metadata.annotations[tessera.dev/unknown]")
+    assert got.problem == f"its request cannot be read: {got.unread}"
 
 
 # Keyed by a sentence: a pod that cannot be read; desired are its node, its phase and words of its problem.

@@ -31,7 +31,8 @@ def schemas(each: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, An
 
 
 def test_there_is_a_file_for_each_kind() -> None:
-    assert FILES == ("tessera.dev_gpupolicies.yaml", "tessera.dev_gpunodes.yaml")
+    kinds = ("gpupolicies", "gpunodes", "imagewarmups", "nodeimages")
+    assert tuple(f"tessera.dev_{kind}.yaml" for kind in kinds) == FILES
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -56,6 +57,8 @@ def test_lists_and_texts_have_bounds_and_lists_say_how_they_are_merged(file: str
     want = {
         "tessera.dev_gpunodes.yaml": {".spec.desired": ["gpu"]},
         "tessera.dev_gpupolicies.yaml": {".status.conditions": ["type"]},
+        "tessera.dev_imagewarmups.yaml": {".status.conditions": ["type"]},
+        "tessera.dev_nodeimages.yaml": {},
     }[file]
     assert keys == want
     for path, each in lists.items():
@@ -102,8 +105,16 @@ def test_defaults_of_a_policy_are_those_of_its_record() -> None:
     assert spec["gpus"][0] is entry
 
 
-def test_what_tessera_alone_writes_has_no_defaults() -> None:
-    assert [path for path, each in schemas(schema("tessera.dev_gpunodes.yaml"), "") if "default" in each] == []
+@pytest.mark.parametrize("kind", ["gpunodes", "nodeimages"])
+def test_what_tessera_alone_writes_has_no_defaults(kind: str) -> None:
+    assert [path for path, each in schemas(schema(f"tessera.dev_{kind}.yaml"), "") if "default" in each] == []
+
+
+def test_a_spec_that_cannot_be_left_out_has_no_default() -> None:
+    """The API server refuses a default that does not have what the schema requires."""
+    assert "default" in schema("tessera.dev_gpupolicies.yaml")["properties"]["spec"]
+    spec = schema("tessera.dev_imagewarmups.yaml")["properties"]["spec"]
+    assert ("default" in spec, spec["required"]) == (False, ["images"])
 
 
 def test_descriptions_are_those_of_classes_and_of_the_line_below_a_field() -> None:

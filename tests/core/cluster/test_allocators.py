@@ -18,6 +18,7 @@ from tessera.core.cluster.allocators import (
     devices_by_gpu,
     devices_one_by_one,
     plan_offer,
+    released_devices,
     restricted,
     still_needed,
     with_former,
@@ -118,32 +119,29 @@ def test_devices_written_are_read_again(keys: frozenset[DeviceId]) -> None:
     assert devices_one_by_one(devices_by_gpu(keys)) == keys
 
 
-# sentence: desired, committed, held, taken, what the kubelet lists, and what follows
+# sentence: desired, committed, held, taken, and what follows
 A, B = frozenset({DeviceId(FIRST)}), frozenset({DeviceId(SECOND)})
 IN_A: frozenset[DeviceId] = frozenset({DeviceId(FIRST, HALF)})
 NONE: frozenset[DeviceId] = frozenset()
 STEPS: dict[str, Any] = {
-    "what is new is written before it is advertised": (A, NONE, NONE, NONE, NONE, OfferPlan(add=A)),
-    "what is written is advertised": (A, A, NONE, NONE, NONE, OfferPlan(advertise=A)),
-    "what a server claims is not the kubelet's": (A, NONE, NONE, A, NONE, OfferPlan()),
-    "what a server claimed between two looks is not advertised": (A, A, NONE, A, A, OfferPlan()),
-    "what a pod holds by name is advertised whoever claims it": (A, A, A, A, A, OfferPlan(advertise=A)),
-    "what shall not be is withdrawn": (NONE, A, NONE, NONE, A, OfferPlan(withdrawing=A)),
-    "what the kubelet lists no more is let go": (NONE, A, NONE, NONE, NONE, OfferPlan(withdrawing=A, release=A)),
-    "what the kubelet lists is not known": (NONE, A, NONE, NONE, None, OfferPlan(withdrawing=A)),
-    "what a pod holds stays": (NONE, A, A, NONE, NONE, OfferPlan()),
-    "what is desired again comes back without a write": (A, A, NONE, NONE, NONE, OfferPlan(advertise=A)),
-    "what lies across one that goes waits for it": (IN_A, A, NONE, NONE, A, OfferPlan(withdrawing=A)),
-    "what lies across one that a pod holds waits for the pod": (IN_A, A, A, NONE, A, OfferPlan()),
+    "what is new is written before it is advertised": (A, NONE, NONE, NONE, OfferPlan(add=A)),
+    "what is written is advertised": (A, A, NONE, NONE, OfferPlan(advertise=A)),
+    "what a server claims is not the kubelet's": (A, NONE, NONE, A, OfferPlan()),
+    "what a server claimed between two looks is not advertised": (A, A, NONE, A, OfferPlan()),
+    "what a pod holds by name is advertised whoever claims it": (A, A, A, A, OfferPlan(advertise=A)),
+    "what shall not be is withdrawn": (NONE, A, NONE, NONE, OfferPlan(withdrawing=A)),
+    "what a pod holds stays": (NONE, A, A, NONE, OfferPlan()),
+    "what is desired again comes back without a write": (A, A, NONE, NONE, OfferPlan(advertise=A)),
+    "what lies across one that goes waits for it": (IN_A, A, NONE, NONE, OfferPlan(withdrawing=A)),
+    "what lies across one that a pod holds waits for the pod": (IN_A, A, A, NONE, OfferPlan()),
     "what lies across one that goes is not advertised even if it is written": (
         IN_A,
         A | IN_A,
         NONE,
         NONE,
-        A,
         OfferPlan(withdrawing=A),
     ),
-    "one goes and another comes": (B, A, NONE, NONE, NONE, OfferPlan(add=B, withdrawing=A, release=A)),
+    "one goes and another comes": (B, A, NONE, NONE, OfferPlan(add=B, withdrawing=A)),
 }
 
 
@@ -153,28 +151,45 @@ def test_steps(sentence: str) -> None:
     assert plan_offer(*given_) == want
 
 
-@given(SETS, SETS, SETS, SETS, st.none() | SETS)
+# sentence: desired, committed, held, what the kubelet lists, and what is taken out
+RELEASED: dict[str, Any] = {
+    "what the kubelet lists no more": (NONE, A, NONE, NONE, A),
+    "not what the kubelet lists": (NONE, A, NONE, A, NONE),
+    "not what a pod holds": (NONE, A, A, NONE, NONE),
+    "not what is desired": (A, A, NONE, NONE, NONE),
+    "one, while another comes": (B, A, NONE, NONE, A),
+}
+
+
+@pytest.mark.parametrize("sentence", RELEASED)
+def test_what_the_kubelet_has_let_go_of_is_taken_out(sentence: str) -> None:
+    *given_, want = RELEASED[sentence]
+    assert released_devices(*given_) == want
+
+
+@given(SETS, SETS, SETS, SETS, SETS)
 def test_laws(
     desired: frozenset[DeviceId],
     committed: frozenset[DeviceId],
     held: frozenset[DeviceId],
     taken: frozenset[DeviceId],
-    listed: frozenset[DeviceId] | None,
+    listed: frozenset[DeviceId],
 ) -> None:
     """Whatever is so: advertised is what is written, and let go is what nobody has or shall get."""
-    made = plan_offer(desired, committed, held, taken, listed)
+    made = plan_offer(desired, committed, held, taken)
+    released = released_devices(desired, committed, held, listed)
     assert made.advertise <= committed & desired
-    assert made.release <= made.withdrawing <= committed
-    assert not made.release & (made.advertise | desired | held | (listed or NONE))
+    assert released <= made.withdrawing <= committed
+    assert not released & (made.advertise | desired | held | listed)
     assert not made.add & (committed | taken)
     assert not any(overlap(new, old) for new in made.add for old in committed - desired)
     assert not made.advertise & taken - held
-    after = (committed - made.release) | made.add
+    after = (committed - released) | made.add
     assert made.advertise <= after
     assert held & committed <= after
-    again = plan_offer(desired, after, held, taken, listed)
-    assert made.release or not again.add, "what waited for others to go comes after them"
-    assert not again.release
+    again = plan_offer(desired, after, held, taken)
+    assert released or not again.add, "what waited for others to go comes after them"
+    assert not released_devices(desired, after, held, listed)
 
 
 # sentence: (devices that are to go, free ones that stay, devices that bound pods await, how many stay all the same)

@@ -134,6 +134,34 @@ def test_claims_are_overdue_by_when_they_were_seen_first(node: NodeClaims) -> No
     assert node.overdue(10.0, lambda uid: Fate.BOUND if uid == "a" else Fate.OPEN) == (B, C)
 
 
+def test_claims_of_a_deleted_object_are_lacking_in_the_next_until_it_has_them(node: NodeClaims) -> None:
+    node.deleted()
+    assert node.lacking(open_all) == (), "there is no object to have them"
+    node.saw(8, (), 1.0)
+    assert node.lacking(open_all) == (A, B)
+    assert node.lacking({"a": Fate.BOUND, "b": Fate.OPEN}.__getitem__) == (B,)
+    node.saw(9, (B,), 1.0)
+    assert node.lacking(open_all) == (A,)
+    node.saw(10, (B, claim("a", 2, "2")), 1.0)
+    assert node.lacking(open_all) == (), "a later attempt has claimed for that pod"
+    node.reading()
+    node.read(11, (), 2.0)
+    assert node.lacking(open_all) == (A,)
+    assert A in node.counting(open_all)
+    assert B not in node.counting(open_all), "who dropped it from the new object knew its pod's fate"
+
+
+def test_what_is_read_late_of_the_deleted_object_is_not_in_the_next(node: NodeClaims) -> None:
+    node.deleted()
+    node.reading()
+    node.read(5, (A, B), 1.0)
+    node.saw(8, (), 1.0)
+    assert node.lacking(open_all) == (A, B)
+    node.reading()
+    node.read(9, (A,), 1.0)
+    assert node.lacking(open_all) == (B,)
+
+
 # The law
 
 

@@ -73,7 +73,7 @@ NOWHERE = {
     "an instance of a GPU without MIG": (
         T4,
         share(0, "3g.20gb", 0),
-        "shares of the whole GPU: it has no MIG instances",
+        "use shares of the whole GPU: it has no MIG instances",
     ),
     "text that is no profile": (CUT, share(1, "\x1b[2J" + "x" * 999, 0), r"profile '\\x1b\[2Jx{60}\.\.\.' at 0"),
 }

@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,9 @@ from tessera.core.deviceplugin.allocations import (
     Exclusivity,
     Use,
     clashes,
+    completed,
     conflicts,
+    started_pod,
     uses_of_devices,
     uses_of_ids,
     uses_of_shares,
@@ -195,3 +198,61 @@ def test_shares_name_devices_that_are_there_or_will_be() -> None:
         Use(gpu=facts(0).uuid, placement=PAIR, memory_mib=9856),
         amount(7, facts(1).uuid),
     )
+
+
+# By which assignment containers were started
+
+
+def started(pod: str, text: str = "", container: str = "main", *uses: Use) -> Allocation:
+    own = msgspec.structs.replace(entry(pod, *(uses or (amount(5),)), container=container), started=True)
+    return msgspec.structs.replace(own, assignment=text, key="k" if text else "")
+
+
+def test_a_pod_was_started_with_what_its_last_container_was() -> None:
+    record = [started("p", "one", "a"), started("q", "other"), started("p", "two", "b"), entry("p", container="c")]
+    found = started_pod(record, "p")
+    assert found is not None
+    assert (found.assignment, found.key) == ("two", "k")
+    assert found.containers == {("a", UNITS), ("b", UNITS)}
+
+
+NEVER = {
+    "one that is not on record": (started("q", "text"), "p"),
+    "one that nothing is known of but that it was started": (started("p"), "p"),
+    "one that was not started": (msgspec.structs.replace(started("p", "text"), started=False), "p"),
+    "an answer whose pod is not known": (msgspec.structs.replace(started("p", "text"), uid=""), ""),
+}
+
+
+@pytest.mark.parametrize("case", NEVER)
+def test_nothing_is_known_of(case: str) -> None:
+    each, uid = NEVER[case]
+    assert started_pod([each], uid) is None
+
+
+ASSIGNED, NOW = {"p": ("text", "k")}, {("p", "main", UNITS): (amount(5),)}
+
+# sentence: (an entry, whether it is completed)
+COMPLETED = {
+    "what is assigned now is what it was started with": (started("p"), True),
+    "it is known already": (started("p", "former"), False),
+    "it was not started": (entry("p", amount(5)), False),
+    "it was started with something else": (started("p", "", "main", amount(6)), False),
+    "it uses nothing that is known": (msgspec.structs.replace(started("p"), uses=()), False),
+    "nothing is assigned to the pod": (started("q"), False),
+    "nothing is assigned to the container": (started("p", container="side"), False),
+}
+
+
+@pytest.mark.parametrize("case", COMPLETED)
+def test_what_an_agent_of_before_left_out_is_taken_in_where(case: str) -> None:
+    each, want = COMPLETED[case]
+    (found,) = completed([each], ASSIGNED, {**NOW, ("q", "main", UNITS): (amount(5),)}, lambda _: False)
+    assert found == (msgspec.structs.replace(each, assignment="text", key="k") if want else each)
+
+
+def test_what_a_revoked_key_signed_is_forgotten() -> None:
+    """The record outlives what is known of revoked keys."""
+    record = [started("p", "text"), started("q", "other"), msgspec.structs.replace(started("r", "text"), key="good")]
+    found = completed(record, {}, {}, "k".__eq__)
+    assert [(each.assignment, each.key) for each in found] == [("", ""), ("", ""), ("text", "good")]

@@ -44,6 +44,25 @@ HOW = {
         NAMES,
         [],
     ),
+    "with the driver's folder, where no runtime of NVIDIA's makes the device nodes": (
+        DeviceInjection(driver_folder="/opt/driver"),
+        "GPU-a,MIG-b",
+        ["/usr/local/nvidia", "/c"],
+        (),
+        (),
+        [
+            DeviceNode(host_path="/dev/nvidia0", container_path="/dev/nvidia0"),
+            DeviceNode(host_path="/dev/nvidiactl", container_path="/dev/nvidiactl"),
+        ],
+    ),
+    "by CDI names, the specification having the driver's folder": (
+        DeviceInjection(strategies=("cdi-cri",), driver_folder="/opt/driver"),
+        None,
+        ["/c"],
+        (),
+        NAMES,
+        [],
+    ),
     "with device nodes": (
         DeviceInjection(pass_device_specs=True),
         "GPU-a,MIG-b",

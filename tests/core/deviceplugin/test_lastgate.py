@@ -246,3 +246,19 @@ def test_what_a_pod_had_is_let_go_of_when_it_cannot_use_it_any_more(case: str) -
 def test_who_sees_no_processes_lets_go_of_what_the_api_server_has_not_got_any_more() -> None:
     assert release((entry("a", "x"),), seen(blind=True), complete=True) == ()
     assert release((entry("a", "x"),), seen(A, blind=True), complete=True) == (entry("a", "x"),)
+
+
+def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned() -> None:
+    def by(text: str, pod: str, container: str) -> Allocation:
+        own = entry(pod, container, amount(1), container=container, resource=UNITS)
+        return msgspec.structs.replace(own, assignment=text, key=f"of {text}" if text else "")
+
+    other, named = by("theirs", "q", "a"), entry("p", "x", whole(OTHER))
+    record = (by("one", "p", "a"), other, named)
+    pods = {name: shown("a", "b", resource=UNITS) for name in "pq"}
+    verdict = start(record, by("two", "p", "b"), seen(pods), {}, ids=False)
+    texts = {(each.uid, each.container): (each.assignment, each.key) for each in verdict.record}
+    both = ("two", "of two")
+    assert texts == {("p", "a"): both, ("p", "b"): both, ("q", "a"): ("theirs", "of theirs"), ("p", "main"): ("", "")}
+    verdict = start(record, by("", "p", "b"), seen(pods), {}, ids=False)
+    assert {each.assignment for each in verdict.record if each.container == "a"} == {"one", "theirs"}

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.core.cluster.allocators import plan_offer
+from tessera.core.cluster.allocators import plan_offer, released_devices
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, Verdict
@@ -241,10 +241,10 @@ def agent_s_handshake(state: State, model: Model) -> Iterator[State]:
         read, pods = state.read[0], state.read[1]
         others = pods | {device for _, device in read.claims}
         foreign = frozenset(each for each in desired for other in others if overlap(each, other))
-        add = plan_offer(desired, read.offered, held, foreign, None).add
+        add = plan_offer(desired, read.offered, held, foreign).add
         if add:
             yield store(state, state.stored._replace(offered=read.offered | add), model, read=None)
-    plan = plan_offer(desired, state.seen.offered & state.stored.offered, held, taken, None)
+    plan = plan_offer(desired, state.seen.offered & state.stored.offered, held, taken)
     if plan.advertise != state.listed:
         gone = (state.listed | state.leaving) - plan.advertise
         listed = plan.advertise
@@ -253,7 +253,7 @@ def agent_s_handshake(state: State, model: Model) -> Iterator[State]:
         )
     # to the scheduler: what the kubelet does not know any more and nobody has is refused from now on; then, unless
     # somebody was given it in between, it is written
-    done = plan_offer(desired, state.stored.offered, held, NOBODY, state.healthy).release - state.listed
+    done = released_devices(desired, state.stored.offered, held, state.healthy) - state.listed
     if done - state.letting_go - state.checked:
         yield state._replace(checked=done)
     if state.checked:

@@ -12,12 +12,15 @@ from builders.gpunodes import sevenths
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
-from tessera.core.cluster.cluster import Phase, Record
+from tessera.core.cluster.cluster import FinishedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice
 from tessera.core.cluster.mps import Level
+from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.explain.inspection import inspect
-from tessera.core.explain.podexplanation import PodExplanation, explain_pod
+from tessera.core.explain.podexplanation import PodExplanation, explain_finished, explain_pod
 from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.obstacles import Cause
+from tessera.core.packing.plan import plan
 from tessera.core.workload.need import PodKey
 
 NEED = "tessera.dev/gpu-memory"
@@ -26,6 +29,11 @@ SEVENTHS = Sharing(modes=(Mode.MIG,), layout=sevenths(), allow_repartition=False
 UNITS = {NEED: "80", "aliyun.com/gpu-mem": "80"}
 EXACT = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.20gb": "1"}
 ME = PodKey("ns/me")
+IN_MIB = (
+    f"the pod counts {NEED} in MiB and the node in GiB, and kube-scheduler compares 6000 units with 80: "
+    f"request it in GiB, without the annotation {NEED}-unit"
+)
+NOTHING = "it holds nothing any more"
 
 
 def told(*objects: Object) -> PodExplanation:
@@ -77,6 +85,30 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ["a could take it now, a best: the whole GPU 0"],
         [],
         [""],
+    ),
+    "zero devices by name are no request": (
+        [node("a"), me({"nvidia.com/gpu": 0, "nvidia.com/mig-1g.5gb": "0"})],
+        ["a could take it now, a best: no GPU"],
+        [],
+        [""],
+    ),
+    "MiB where the node offers GiB": (
+        [
+            machine(),
+            gpunode("a", gpu(0)),
+            machine("b"),
+            gpunode("b", gpu(0, node="b"), unit_mib=1),
+            me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"}),
+        ],
+        ["b could take it now, b best: 6000 MiB of GPU 0 (mps)"],
+        [],
+        [IN_MIB, ""],
+    ),
+    "MiB where all nodes offer GiB": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"})],
+        [],
+        [f"if it requested {NEED} in GiB, without the annotation {NEED}-unit: a"],
+        [IN_MIB],
     ),
     "a resource that nobody advertises and nobody could": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.10gb.me": 1})],
@@ -187,9 +219,9 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "no nodes": ([me({NEED: 4})], ["there are no nodes"], [], []),
     "a pod that cannot be read": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/gpu": -1})],
-        ["it cannot be read", "could take it now"],
+        ["its request cannot be read: spec.containers[0].resources.limits[nvidia.com/gpu]: '-1'; expected a quantity"],
         [],
-        [""],
+        ["spec.containers[0].resources.limits[nvidia.com/gpu]: '-1'; expected a quantity of zero or more"],
     ),
     "a GPU with too little left": (
         [
@@ -402,7 +434,11 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
     ),
     "a node that is gone": (
         [machine(), me({NEED: 4}, share(0, 4096), node="b")],
-        ["cannot be read, or node b is not there", "bound it to b", "node b is not there any more"],
+        ["bound it to b", "node b is not there any more"],
+    ),
+    "a request that cannot be read": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a", annotations=grade("strong"))],
+        ["its request cannot be read: metadata.annotations[tessera.dev/isolation]: 'strong'", "bound it to a"],
     ),
     "no GPU": ([machine(), me({}, node="a")], ["bound it to a", "it requests no GPU"]),
     "not running yet": (
@@ -452,6 +488,94 @@ def test_why_a_pod_is_where_it_is(sentence: str) -> None:
     assert [words for words, found in zip(want, got.sentences, strict=True) if words not in found] == []
     assert got.remedies == ()
     assert got.node is not None
+
+
+def test_units_that_differ_are_the_reason_of_the_plan_too() -> None:
+    objects = [machine(), gpunode("a", gpu(0)), me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"})]
+    (pending,) = plan(read_cluster(as_fields(objects)).snapshot).pending
+    assert pending.reason == f"needs 5.9 GiB with driver isolation; {IN_MIB} (a)"
+
+
+KINDS = (
+    Sharing(),
+    Sharing(modes=(Mode.WHOLE,)),
+    SHARES,
+    Sharing(modes=(Mode.MIG,), layout=sevenths()[:2], allow_repartition=False),
+    Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),)),
+)
+HELD = (
+    None,
+    share(0, 4096),
+    share(0, 4096, Mode.MPS),
+    share(0, 40960, Mode.WHOLE),
+    cut(0, "1g.5gb", sevenths()[0].start),
+)
+UNHEALTHY = (None, UnhealthyDevice(gpu="GPU-a-0"), UnhealthyDevice(gpu="GPU-a-0", placement=sevenths()[0]))
+
+
+@given(
+    first=st.sampled_from(KINDS),
+    second=st.sampled_from(KINDS),
+    held=st.sampled_from(HELD),
+    unhealthy=st.sampled_from(UNHEALTHY),
+    asked=st.sampled_from([{NEED: 38}, {"aliyun.com/gpu-mem": 38}, *({name: n} for name in EXACT for n in (1, 2))]),
+)
+def test_the_plan_says_the_same_of_every_node_word_for_word(
+    first: Sharing, second: Sharing, held: Share | None, unhealthy: UnhealthyDevice | None, asked: dict[str, int]
+) -> None:
+    """Where the records can be: what no GPU can be told to have been given says nothing of words."""
+    gpus = gpu(0, sharing=first), gpu(1, sharing=second)
+    ill = () if unhealthy is None else (unhealthy,)
+    pods = [pod("x", {NEED: 4}, held)] if held is not None and held.mode in first.modes else []
+    if SHARES.modes[0] in second.modes:
+        pods.append(pod("y", {NEED: 4}, share(1, 8192)))
+    if unhealthy is not None and unhealthy.placement not in (None, *(first.layout or ())):
+        ill = ()
+    cluster = read_cluster(as_fields([machine(), gpunode("a", *gpus, unhealthy=ill), *pods, me(asked)]))
+    explained = explain_pod(cluster, ME)
+    assert explained is not None
+    (verdict,), found = explained.nodes, plan(cluster.snapshot).pending
+    assert [verdict.obstacle and verdict.obstacle.text in each.reason for each in found] == [True] * bool(
+        verdict.obstacle
+    )
+
+
+def test_a_pod_whose_request_cannot_be_read_fits_nowhere_and_keeps_its_devices() -> None:
+    odd = me({NEED: 4}, share(0, 4096), node="a", annotations=grade("strong"))
+    got = told(machine(), gpunode("a", gpu(0)), odd)
+    assert (got.need, [each.share for each in got.devices]) == ("", [share(0, 4096)])
+    assert [each.obstacle and (each.obstacle.cause, each.obstacle.cause.lasting) for each in got.nodes] == [
+        (Cause.REQUEST, True)
+    ]
+
+
+# Keyed by a sentence: a finished pod; desired are its sentences.
+ENDED: dict[str, tuple[FinishedPod, tuple[str, ...]]] = {
+    "well": (FinishedPod(pod=ME, node=NodeName("a"), failed=False), ("it has succeeded", NOTHING)),
+    "badly, with a reason and devices": (
+        FinishedPod(
+            pod=ME,
+            node=NodeName("a"),
+            failed=True,
+            reason="Evicted: low on memory",
+            containers=("container main ended with exit code 137",),
+            shares=(share(0, 4096),),
+        ),
+        (
+            "it has failed: Evicted: low on memory",
+            "container main ended with exit code 137",
+            f"its assignment was 4096 MiB of GPU 0 (memory-share); {NOTHING}",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", ENDED)
+def test_how_a_pod_ended(sentence: str) -> None:
+    ended, want = ENDED[sentence]
+    got = explain_finished(ended)
+    assert (got.pod, got.phase, got.node, got.sentences) == (ME, Phase.FINISHED, "a", want)
+    assert (got.need, got.devices, got.remedies, got.nodes) == ("", (), (), ())
 
 
 def test_the_devices_it_holds_with_their_neighbours() -> None:

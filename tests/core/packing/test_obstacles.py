@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from builders.cards import at
-from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, share, slices
+from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, share, slices, whole
 from builders.holders import holder
 from tessera.core.cluster.snapshot import Assignment, Node, Running, Snapshot
 from tessera.core.gpu.mig import Placement
@@ -16,6 +16,7 @@ from tessera.core.workload.need import Ask, Isolation, Need, Pod
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
 BUSY = "allocated, used in another mode, or closed to new pods"
+FIXED = Sharing(modes=(Mode.WHOLE,))
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
 
@@ -121,7 +122,10 @@ REASONS = {
         (),
         amount(12_000, Isolation.HARDWARE, count=2),
         "hopeless",
-        "too few devices: 2 x 11.8 GiB with hardware isolation requested, the node can provide 1",
+        (
+            "too few devices: 2 x 11.8 GiB with hardware isolation requested, the node can provide 1; 1 x T4 whose "
+            "devices are allocated by name cannot provide it"
+        ),
     ),
     "the kubelet allocates all that would serve": (
         node("n", gpu(0, T4, Sharing(modes=(Mode.MEMORY_SHARE,))), gpu(1, T4, Sharing(modes=(Mode.WHOLE,)))),
@@ -130,7 +134,7 @@ REASONS = {
         "hopeless",
         (
             "its devices are allocated by name (nvidia.com/gpu): request one by name, or set allocator: scheduler in "
-            "the node's GPUPolicy"
+            "the node's GPUPolicy; 1 x T4 of 15360 MiB shared as memory-share cannot provide it"
         ),
     ),
     "the scheduler allocates all that has the name": (
@@ -141,6 +145,60 @@ REASONS = {
         (
             "its devices are allocated by the scheduler: request an amount of tessera.dev/gpu-memory instead of "
             "nvidia.com/gpu"
+        ),
+    ),
+    "some devices of the name are the scheduler's": (
+        node("n", gpu(0, T4, FIXED), gpu(1, T4, Sharing(modes=(Mode.WHOLE,), allocator="scheduler"))),
+        (),
+        Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)),
+        "hopeless",
+        (
+            "too few devices: 2 x nvidia.com/gpu requested, the node can provide 1; 1 x T4 whose devices are allocated "
+            "by the scheduler cannot provide it"
+        ),
+    ),
+    "memory is short, and other GPUs are shared otherwise": (
+        node("n", gpu(0, T4), gpu(1, T4, SLICED), gpu(2, A30, SLICED), gpu(3, A30, Sharing(modes=())), gpu(4, T4)),
+        (holder("a", share(0, memory_mib=12_000)), holder("b", whole(4))),
+        plain_share(6 * 1024),
+        "failed",
+        (
+            "too little free GPU memory: 6 GiB requested, at most 3.2 GiB free on one GPU (GPU 0); 1 more GPU is "
+            f"{BUSY}; 1 x A30-24GB offering nothing and 1 x A30-24GB offering nvidia.com/gpu and 1 x T4 offering "
+            "nvidia.com/gpu cannot provide it"
+        ),
+    ),
+    "compute is short, and GPUs of other models do not count": (
+        node("n", gpu(0, A30), gpu(1, T4), gpu(2, T4)),
+        (holder("a", share(0, memory_mib=1, compute=90)),),
+        two_models(amount(1_024, compute_percent=30)),
+        "failed",
+        (
+            "too little free compute: 30 % requested, at most 10 % free on a GPU with enough memory (GPU 0); 2 x T4 "
+            "cannot provide it"
+        ),
+    ),
+    "memory slices in pieces on several GPUs": (
+        node("n", gpu(0, A30), gpu(1, A30), gpu(2, A30), gpu(3, T4)),
+        (
+            *(holder(f"{i}-{at}", share(i, Mode.MIG, at=f"1g.6gb@{at}")) for i in range(2) for at in (0, 2)),
+            holder("c", share(2)),
+        ),
+        slices("2g.12gb"),
+        "failed",
+        (
+            "no place for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2; 2 more GPUs have no place "
+            "for it either; 1 x T4 without MIG cannot provide it"
+        ),
+    ),
+    "no device is free, and some GPUs have none": (
+        node("n", gpu(0, T4), gpu(1, T4, SLICED)),
+        (holder("a", share(0)),),
+        amount(1_024, Isolation.HARDWARE),
+        "failed",
+        (
+            f"no room for 1 GiB with hardware isolation: the only place is {BUSY}; 1 x T4 offering nvidia.com/gpu "
+            "cannot provide it"
         ),
     ),
     "each alone, but not together": (

@@ -8,16 +8,14 @@ from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.foreignnames import foreign_names, names_foreign
 from tessera.core.workload.need import Ask, Form, Need
 
-MIB = "with the annotation tessera.dev/gpu-memory-unit: MiB"
-
 # Keyed by the name: the number asked for, whose it is, and what the sentence ends with.
 NAMES = {
-    "nvidia.com/gpumem": (3000, "HAMi", f"tessera.dev/gpu-memory: 3000 {MIB}"),
+    "nvidia.com/gpumem": (3000, "HAMi", "tessera.dev/gpu-memory: 3, in GiB"),
     "nvidia.com/gpumem-percentage": (50, "HAMi", "tessera.dev/gpu-memory in GiB"),
     "nvidia.com/gpucores": (30, "HAMi", "tessera.dev/gpu-compute: 30 beside tessera.dev/gpu-memory"),
     "nvidia.com/priority": (1, "HAMi", "priorityClassName"),
     "nvidia.com/gpu-10gb": (1, "nos", "tessera.dev/gpu-memory in GiB"),
-    "volcano.sh/vgpu-memory": (2048, "Volcano", f"tessera.dev/gpu-memory: 2048 {MIB}"),
+    "volcano.sh/vgpu-memory": (2048, "Volcano", "tessera.dev/gpu-memory: 2, in GiB"),
     "volcano.sh/vgpu-cores": (20, "Volcano", "tessera.dev/gpu-compute: 20 beside tessera.dev/gpu-memory"),
     "volcano.sh/vgpu-number": (1, "Volcano", "tessera.dev/gpu-count beside tessera.dev/gpu-memory"),
     "volcano.sh/vgpu-memory-percentage": (10, "Volcano", "tessera.dev/gpu-memory in GiB"),

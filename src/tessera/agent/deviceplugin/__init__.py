@@ -5,7 +5,7 @@
 
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
-from tessera.agent.deviceplugin.gate import Gate, PodsInView
+from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.deviceplugin.plugins import GpuChanges, Paths, Plugins
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.shares import ShareAllocator
@@ -18,6 +18,5 @@ __all__ = [
     "OfferedResource",
     "Paths",
     "Plugins",
-    "PodsInView",
     "ShareAllocator",
 ]

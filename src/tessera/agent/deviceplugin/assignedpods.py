@@ -1,7 +1,9 @@
 """The pods of this node with the assignments written on them, also before the API server shows what was written."""
 
+import asyncio
 import operator
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import msgspec
 
@@ -9,13 +11,18 @@ from tessera.agent.assignmentkeys import Trust
 from tessera.agent.loops import for_each
 from tessera.agent.nodeview import is_ended
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
-from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
-from tessera.api.tessera.pods.signatures import is_signed
-from tessera.clients.kube import Object, annotations_of, name_of
+from tessera.api.tessera.pods.assignedrequests import AssignedRequests, corrected, read_assigned_requests
+from tessera.api.tessera.pods.signatures import is_signed, key_named
+from tessera.clients.kube import Object, annotations_of, name_of, uid_of
+from tessera.core.deviceplugin.allocations import Assigned, StartedPod
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
 
 __all__ = ["AssignedPods"]
+
+
+_PAUSE_S = 0.05
+"""Before each that is signed anew: where keys are lost, agents of all nodes have much to write at once."""
 
 
 class _Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +44,8 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     """The pod as it was when its assignment counted last; None where it never did."""
     why: str
     """Why what it says does not count; empty where it does."""
+    recorded: bool = False
+    """Whether `granted` is the agent's own record of what the pod's containers were started with."""
 
 
 class AssignedPods:
@@ -44,7 +53,7 @@ class AssignedPods:
 
     A watch is late: until it shows a change of ours or a later one, the changed pod stands in its place. Otherwise what
     was given to one pod would look free and be given to another. A pod that runs holds what it was granted, also where
-    somebody spoils its assignment meanwhile.
+    somebody spoils its assignment meanwhile, or writes a signed one on it that it had before.
 
     Args:
         watched: the Pod objects of this node, as they are known at the moment.
@@ -64,6 +73,7 @@ class AssignedPods:
         self._write = write
         self._trust = trust
         self._keys = trust.keys
+        self._started: Callable[[str], StartedPod | None] = lambda _: None
         self._written: dict[tuple[str, str], _Written] = {}
         self._read: dict[tuple[str, str], _Known] = {}
         self._objects: tuple[Object, ...] = ()
@@ -74,6 +84,11 @@ class AssignedPods:
         if share_unit_mib != self._share_unit_mib:
             self._share_unit_mib = share_unit_mib
             self._forget()
+
+    def keep_to(self, started: Callable[[str], StartedPod | None]) -> None:
+        """Let pods have what their containers were started with, by UID, as the agent has recorded it."""
+        self._started = started
+        self._forget()
 
     def objects(self) -> Iterator[Object]:
         """Yield the pods as they are after all changes of ours."""
@@ -126,6 +141,39 @@ class AssignedPods:
         self.assigned_requests()
         return tuple(known.why for known in self._read.values() if known.why)
 
+    def why(self, pod: tuple[str, str]) -> str:
+        """Return why the assignment on a pod, by namespace and name, does not count; empty where it does."""
+        self.assigned_requests()
+        return self._read[pod].why if pod in self._read else ""
+
+    def by_record(self, pod: tuple[str, str]) -> bool:
+        """Return whether a pod has what it was started with by the agent's record, and not by its annotations."""
+        self.assigned_requests()
+        return pod in self._read and self._read[pod].recorded
+
+    def is_revoked(self, pod: tuple[str, str]) -> bool:
+        """Return whether the key was revoked that signed what a pod holds still, since it runs."""
+        self.assigned_requests()
+        granted = self._read[pod].granted if pod in self._read else None
+        return granted is not None and self._trust.revoked(self._grant(granted)[1])
+
+    def revoked(self, key: str) -> bool:
+        """Return whether the servers' key of this id was revoked."""
+        return self._trust.revoked(key)
+
+    def granted(self, uid: str = "") -> Assigned:
+        """Return what the pods are assigned, and by which key; of one pod where its UID is given."""
+        self.assigned_requests()
+        granted = (known.granted for known in self._read.values() if known.granted is not None)
+        return {uid_of(each): self._grant(each) for each in granted if not uid or uid_of(each) == uid}
+
+    def _grant(self, granted: Object) -> tuple[str, str]:
+        annotations, started = annotations_of(granted), self._started(uid_of(granted))
+        text = annotations.get(ASSIGNMENT, "")
+        if started is not None and started.assignment == text:
+            return text, started.key  # whoever signed it anew
+        return text, key_named(annotations.get(SIGNATURE, ""))
+
     def _forget(self) -> None:
         """Let every pod be read anew; what those hold that run, and whose assignment does not count, stays."""
         self._read = {
@@ -136,20 +184,42 @@ class AssignedPods:
         self._objects, self._requests = (), ()
 
     def _known(self, pod: Object, before: _Known | None) -> _Known:
-        found = read_assigned_requests((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
+        found = self._requests_of(pod)
         why = "; ".join(found.refused)
+        started = self._started(uid_of(pod))
+        if started is not None and self._trust.revoked(started.key):
+            started = None
+        # 1. What it says counts, unless its containers were started with something else.
+        recorded = None if started is None else self._recorded(pod, started)
+        own = () if recorded is None else self._requests_of(recorded).requests
+        if found.requests and _agree(found.requests, own, started):
+            return _Known(pod=pod, requests=found.requests, granted=pod, why=why)
+        # 2. What it said before counts while it runs.
         if not found.requests and before is not None and self._holds(pod, before):
             return msgspec.structs.replace(before, pod=pod, why=why)
+        # 3. What its containers were started with counts, where it says what it had before that or its key is lost.
+        lost = bool(found.unknown) and not any(map(self._trust.revoked, found.unknown))
+        if own and (found.requests or lost):
+            namespace, name = name_of(pod)
+            why = why or f"assignment of pod {namespace}/{name}: one that it had before it was given another"
+            return _Known(pod=pod, requests=own, granted=recorded, why=why, recorded=True)
         return _Known(pod=pod, requests=found.requests, granted=pod if found.requests else None, why=why)
+
+    def _requests_of(self, pod: Object) -> AssignedRequests:
+        return read_assigned_requests((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
+
+    def _recorded(self, pod: Object, started: StartedPod) -> Object:
+        """Return a pod with the assignment that it was started with, signed by this agent."""
+        sealed = self._trust.sealed(pod, {ASSIGNMENT: started.assignment})
+        return {**pod, "metadata": {**pod["metadata"], "annotations": {**annotations_of(pod), **sealed}}}
 
     def _holds(self, pod: Object, before: _Known) -> bool:
         """Return whether a pod has what it was granted, though it no longer says so: it runs, or that counts still."""
-        if before.granted is None or _uid(pod) != _uid(before.granted) or is_ended(pod):
+        if before.granted is None or uid_of(pod) != uid_of(before.granted) or is_ended(pod):
             return False
         if (pod.get("status") or {}).get("phase") == "Running":
             return True
-        granted = (before.granted,)
-        return bool(read_assigned_requests(granted, share_unit_mib=self._share_unit_mib, keys=self._keys).requests)
+        return bool(self._requests_of(before.granted).requests)
 
     async def correct(self, correction: Correction) -> None:
         """Write the assignment of a correction on its pod, where it does not say so and the pod is there.
@@ -161,7 +231,7 @@ class AssignedPods:
         name = (correction.request.key.namespace, correction.request.key.pod)
         before = next((pod for pod in self._watched() if name_of(pod) == name), None)
         pod = next((pod for pod in self.objects() if name_of(pod) == name), None)
-        if pod is None or before is None or _uid(pod) != correction.request.uid:
+        if pod is None or before is None or uid_of(pod) != correction.request.uid:
             return
         self.assigned_requests()
         granted = self._read[name].granted or pod
@@ -174,8 +244,14 @@ class AssignedPods:
         after = stored or {**pod, "metadata": {**pod["metadata"], "annotations": {**present, **annotations}}}
         self._written[name] = _Written(before=before, after=after, stored=stored is not None)
 
-    async def repair(self) -> None:
+    async def repair(self, vouched: Callable[[AssignedRequest], bool]) -> None:
         """Give pods that run their assignments back, where somebody has spoiled them: servers believe what pods say.
+
+        What is known from the agent's record alone, and what no key that servers publish has signed, is signed anew:
+        only where a container was started with just that.
+
+        Args:
+            vouched: whether the agent's record has a container started with what a request says, and it has it still.
 
         Raises:
             TesseraError: the API server does not take one of them; the others were given back.
@@ -183,18 +259,40 @@ class AssignedPods:
         """
         self.assigned_requests()
         failed: list[TesseraError] = []
-        await for_each(self._read.values(), self._repair, lambda _, error: failed.append(error))
+        await for_each(self._read.values(), partial(self._repair, vouched), lambda _, error: failed.append(error))
         if failed:
             raise failed[-1]
 
-    async def _repair(self, known: _Known) -> None:
+    @property
+    def lapsed(self) -> bool:
+        """Whether something is to be signed anew that was signed before."""
+        self.assigned_requests()
+        return any(map(self._is_lapsed, self._read.values()))
+
+    def _is_lapsed(self, known: _Known) -> bool:
+        key = key_named(annotations_of(known.granted or {}).get(SIGNATURE, ""))
+        return known.recorded or key in self._trust.unpublished
+
+    async def _repair(self, vouched: Callable[[AssignedRequest], bool], known: _Known) -> None:
         was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
+        # Of init containers the kubelet's record has nothing where others follow.
+        lasting = [each for each in known.requests if not each.initial] or known.requests
+        if self._is_lapsed(known) and all(map(vouched, lasting)):
+            was = self._trust.sealed(known.pod, {ASSIGNMENT: was[ASSIGNMENT]})
+            await asyncio.sleep(_PAUSE_S)
+        elif known.recorded:
+            return
         if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):
             await self._write(known.pod, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
 
 
-def _uid(pod: Object) -> str:
-    return str(pod["metadata"].get("uid") or "")
+def _agree(requests: Iterable[AssignedRequest], own: Iterable[AssignedRequest], started: StartedPod | None) -> bool:
+    """Return whether requests give started containers what these were started with, by the pod's own record."""
+    shares = {each.key: each.shares for each in requests}
+    containers = frozenset[tuple[str, str]]() if started is None else started.containers
+    return all(
+        shares.get(each.key) == each.shares for each in own if (each.key.container, each.key.resource) in containers
+    )
 
 
 def _shows(pod: Object, written: _Written) -> bool:

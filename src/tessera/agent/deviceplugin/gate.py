@@ -8,23 +8,36 @@ import asyncio
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from tessera.agent.nodefiles import write_through
-from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ended, is_ending, uid_of
-from tessera.clients.kube import Object, name_of
+from tessera.agent.nodeview import PodsInView, by_uid, created_ns, evidence_of, is_ended, is_ending
+from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.deviceplugin import lastgate
-from tessera.core.deviceplugin.allocations import Allocation, Clash, Use, clashes, conflicts, replaces, uses_of_devices
-from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, Verdict, named
+from tessera.core.deviceplugin.allocations import (
+    Allocation,
+    Assigned,
+    AssignedUses,
+    Clash,
+    StartedPod,
+    Use,
+    clashes,
+    completed,
+    conflicts,
+    replaces,
+    started_pod,
+    uses_of_devices,
+)
+from tessera.core.deviceplugin.lastgate import Evidence, PodEvidence, Verdict, named
 from tessera.core.deviceplugin.matching import Held
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
-__all__ = ["Gate", "PodsInView"]
+__all__ = ["Gate"]
 
 _TERMINATION_WAIT_S = 5.0
 """How long a container waits for the processes of one that is ending; the kubelet kills them after two seconds at
@@ -34,35 +47,6 @@ _HELD_UP_S = 60.0
 """After so long a container that is refused again and again waits for what will not come by itself."""
 _UNCLAIMED_S = 60.0
 """An answer to `Allocate` that no container has used for so long was for a pod that the kubelet refused."""
-
-
-class PodsInView(Protocol):
-    """What the gate observes, as `NodeView` gives it."""
-
-    def pods(self) -> Iterable[Object]:
-        """Return the pods of this node."""
-
-    def find(self, uid: str) -> Object | None:
-        """Return the pod of this UID."""
-
-    async def refresh(self) -> None:
-        """Let `pods` show all that the kubelet can know."""
-
-    async def allocated(self) -> tuple[Checkpointed, ...]:
-        """Return what the kubelet recorded."""
-
-    async def held(self) -> tuple[Held, ...]:
-        """Return what containers hold by the kubelet's record."""
-
-    async def allocatable(self) -> Mapping[str, frozenset[str]]:
-        """Return the ids of the devices that the kubelet has as healthy, by resource."""
-
-    def running(self, uids: Iterable[str]) -> frozenset[str]:
-        """Return those of these pods of which processes run."""
-
-    @property
-    def blind(self) -> bool:
-        """Whether processes of pods cannot be seen."""
 
 
 class _Refused(NamedTuple):
@@ -102,10 +86,17 @@ class Gate:
         self._file = file
         self._now_ns = now_ns
         self._entries = self._read()
+        self._admitting: list[Allocation] = []
+        """What `Allocate` is asked for and is not on record yet: it must not look free meanwhile."""
         self._refused: dict[tuple[str, str], _Refused] = {}
         """Containers that could not start, by UID of the pod and name."""
         self._contested: tuple[tuple[Allocation, Clash], ...] = ()
         """Containers whose ids the kubelet gave to a pod that came before theirs as well."""
+
+    @property
+    def _given(self) -> tuple[Allocation, ...]:
+        """What pods have, and what they are being given at this moment."""
+        return (*self._entries, *self._admitting)
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
@@ -117,7 +108,7 @@ class Gate:
 
         A kubelet that offers one of them has forgotten it, or never used it.
         """
-        return frozenset(name for each in self._entries if each.resource == resource for name in each.ids)
+        return frozenset(name for each in self._given if each.resource == resource for name in each.ids)
 
     def unclaimed(self, resource: str) -> frozenset[str]:
         """Return the ids of a resource that `Allocate` was answered with, and for which no pod is known yet.
@@ -130,13 +121,13 @@ class Gate:
     @property
     def by_name(self) -> frozenset[DeviceId]:
         """The devices that pods were allocated by name, or are being allocated, until their last process has ended."""
-        named = (each for each in self._entries if each.resource not in SHARE_RESOURCES)
+        named = (each for each in self._given if each.resource not in SHARE_RESOURCES)
         return frozenset(use.device for each in named for use in each.uses)
 
     @property
     def by_assignment(self) -> frozenset[DeviceId]:
         """The devices of which pods use what a server assigned, by this record and whatever is written on the pods."""
-        assigned = (each for each in self._entries if each.resource in SHARE_RESOURCES)
+        assigned = (each for each in self._given if each.resource in SHARE_RESOURCES)
         return frozenset(use.device for each in assigned for use in each.uses)
 
     def is_free(self, resource: str, device: PluginDevice) -> bool:
@@ -153,13 +144,17 @@ class Gate:
             (each.uses for each in self._entries if each.uid and each.ids == holder.ids and replaces(holder, each)), ()
         )
 
+    def started_pod(self, uid: str) -> StartedPod | None:
+        """Return what a pod's containers were started with that goes by assignment; None where nothing was."""
+        return started_pod(self._entries, uid)
+
     @property
     def resources(self) -> frozenset[str]:
         """The resources of which pods have something; their plugins are asked before each start of a container."""
         return frozenset(each.resource for each in self._entries)
 
-    def has_started(self, held: Held) -> bool:
-        """Return whether a container has passed with what it holds."""
+    def knows(self, held: Held) -> bool:
+        """Return whether it is known, and not guessed, what a container uses of what it holds."""
         pod = f"{held.namespace}/{held.pod}"
         return any(
             each.uses and not each.guessed
@@ -186,8 +181,12 @@ class Gate:
         """
         guessed = resource in SHARE_RESOURCES
         new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._now_ns(), guessed=guessed)
-        seen = await self._evidence_about(new, ids=True)
-        self._follow(lastgate.admit(self._entries, new, seen, self._capacity()), new)
+        self._admitting.append(new)
+        try:
+            seen = await self._evidence_about(new, ids=True)
+            self._follow(lastgate.admit(self._entries, new, seen, self._capacity()), new)
+        finally:
+            self._admitting.remove(new)
 
     async def holder(self, resource: str, ids: Iterable[str]) -> Allocation:
         """Return for which container `PreStartContainer` is called with these ids, without what it uses.
@@ -231,7 +230,7 @@ class Gate:
         """Record what a container is about to use, or refuse it; waits a little for pods that are terminating.
 
         Args:
-            holder: as `holder` gave it.
+            holder: as `holder` gave it, with the pod's assignment where it goes by one.
             uses: the devices.
             ids: whether ids of others matter, which stand for devices and not for units.
 
@@ -302,7 +301,7 @@ class Gate:
         try:
             await self.view.refresh()
         except (TesseraError, TimeoutError) as error:
-            self._log.warning("look_again", what="pods", reason=str(error))
+            self._log.warning("pods_not_read", reason=str(error))
             return False
         return True
 
@@ -362,7 +361,7 @@ class Gate:
             self._keep(lastgate.release(self._entries, seen, complete=complete))
 
     async def tidy(self, uses_of: Callable[[Held], tuple[Use, ...]]) -> None:
-        """Let go of what ended pods had, and take in what pods have of which nothing is recorded.
+        """Drop what ended pods had, and record what pods have of which nothing is recorded.
 
         Args:
             uses_of: returns what a container uses by the ids it holds; nothing where that is not known yet.
@@ -409,6 +408,15 @@ class Gate:
                 late = any(clashes(record, entry, self._capacity(), ids=each.resource not in SHARE_RESOURCES))
                 at_ns = max(entry.at_ns, self._now_ns()) if late else entry.at_ns
                 yield msgspec.structs.replace(entry, at_ns=at_ns)
+
+    def complete(self, assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]) -> None:
+        """Record what started containers are assigned (`core.deviceplugin.allocations.completed`).
+
+        Raises:
+            Unavailable: the record cannot be written.
+
+        """
+        self._keep(completed(self._entries, assigned, uses, revoked))
 
     def disown(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Let nothing be counted as used of what a container was allocated that nothing was assigned to.

@@ -10,12 +10,13 @@ import msgspec
 from tessera.agent.cdisupport import DRIVER_SPECS, first_file
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
-from tessera.agent.deviceplugin.gate import Gate, PodsInView
+from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import Prepared, ShareAllocator
 from tessera.agent.loops import defect, one_turn
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
+from tessera.agent.nodeview import PodsInView
 from tessera.api import documents
 from tessera.api.nvidia import cdi, migminors
 from tessera.core.cluster.advertise import SHARE_RESOURCES, NodeOffer, PluginDevice, Resource
@@ -24,7 +25,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shares
 from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, grant
+from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, driver_mount, grant
 from tessera.core.deviceplugin.matching import Held
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
@@ -50,6 +51,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     cdi: Path = Path("/var/run/cdi")
     driver_specs: tuple[Path, ...] = DRIVER_SPECS
     """Made by `nvidia-ctk`; the edits for all devices of the first that is there, the driver's libraries, are ours."""
+    driver_folder: str = ""
+    """The host's folder with these libraries, which containers get where there is none; empty for none."""
     minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
     memory: Path | None = Path("/run/tessera/shares.json")
     """Keeps what was answered for shares and not used yet, for a restart of the agent; None keeps nothing."""
@@ -130,7 +133,7 @@ class Plugins:
         self.shares.count_in(unit_mib)
 
     async def adopt(self, inventory: Inventory) -> None:
-        """Take into the record, once, what pods were allocated before there was one; nothing is offered before.
+        """Record, once, what pods were allocated before there was one; nothing is offered before.
 
         Raises:
             Unavailable: the kubelet's record cannot be read, or ours not be written.
@@ -164,6 +167,7 @@ class Plugins:
             pass_device_specs=options.pass_device_specs,
             annotation_prefix=options.cdi_annotation_prefix,
             dev_root=options.driver_root,
+            driver_folder=self._paths.driver_folder,
         )
         self._see(inventory)
         self.shares.injection, self.shares.driver = self._injection, self._driver
@@ -279,6 +283,8 @@ class Plugins:
             if driver_spec is not None:
                 found = documents.read(str(driver_spec), read_file(driver_spec, LARGEST_SPEC))
                 self._driver = cdi.read_driver_edits(found[0]) if found else cdi.NOTHING
+            elif self._paths.driver_folder:
+                self._driver = cdi.mounted_driver(driver_mount(self._paths.driver_folder))
             text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._injection.dev_root)
             self._folder.write("gpu", text)
         except (OSError, TesseraError) as error:

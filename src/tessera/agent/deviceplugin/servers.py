@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from tessera.agent.deviceplugin.resource import OfferedResource
+from tessera.agent.loops import defect, one_turn
 from tessera.clients.kubelet import PluginServer, register, serve
 from tessera.clients.kubelet.sockets import identity
 from tessera.core.cluster.advertise import Resource
@@ -138,15 +140,21 @@ class PluginServers:
 
     async def _tend(self) -> None:
         for name in [name for name, each in self._servers.items() if not each.desired and not each.plugin.unsettled]:
-            await self._withdraw(self._servers.pop(name))
+            each = self._servers.pop(name)
+            await one_turn(partial(self._withdraw, each), partial(self._trouble, name, each))
         for name, each in self._servers.items():
-            try:
-                await self._listen(name, each)
-                await self._register(name, each)
-            except TesseraError as error:
-                if each.problem != str(error):
-                    self._log.warning("resource_not_advertised", resource=name, reason=str(error))
-                each.problem = str(error)
+            # A defect in one resource keeps none of the others from being advertised.
+            await one_turn(partial(self._keep_up, name, each), partial(self._trouble, name, each))
+
+    async def _keep_up(self, name: str, each: _Server) -> None:
+        await self._listen(name, each)
+        await self._register(name, each)
+
+    def _trouble(self, name: str, each: _Server, error: BaseException) -> None:
+        reason = str(error) or type(error).__name__
+        if each.problem != reason:
+            self._log.warning("resource_not_advertised", resource=name, reason=reason, exc_info=defect(error))
+        each.problem = reason
 
     async def _listen(self, name: str, each: _Server) -> None:
         if each.server is not None and each.server.reachable:

@@ -17,11 +17,10 @@ from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE, write_through
-from tessera.agent.nodeview import uid_of
+from tessera.agent.nodepods import Lacking
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
-from tessera.api.tessera.pods.assignedrequests import unshown
-from tessera.clients.kube import name_of
+from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Use
@@ -97,6 +96,7 @@ class ShareAllocator:
         self.driver = cdi.NOTHING
         self._gate = gate
         self._view = gate.view
+        pods.keep_to(gate.started_pod)
         self._maker = maker
         self._pods = pods
         self._folder = folder
@@ -110,6 +110,7 @@ class ShareAllocator:
         self._needed: set[str] = set()
         """CDI names that were needed when it was tidied last."""
         self._unheld_s: dict[frozenset[str], float] = {}
+        self._lacking = Lacking()
         self.unassigned: dict[str, str] = {}
         """Pods that the kubelet gave units and that no assignment was written for, by UID: another scheduler placed
         them, or they named their node. Assignments are written when a pod is bound, so that none will come."""
@@ -174,6 +175,8 @@ class ShareAllocator:
                 request = await self._exchange(request, holder)
         # 3. Record what the container is about to use; another pod that lives must not have it.
         self._log.info("share_awaited", pod=str(request.key), resource=resource, call="PreStartContainer")
+        assignment, key = self._pods.granted(holder.uid).get(holder.uid, ("", ""))
+        holder = msgspec.structs.replace(holder, assignment=assignment, key=key)
         await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
         # 4. Make the devices exist, and write what the container runtime reads next.
         prepared = await self._maker.prepare(request.shares)
@@ -185,7 +188,8 @@ class ShareAllocator:
     async def tidy(self) -> None:
         """Remove specifications that no container needs, forget answers that nobody holds, and mend assignments.
 
-        Nothing is done while the kubelet's record lacks a running pod, and what was needed the last time stays.
+        Nothing is done while the kubelet's record lacks a running pod, for a minute at most, and what was needed the
+        last time stays.
 
         Raises:
             Unavailable: the kubelet's record or the API cannot be read.
@@ -194,9 +198,12 @@ class ShareAllocator:
         self.unassigned = {uid: pod for uid, pod in self.unassigned.items() if self._view.find(uid) is not None}
         async with self._turn:
             held = await self._view.held()
-            if unshown(self._pods.objects(), held, SHARE_RESOURCES):
+            if self._lacking.pods(self._pods.objects(), held, SHARE_RESOURCES):
                 return
             await self._find_unassigned(held)
+            requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}
+            uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
+            self._gate.complete(self._pods.granted(), uses, self._pods.revoked)
             known = {frozenset(each.device_ids) for each in held}
             now_s = asyncio.get_running_loop().time()
             self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}
@@ -228,17 +235,26 @@ class ShareAllocator:
             uid_of(pods[name]): "/".join(name)
             for each in held
             if each.resource in SHARE_RESOURCES and (name := (each.namespace, each.pod)) not in assigned
-            if name in pods and not was_created(pods[name], each.container) and not self._gate.has_started(each)
+            if name in pods and not was_created(pods[name], each.container) and not self._gate.knows(each)
         }
 
     async def repair(self) -> None:
-        """Give pods that run their assignments back, where somebody has spoiled them.
+        """Give pods that run their assignments back, where somebody has spoiled them or their keys are lost.
 
         Raises:
-            TesseraError: the API server does not take it.
+            TesseraError: the API server does not take it, or the kubelet's record cannot be read.
 
         """
-        await self._pods.repair()
+        ids = {each.key: each.device_ids for each in await self._view.held()} if self._pods.lapsed else {}
+        await self._pods.repair(lambda request: self._has_started(request, ids.get(request.key, ())))
+
+    def _has_started(self, request: AssignedRequest, ids: tuple[str, ...]) -> bool:
+        """Return whether by our record a container was started with what it is assigned, and with these ids."""
+        own = (request.uid, request.key.container, request.key.resource, ids, self._maker.uses(request.shares))
+        return any(
+            each.started and (each.uid, each.container, each.resource, each.ids, each.uses) == own
+            for each in self._gate.entries
+        )
 
     async def _pick(self, resource: str, ids: frozenset[str]) -> AssignedRequest:
         """Return the request to answer; an assignment that is not here yet is waited for.
@@ -306,7 +322,7 @@ class ShareAllocator:
         try:
             await self.refresh()
         except (TesseraError, TimeoutError) as error:
-            self._log.warning("look_again", what="pods", reason=str(error))
+            self._log.warning("pods_not_read", reason=str(error))
             return _LATE_S
         return 0.0
 
@@ -336,7 +352,10 @@ class ShareAllocator:
         self, holder: Allocation, units: int, request: AssignedRequest | None, *, final: bool
     ) -> Conflict:
         """Return why a container has no assignment, and remember it where that is final."""
-        found = "not scheduled by tessera-scheduler" if request is None else f"an assignment to {request.units} units"
+        why = self.why(holder.pod)
+        found = f"an assignment that does not count: {why}" if why else "not scheduled by tessera-scheduler"
+        if request is not None:
+            found = f"an assignment to {request.units} units"
         if final and request is not None:
             self._gate.refuse(holder, f"{found}, and it asks {units}")
         elif final and self._pods.judges:
@@ -345,13 +364,20 @@ class ShareAllocator:
             f"pod {holder.pod}, container {holder.container}",
             found=found,
             expected=f"an assignment to {units} units of {holder.resource}",
-            hint="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+            hint="set schedulerName: tessera-scheduler, and create the pod anew",
         )
 
     def _request_of(self, holder: Allocation) -> AssignedRequest | None:
         namespace, _, pod = holder.pod.partition("/")
         key = RequestKey(namespace, pod, holder.container, holder.resource)
-        return next((each for each in self.assigned_requests() if (each.key, each.uid) == (key, holder.uid)), None)
+        found = next((each for each in self.assigned_requests() if (each.key, each.uid) == (key, holder.uid)), None)
+        unproved = self._pods.by_record((namespace, pod)) and found and not self._has_started(found, holder.ids)
+        return None if unproved or self._pods.is_revoked((namespace, pod)) else found
+
+    def why(self, pod: str) -> str:
+        """Return why the assignment of a pod (`namespace/name`) does not count, as the key that nobody knows."""
+        namespace, _, name = pod.partition("/")
+        return self._pods.why((namespace, name)).partition(": ")[2]
 
     async def _exchange(self, request: AssignedRequest, holder: Allocation) -> AssignedRequest:
         """Return the request with what its container was given in fact; assignments say so when this returns."""

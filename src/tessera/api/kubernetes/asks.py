@@ -10,28 +10,17 @@ from tessera.core.gpu.gpumodels import is_profile
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.workload import units
 from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.errors import shown
 
 __all__ = [
-    "GPU_COMPUTE",
-    "GPU_COUNT",
-    "GPU_MEMORY",
-    "SHARE_COUNT",
-    "SHARE_MEMORY",
     "AskRules",
     "container_need",
+    "is_zero",
     "names_device",
     "quantities",
     "refuse_zeros",
 ]
-
-GPU_MEMORY = "tessera.dev/gpu-memory"
-GPU_COMPUTE = "tessera.dev/gpu-compute"
-GPU_COUNT = "tessera.dev/gpu-count"
-SHARE_MEMORY = "aliyun.com/gpu-mem"
-"""gpushare's resource. Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
-SHARE_COUNT = "aliyun.com/gpu-count"
-"""How many GPUs that memory is of; gpushare's programs divide by it. Source: as above, `cmd/inspect/nodeinfo.go`."""
 
 _TESSERA = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT)
 _MAX_DEVICES = 4096
@@ -61,6 +50,11 @@ def names_device(resource: str) -> bool:
     return resource in {GPU_RESOURCE, f"{GPU_RESOURCE}.shared"} or resource.startswith(mig_resource(""))
 
 
+def is_zero(quantity: object) -> bool:
+    """Return whether a quantity, as the API server writes it, is none: `nvidia.com/gpu: 0` requests nothing."""
+    return quantity in (0, "0")
+
+
 def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) -> ContainerNeed:
     """Return what one container asks; a limit stands in for a request that is not there.
 
@@ -84,7 +78,7 @@ def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) 
     if len(forms) > 1:
         raise resources.refuse(
             "one form of GPU request in a container",
-            "one of nvidia.com/..., aliyun.com/gpu-mem, tessera.dev/gpu-memory",
+            f"one of nvidia.com/..., {SHARE_MEMORY}, {GPU_MEMORY}",
             found=" and ".join(sorted({ask.resource for ask in asks})),
         )
     zero = Fraction(0)

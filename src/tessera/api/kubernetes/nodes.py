@@ -17,14 +17,15 @@ import msgspec
 from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami import REGISTERED, read_registered
-from tessera.api.kubernetes.asks import SHARE_COUNT, SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.nodemodels import INSTANCE_TYPE_LABELS, NodeModel, read_node_model
 from tessera.core.cluster.gpunodestate import GpuNodeState
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Taint
+from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model, profile
 from tessera.core.gpu.mig import Layout, place
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Offer, Sharing, managed_sharing, mig_resource
 from tessera.core.workload import units
+from tessera.core.workload.resources import GPU_MEMORY, SHARE_COUNT, SHARE_MEMORY
 from tessera.errors import InvalidInput
 
 __all__ = [
@@ -115,7 +116,9 @@ def with_gpus(
 
     """
     if state and state.reported:
-        return msgspec.structs.replace(node, gpus=state.gpus), ()
+        count = field.get("status", "allocatable").get(GPU_MEMORY).read(units.count, 0)
+        advertised = MemoryUnits(count, state.unit_mib) if count else None
+        return msgspec.structs.replace(node, gpus=state.gpus, units=advertised), ()
     status = field.get("status")
     capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
     allocatable = _extended(capacity, {})
@@ -216,6 +219,10 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         how = f"{known.label}={seen.named(known.label)}" if known.label else f"said to have {known.model.name}"
         seen.notes.append(f"it is {'labelled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
         return (), 0
+    if known.memory_mib < known.model.memory_mib:
+        # Part of a GPU is a virtual GPU, which its node cannot partition any further.
+        undivided = msgspec.structs.replace(known.model, profiles=(), memory_slices=0, compute_slices=0)
+        known = msgspec.structs.replace(known, model=undivided)
     sharings, lost = _sharings(seen, known)
     memory_mib = _memory_mib(seen, known, len(sharings))
     unnamed = msgspec.structs.replace(known.model, memory_mib=memory_mib)

@@ -16,6 +16,7 @@ from tessera.core.workload.need import (
     Ask,
     ContainerNeed,
     EffectiveNeed,
+    Form,
     Isolation,
     Need,
     Requirement,
@@ -46,30 +47,33 @@ _Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 _MAX_CONTAINERS = 250
 
 
-def read_need(pod: Field, *, share_unit_mib: int = 1024) -> Need:
+def read_need(pod: Field, *, share_unit_mib: int = 1024, asked: Need | None = None) -> Need:
     """Return what a pod needs, from an object with `metadata` and `spec`: a Pod or a pod template.
 
     Args:
         pod: the object.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        asked: the asks and models that were signed with the pod's assignment; annotations say nothing of them then.
 
     Raises:
         InvalidInput: anything Kubernetes or Tessera would refuse about it, with its place.
 
     """
     spec, annotations = pod.get("spec"), pod.get("metadata", "annotations")
-    rules = _ask_rules(annotations, share_unit_mib)
+    rules = AskRules(unit_mib=1, share_unit_mib=1) if asked else _ask_rules(annotations, share_unit_mib)
     effective = _effective(spec, rules)
+    counted = any(ask.form is Form.NEED for ask in effective.asks)
     affinity = spec.get("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     return Need(
         cpu_milli=min(units.round_up(1000 * effective.cpu), units.MOST_CPU_MILLI),
         memory_mib=units.round_up(effective.memory / units.MIB),
-        asks=(*(effective.asks or _fractions(annotations)), *_claims(spec)),
-        models=_models(annotations.get(GPU_MODEL)),
+        asks=asked.asks if asked else (*(effective.asks or _fractions(annotations)), *_claims(spec)),
+        models=asked.models if asked else _models(annotations.get(GPU_MODEL)),
         node_selector=tuple(sorted((key, value.text()) for key, value in spec.get("nodeSelector").members())),
         affinity=_affinity(affinity) if affinity.given else None,
         tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations").elements()),
         node_name=spec.get("nodeName").text(""),
+        unit_mib=rules.unit_mib if counted else Need().unit_mib,
     )
 
 

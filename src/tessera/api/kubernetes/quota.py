@@ -6,9 +6,9 @@
 from typing import Final
 
 from tessera.api.documents import Plain
-from tessera.api.kubernetes.asks import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 
 __all__ = ["kueue_resources", "needs_only"]
 

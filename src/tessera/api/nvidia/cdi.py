@@ -11,10 +11,10 @@ import msgspec
 
 from tessera.api.documents import Document, Plain
 from tessera.api.fields import Field
-from tessera.core.deviceplugin.edits import ShareEdits
+from tessera.core.deviceplugin.edits import Mount, ShareEdits
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["NOTHING", "DriverEdits", "read_driver_edits", "write"]
+__all__ = ["NOTHING", "DriverEdits", "mounted_driver", "read_driver_edits", "write"]
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})\.(\d{1,3})", re.ASCII)
@@ -24,7 +24,7 @@ _DIGIT_VERSION = (0, 5, 0)
 
 
 class DriverEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """What every container with a GPU gets: the driver's libraries, as `nvidia-ctk cdi generate` found them."""
+    """What every container with a GPU gets: the driver's libraries, as `nvidia-ctk cdi generate` found them, or all."""
 
     version: tuple[int, int, int] = _PLAIN_VERSION
     edits: Mapping[str, Plain] = {}
@@ -47,6 +47,11 @@ def read_driver_edits(document: Document) -> DriverEdits:
         raise root.get("cdiVersion").refuse("a version", "0.5.0")
     major, minor, patch = (int(part) for part in match.groups())
     return DriverEdits(version=(major, minor, patch), edits=root.get("containerEdits").mapping())
+
+
+def mounted_driver(mount: Mount) -> DriverEdits:
+    """Return what gives every container with a GPU the driver's folder."""
+    return DriverEdits(edits=_edits(ShareEdits(mounts=(mount,)), ""))
 
 
 def write(kind: str, devices: Mapping[str, ShareEdits], driver: DriverEdits = NOTHING, *, dev_root: str = "/") -> str:

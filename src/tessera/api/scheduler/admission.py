@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.kubernetes.asks import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.api.scheduler.configuration import SCHEDULER_NAME
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["AMOUNTS", "OPT_OUT", "Review", "is_routed", "read_review", "write_review"]

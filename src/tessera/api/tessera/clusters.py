@@ -133,6 +133,7 @@ def _keys(authority: Authority, nodes: Mapping[str, Node], states: Mapping[str, 
 def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str]) -> SeenNode:
     try:
         node, found = read_node(field, state)
+        advertised = _advertised(field)
     except InvalidInput as error:
         try:
             bare = node_without_gpus(field)
@@ -148,7 +149,7 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
         state=state,
         unit_mib=share_unit_mib(field, state),
         enforcement=_enforcement(name, field, notes),
-        advertised=_advertised(field),
+        advertised=advertised,
     )
 
 
@@ -165,7 +166,12 @@ def _ready(field: Field) -> bool:
 
 
 def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
-    """Return the GPU resources of a node that was read without error."""
+    """Return the GPU resources that a node offers to kube-scheduler.
+
+    Raises:
+        InvalidInput: a quantity that makes no sense.
+
+    """
     status = field.get("status")
     amounts = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
     found = (
@@ -201,6 +207,7 @@ class _Held(NamedTuple):
     shares: tuple[Share, ...] = ()
     record: Record = Record.NONE
     problem: str = ""
+    unread: str = ""
 
 
 class _Pods:
@@ -210,6 +217,7 @@ class _Pods:
         self._unit_mib = unit_mib
         self._keys = keys
         self._ungranted = observed.ungranted
+        self._unread = observed.unread
         self._recorded = observed.recorded
         self._running = {each.pod.key: each for each in observed.running}
         self._pending = {each.key: each for each in observed.pending}
@@ -227,6 +235,7 @@ class _Pods:
             ending=field.get("metadata", "deletionTimestamp").given,
             scheduler=str(scheduler),
             message=_message(field),
+            unread=held.unread,
             problem=held.problem,
         )
 
@@ -245,13 +254,14 @@ class _Pods:
         """Return what is known of a pod that could not be read; what is recorded on it holds all the same."""
         name = _spec(field).get("nodeName")
         node = NodeName(name) if isinstance(name, str) and name else None
-        problem = f"it cannot be read, or node {node} is not there" if node else "it cannot be read"
-        held = _Held(Pod(key=key, need=Need(node_name=node or "")), node, problem=problem)
+        unread = self._unread.get(key, "")
+        problem = f"its request cannot be read: {unread}" if unread else ""
+        held = _Held(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)
         try:
             keys = self._keys.get(node or "")
             shares = read_shares(field, None, share_unit_mib=self._unit_mib, keys=keys) if node else None
         except InvalidInput as error:
-            return held._replace(problem=str(error))
+            return held._replace(problem="; ".join(filter(None, (problem, str(error)))))
         return held._replace(shares=shares, record=Record.RECORDED) if shares else held
 
 

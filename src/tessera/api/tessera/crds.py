@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of GPUPolicy and GPUNode, made from the records that read and write them.
+"""CustomResourceDefinitions of Tessera's kinds, made from the records that read and write them.
 
 Types, bounds and defaults come from the records, what else the API server needs to know of a field from the
 `extra_json_schema` beside its type, descriptions from docstrings, CEL rules from `gpupolicies.RULES`.
@@ -15,12 +15,12 @@ from msgspec import inspect as kinds
 
 from tessera.api.documents import Plain
 from tessera.api.kubernetes import conditions
-from tessera.api.tessera import gpunodes, gpupolicies, shares
+from tessera.api.tessera import gpunodes, gpupolicies, imagewarmups, shares
 from tessera.api.tessera.gpunodes import fields
 
 __all__ = ["SOURCES", "definitions", "descriptions"]
 
-SOURCES: Final = (conditions, fields, gpupolicies, shares)
+SOURCES: Final = (conditions, fields, gpupolicies, imagewarmups, shares)
 """Modules whose records make up the definitions."""
 
 Descriptions = Mapping[tuple[str, str], str]
@@ -108,6 +108,37 @@ _RESOURCES: Final = (
             Column("Unit", ".status.unitMiB", "MiB of one unit of GPU memory.", type="integer", wide=True),
         ),
     ),
+    Resource(
+        kind=imagewarmups.IMAGE_WARMUP,
+        plural="imagewarmups",
+        short="iw",
+        description="Images that some nodes pull before pods need them; see docs/image-warmup.md.",
+        spec=imagewarmups.Spec,
+        status=imagewarmups.Status,
+        defaults=True,
+        columns=(
+            Column("Nodes", ".status.nodes", "Nodes that are selected and run Tessera's agent.", type="integer"),
+            Column("Ready", ".status.ready", "Nodes that have all images.", type="integer"),
+            Column("Pulling", ".status.pulling", "Nodes that pull one of them.", type="integer"),
+            Column("Pinned", ".status.pinned", "Nodes that have all of them pinned.", type="integer"),
+            _AGE,
+            Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True),
+        ),
+    ),
+    Resource(
+        kind=imagewarmups.NODE_IMAGES,
+        plural="nodeimages",
+        short="ni",
+        description="The images that ImageWarmups want on a node, and those that it has. Written by Tessera alone.",
+        spec=imagewarmups.NodeSpec,
+        status=imagewarmups.NodeStatus,
+        defaults=False,
+        columns=(
+            Column("Disk", ".status.diskPercent", "How full the disk with the images is, in percent.", type="integer"),
+            Column("Runtime", ".status.runtime", "The container runtime."),
+            _AGE,
+        ),
+    ),
 )
 
 
@@ -189,7 +220,7 @@ def _object(each: Resource, said: Descriptions) -> dict[str, Plain]:
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
-        "spec": {**spec, "default": {}} if each.defaults else spec,
+        "spec": {**spec, "default": {}} if each.defaults and "required" not in spec else spec,
         "status": status,
     }
     return {"description": each.description, "type": "object", "properties": properties}

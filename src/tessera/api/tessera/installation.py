@@ -72,9 +72,14 @@ class Agent(_Record, frozen=True, kw_only=True):
     default one. Empty where it is, or with `driverFolder`."""
     driver_folder: str = ""
     """Host folder with the driver's `lib64` and `bin`, where no NVIDIA runtime is: `/home/kubernetes/bin/nvidia` on
-    GKE."""
+    GKE. Containers with a GPU get it at `/usr/local/nvidia` too."""
     kubelet_folder: str = "/var/lib/kubelet"
     """Root folder of the kubelet, whose pod-resources socket the agent asks."""
+    runtime_folder: str = "/run/containerd"
+    """Host folder of containerd's socket, `containerd.sock`, by which the agent pulls and pins the images of
+    ImageWarmups: `/run/k3s/containerd` on k3s."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets of tessera-system that ImageWarmups may name, the only ones that the agent may read: `[registry]`."""
     gpu_labels: bool = True
     """Set the labels of GPU Feature Discovery; `false` where it runs on the same nodes."""
     args: tuple[str, ...] = ()

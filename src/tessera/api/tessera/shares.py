@@ -2,10 +2,13 @@
 
 ```json
 {"version": 1, "shares": [{"gpu": 0, "mode": "mig", "profile": "1g.5gb", "start": 0, "memoryMiB": 4864,
-                           "computePercent": 14, "isolation": "hardware", "resource": "nvidia.com/mig-1g.5gb"}]}
+                           "computePercent": 14, "isolation": "hardware", "resource": "tessera.dev/gpu-memory"}],
+ "asks": [{"resource": "tessera.dev/gpu-memory", "form": "need", "memoryMiB": 4096, "isolation": "hardware"}]}
 ```
 
-Annotations of before are the list alone, its fields in `snake_case`; they are still read, and keep their signatures.
+`asks`, and `models` beside it, are what the pod asked when this was signed: what it is judged by, whatever the pod's
+other annotations say later. Annotations of before lack them, or are the list of shares alone, its fields in
+`snake_case`; they are still read, and keep their signatures.
 """
 
 from typing import Annotated, Literal
@@ -13,12 +16,13 @@ from typing import Annotated, Literal
 import msgspec
 
 from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
+from tessera.core.workload.need import Form, Isolation
 
 __all__ = [
     "MOST_GPUS",
     "MOST_MIB",
     "MOST_UNITS",
+    "AskFields",
     "AssignmentFields",
     "ShareFields",
     "UnversionedShareFields",
@@ -55,8 +59,24 @@ class UnversionedShareFields(ShareFields, frozen=True, kw_only=True):
     compute_percent: _Percent = msgspec.field(name="compute_percent")
 
 
-class AssignmentFields(msgspec.Struct, frozen=True):
+class AskFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What one container asks of one kind of device, a `core.workload.need.Ask`."""
+
+    resource: str
+    form: Form
+    count: Annotated[int, msgspec.Meta(ge=1)] = 1
+    memory_mib: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="memoryMiB", default=0)
+    compute_percent: _Percent = 0
+    isolation: Isolation
+    container: str = ""
+
+
+class AssignmentFields(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a pod gets, in its annotation."""
 
     version: Literal[1]
     shares: tuple[ShareFields, ...]
+    asks: tuple[AskFields, ...] | None = None
+    """What it asked; None in annotations of before."""
+    models: tuple[str, ...] = ()
+    """GPU models that may serve; empty for any."""

@@ -18,6 +18,7 @@ from tessera.clients.kube import (
     Selection,
     Unanswered,
     name_of,
+    uid_of,
     version_of,
 )
 from tessera.core.cluster.cluster import Cluster
@@ -174,14 +175,14 @@ class Mover:
     async def _siblings(self, move: Move, namespace: str) -> frozenset[str]:
         """Return the UIDs of the pods that the controller of a pod has made so far."""
         pods = (await self._kube.list(PODS, Selection(namespace=namespace))).objects
-        return frozenset(_uid(each) for each in pods if _owner(each) == _owner_name(move))
+        return frozenset(uid_of(each) for each in pods if _owner(each) == _owner_name(move))
 
     async def _replaced(self, move: Move, namespace: str, known: frozenset[str]) -> None:
         """Wait until the pod is gone and its controller has another one running."""
         async for last in self._times(_PAUSE_S):
             pods = (await self._kube.list(PODS, Selection(namespace=namespace))).objects
-            gone = all(_uid(each) != move.uid for each in pods)
-            made = [each for each in pods if _owner(each) == _owner_name(move) and _uid(each) not in known]
+            gone = all(uid_of(each) != move.uid for each in pods)
+            made = [each for each in pods if _owner(each) == _owner_name(move) and uid_of(each) not in known]
             if gone and any(map(_runs, made)):
                 return
             if last:
@@ -225,10 +226,6 @@ class Mover:
 
 def _is_bound(cluster: Cluster, key: PodKey) -> bool:
     return any(each.pod.key == key and each.node is not None for each in cluster.pods)
-
-
-def _uid(pod: Object) -> str:
-    return str(pod["metadata"].get("uid") or "")
 
 
 def _owner(pod: Object) -> tuple[str, str]:

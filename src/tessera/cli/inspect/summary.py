@@ -4,10 +4,11 @@ Piped, a line is as long as it needs and looks as that program prints it; in a t
 further lines. Source: AliyunContainerService/gpushare-device-plugin `cmd/inspect/display.go`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from tessera.cli.drawing.lettering import clean
-from tessera.core.explain.inspection import GpuInspection, Inspection, NodeInspection
+from tessera.core.explain.inspection import Inspection, NodeInspection
 
 __all__ = ["details", "summary"]
 
@@ -134,7 +135,10 @@ def _node(node: NodeInspection, unit: int) -> str:
     pending = ["Pending(Allocated)"] if node.unplaced else []
     lines = [["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus), *pending]]
     for number, gpu in enumerate(node.gpus):
-        for pod, mib in _held(gpu).items():
+        held = Counter[str]()
+        for tenant in gpu.tenants:
+            held[tenant.pod] += tenant.share.memory_mib
+        for pod, mib in held.items():
             lines.append(_line(pod, number, gpu.in_units(mib, unit), len(node.gpus) + len(pending)))
     last = len(node.gpus)
     lines += [_line(each.pod, last, _units(each.memory_mib, unit), last + 1) for each in node.unplaced]
@@ -143,13 +147,6 @@ def _node(node: NodeInspection, unit: int) -> str:
     head = _aligned([["NAME:", clean(node.name)], ["IPADDRESS:", clean(node.address) or _NO_ADDRESS]])
     sums = _aligned([["Allocated :", f"{allocated} ({_percent(allocated, total)}%)"], ["Total :", f"{total}"]])
     return "\n".join((*head, "", *table, *sums, "-" * max(map(len, table)), ""))
-
-
-def _held(gpu: GpuInspection) -> dict[str, int]:
-    held: dict[str, int] = {}
-    for tenant in gpu.tenants:
-        held[tenant.pod] = held.get(tenant.pod, 0) + tenant.share.memory_mib
-    return held
 
 
 def _line(pod: str, number: int, amount: int, columns: int) -> list[str]:

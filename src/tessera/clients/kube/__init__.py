@@ -12,8 +12,10 @@ from tessera.clients.kube.protocol import (
     EVERYTHING,
     GPU_NODES,
     GPU_POLICIES,
+    IMAGE_WARMUPS,
     LEASES,
     MUTATING_WEBHOOKS,
+    NODE_IMAGES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
@@ -30,6 +32,7 @@ from tessera.clients.kube.protocol import (
     annotations_of,
     labels_of,
     name_of,
+    uid_of,
     version_of,
 )
 from tessera.clients.kube.real import HttpKube
@@ -42,9 +45,11 @@ __all__ = [
     "EVERYTHING",
     "GPU_NODES",
     "GPU_POLICIES",
+    "IMAGE_WARMUPS",
     "LEASES",
     "MUTATING_WEBHOOKS",
     "NODES",
+    "NODE_IMAGES",
     "PODS",
     "PRIORITY_CLASSES",
     "SECRETS",
@@ -68,5 +73,6 @@ __all__ = [
     "labels_of",
     "name_of",
     "record_event",
+    "uid_of",
     "version_of",
 ]

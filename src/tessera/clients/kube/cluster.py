@@ -4,8 +4,6 @@ import asyncio
 import os
 import ssl
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from lightkube import ConfigError, KubeConfig
@@ -15,7 +13,7 @@ from lightkube.config.models import User
 
 from tessera.api import documents
 from tessera.api.fields import Field
-from tessera.clients.kube.connections import Server
+from tessera.clients.connections import Server, reached
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["Access", "Credentials", "find_access"]
@@ -110,7 +108,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
         credentials = Credentials(user_auth(user))
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         raise InvalidInput(subject, found=shown(error), expected="a cluster and a user", hint=accepted) from error
-    return Access(Server(url=url, proxy=_proxy(url)), tls, credentials)
+    return Access(reached(url), tls, credentials)
 
 
 def _check(path: Path) -> None:
@@ -140,10 +138,3 @@ def _config(kubeconfig: Path | None, context: str | None) -> tuple[SingleConfig,
     if config is None or config.user is None:
         raise ConfigError("no such context, or one without a user")
     return config, config.user
-
-
-def _proxy(url: str) -> str:
-    """Return the proxy that the environment names for a server, as curl and kubectl read it."""
-    parts = urlsplit(Server(url=url).url)
-    proxy = "" if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme, "")
-    return proxy if "://" in proxy or not proxy else f"http://{proxy}"

@@ -13,6 +13,7 @@ from tessera.clients.kube.protocol import (
     Object,
     Selection,
     name_of,
+    uid_of,
     version_of,
 )
 from tessera.errors import TesseraError, Unavailable
@@ -105,7 +106,7 @@ class _Pauses:
 
 def _differences(known: dict[tuple[str, str], Object], objects: tuple[Object, ...]) -> list[Change]:
     present = {name_of(each): each for each in objects}
-    vanished = [each for name, each in known.items() if _uid(each) != _uid(present.get(name))]
+    vanished = [each for name, each in known.items() if uid_of(each) != uid_of(present.get(name, {}))]
     changed = [each for name, each in present.items() if _state(known.get(name)) != _state(each)]
     return [
         *(_take(known, each, gone=True, skipped=True) for each in vanished),
@@ -125,13 +126,8 @@ def _is_older(version: str, other: str) -> bool:
     return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
-def _uid(each: Object | None) -> str:
-    metadata = (each or {}).get("metadata") or {}
-    return str(metadata.get("uid", ""))
-
-
 def _state(each: Object | None) -> tuple[str, str]:
-    return _uid(each), version_of(each or {})
+    return uid_of(each or {}), version_of(each or {})
 
 
 class Store:

@@ -15,9 +15,11 @@ __all__ = [
     "EVERYTHING",
     "GPU_NODES",
     "GPU_POLICIES",
+    "IMAGE_WARMUPS",
     "LEASES",
     "MUTATING_WEBHOOKS",
     "NODES",
+    "NODE_IMAGES",
     "PODS",
     "PRIORITY_CLASSES",
     "SECRETS",
@@ -34,6 +36,7 @@ __all__ = [
     "labels_of",
     "name_of",
     "not_served",
+    "uid_of",
     "version_of",
 ]
 
@@ -86,6 +89,10 @@ MUTATING_WEBHOOKS = Kind(
     namespaced=False,
 )
 GPU_NODES = Kind(group="tessera.dev", version="v1alpha1", name="GPUNode", plural="gpunodes", namespaced=False)
+IMAGE_WARMUPS = Kind(
+    group="tessera.dev", version="v1alpha1", name="ImageWarmup", plural="imagewarmups", namespaced=False
+)
+NODE_IMAGES = Kind(group="tessera.dev", version="v1alpha1", name="NodeImages", plural="nodeimages", namespaced=False)
 GPU_POLICIES = Kind(group="tessera.dev", version="v1alpha1", name="GPUPolicy", plural="gpupolicies", namespaced=False)
 
 
@@ -246,6 +253,11 @@ def labels_of(each: Mapping[str, Any]) -> dict[str, str]:
 def annotations_of(each: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of an object."""
     return (each.get("metadata") or {}).get("annotations") or {}
+
+
+def uid_of(each: Mapping[str, Any]) -> str:
+    """Return the UID of an object; empty where it has none, as before it is created."""
+    return str((each.get("metadata") or {}).get("uid") or "")
 
 
 def version_of(each: Mapping[str, Any]) -> str:

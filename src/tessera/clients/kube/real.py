@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from tessera.clients.connections import Answer, Broken, Connections, Unreachable
 from tessera.clients.kube.cluster import Access, find_access
-from tessera.clients.kube.connections import Answer, Broken, Connections, Unreachable
 from tessera.clients.kube.protocol import (
     EVERYTHING,
     PODS,

@@ -13,6 +13,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Device, Mode, Sharing, devices
+from tessera.core.workload.resources import GPU_MEMORY, SHARE_MEMORY
 
 __all__ = [
     "LONGEST_ID",
@@ -25,8 +26,7 @@ __all__ = [
     "offer",
 ]
 
-_NEEDS = "tessera.dev/gpu-memory"
-SHARE_RESOURCES = ("aliyun.com/gpu-mem", _NEEDS)
+SHARE_RESOURCES = (SHARE_MEMORY, GPU_MEMORY)
 """Resources counted in units of memory; which GPU a pod gets is said by its assignment, never by its device ids."""
 LONGEST_ID = 63
 """Characters. Source: kubelet device plugin API v1beta1, `Device.ID`."""
@@ -213,7 +213,7 @@ def _counted(gpu: Gpu, able: list[Device], options: OfferOptions) -> tuple[str, 
     if gpu.sharing.creates_devices and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS):
         return SHARE_RESOURCES
     made = gpu.sharing.managed and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _DEVICES)
-    return (_NEEDS,) if made or (able and gpu.sharing.allocator == "scheduler") else ()
+    return (GPU_MEMORY,) if made or (able and gpu.sharing.allocator == "scheduler") else ()
 
 
 def _unit_count(gpu: Gpu, facts: GpuFacts, unit_mib: int) -> int:

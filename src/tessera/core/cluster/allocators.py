@@ -22,6 +22,7 @@ __all__ = [
     "devices_by_gpu",
     "devices_one_by_one",
     "plan_offer",
+    "released_devices",
     "restricted",
     "still_needed",
     "with_former",
@@ -37,8 +38,6 @@ class OfferPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What the kubelet is offered now."""
     withdrawing: frozenset[DeviceId] = frozenset()
     """What is the kubelet's still and shall not be."""
-    release: frozenset[DeviceId] = frozenset()
-    """Those of them that the kubelet has let go of: to be taken out of `status.offered`."""
 
 
 def by_name(offer: NodeOffer) -> frozenset[DeviceId]:
@@ -113,7 +112,6 @@ def plan_offer(
     committed: frozenset[DeviceId],
     held: frozenset[DeviceId],
     taken: frozenset[DeviceId],
-    advertised_by_kubelet: frozenset[DeviceId] | None,
 ) -> OfferPlan:
     """Return what to advertise, and what to write to `status.offered`, where nothing may ever be given twice.
 
@@ -124,17 +122,33 @@ def plan_offer(
         committed: `status.offered` as it is stored.
         held: devices by name that pods hold or are being given.
         taken: what has something in common with a device that a claim or an assignment names.
-        advertised_by_kubelet: what the kubelet lists as allocatable; None where that is not known.
 
     """
-    leaving, withdrawing = committed - desired, committed - desired - held
+    leaving = committed - desired
     blocked = frozenset(each for each in desired if any(overlap(each, other) for other in leaving))
     return OfferPlan(
         add=desired - committed - taken - blocked,
         advertise=desired & committed - ((taken | blocked) - held),
-        withdrawing=withdrawing,
-        release=frozenset() if advertised_by_kubelet is None else withdrawing - advertised_by_kubelet,
+        withdrawing=leaving - held,
     )
+
+
+def released_devices(
+    desired: frozenset[DeviceId],
+    committed: frozenset[DeviceId],
+    held: frozenset[DeviceId],
+    allocatable: frozenset[DeviceId],
+) -> frozenset[DeviceId]:
+    """Return what to take out of `status.offered`: what is withdrawn, and the kubelet has let go of.
+
+    Args:
+        desired: what should be offered by name now.
+        committed: `status.offered` as it is stored.
+        held: devices by name that pods hold or are being given.
+        allocatable: what the kubelet lists as allocatable.
+
+    """
+    return committed - desired - held - allocatable
 
 
 def devices_by_gpu(devices: Iterable[DeviceId]) -> tuple[DesiredDevices, ...]:

@@ -72,7 +72,8 @@ class NodeClaims:
         self._seen: dict[ClaimKey, _Seen] = {}
         self._dead: set[ClaimKey] = set()
         self._kept: frozenset[ClaimKey] = frozenset()
-        """Claims that went with their object: nobody dropped them, so that no verification lets them go."""
+        """Claims that went with their object: nobody dropped them, so that no verification lets them go until another
+        object has them."""
 
     @property
     def empty(self) -> bool:
@@ -93,15 +94,15 @@ class NodeClaims:
             return
         if skipped:
             self.verified, self._skipped = False, True
-        self.version = version
         self._take(version, claims, now_s)
+        self.version = version
 
     def lost(self) -> None:
-        """Take in that the object may have changed without being seen."""
+        """Mark what is known of the object as possibly out of date."""
         self.verified, self._skipped = False, True
 
     def deleted(self) -> None:
-        """Take in that the object is gone. Its claims count until settled: who deleted it knew no pod's fate."""
+        """Record that the object was deleted. Its claims count until settled: who deleted it knew no pod's fate."""
         self.lost()
         self._kept = frozenset(self._seen)
 
@@ -114,8 +115,8 @@ class NodeClaims:
 
         What vanished before that version needs no keeping: pods that were bound by then were in the list.
         """
-        self.version = max(self.version, version)
         self._take(version, claims, now_s)
+        self.version = max(self.version, version)
         for key in [key for key, seen in self._seen.items() if seen.version < version and key not in self._kept]:
             del self._seen[key]
         self._kept &= self._seen.keys()
@@ -126,9 +127,11 @@ class NodeClaims:
         for claim in claims:
             seen = self._seen.setdefault(key_of(claim), _Seen(claim, now_s, version))
             seen.claim, seen.version = claim, max(seen.version, version)
+            if version > self.version:
+                self._kept -= {key_of(claim)}
 
     def give_up(self, key: ClaimKey) -> None:
-        """Take in that an attempt will never bind its pod: it was refused, or is too old to be under way.
+        """Give up an attempt that will never bind its pod: it was refused, or is too old to be under way.
 
         Not for an attempt that took over the shares of an earlier one (`earlier`), which may bind the pod still.
         """
@@ -159,6 +162,19 @@ class NodeClaims:
         kept = (self._seen[key].claim for key in self._kept & self._seen.keys())
         found = (claim for claim in (*self.present(), *kept) if claim.uid == uid and not self._settled(claim, fates))
         return next(found, None)
+
+    def lacking(self, fates: Fates) -> tuple[Claim, ...]:
+        """Return the claims that went with a former object, count still, and are not in the one there is now.
+
+        A server that starts now does not know them. Where the object has a later claim for the same pod, that stands.
+        """
+        uids = {claim.uid for claim in self.present()}
+        return tuple(
+            seen.claim
+            for key, seen in self._seen.items()
+            if key in self._kept and seen.version < self.version and key.uid not in uids
+            if not self._settled(seen.claim, fates)
+        )
 
     def with_claims(self, new: Collection[Claim], fates: Fates) -> tuple[Claim, ...]:
         """Return the claims to write with new ones: they replace those of their pods, settled ones are left out."""

@@ -24,10 +24,10 @@ def without_new(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice], held: Sequence[S
 
     """
     own = [each.placement for each in unhealthy if each.gpu == gpu.uuid]
-    if None in own:
-        return _closed(gpu, held)
     places = [place for place in own if place is not None and place in (gpu.sharing.layout or ())]
-    return _without(gpu, places, held) if places else gpu
+    if None in own:
+        return msgspec.structs.replace(_closed(gpu, held), healthy=gpu)
+    return msgspec.structs.replace(_without(gpu, places, held), healthy=gpu) if places else gpu
 
 
 def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:

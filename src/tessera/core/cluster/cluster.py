@@ -7,9 +7,9 @@ import msgspec
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.mps import Enforcement
 from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
-from tessera.core.workload.need import Pod
+from tessera.core.workload.need import Pod, PodKey
 
-__all__ = ["Cluster", "Phase", "Record", "SeenNode", "SeenPod"]
+__all__ = ["Cluster", "FinishedPod", "Phase", "Record", "SeenNode", "SeenPod"]
 
 
 class Phase(enum.StrEnum):
@@ -22,6 +22,8 @@ class Phase(enum.StrEnum):
     STARTING = "starting"
     """Bound to a node, where its containers do not run yet."""
     RUNNING = "running"
+    FINISHED = "finished"
+    """Run to its end: it holds nothing, and no cluster shows it."""
 
 
 class Record(enum.StrEnum):
@@ -70,8 +72,26 @@ class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the scheduler that is to place it."""
     message: str = ""
     """What its scheduler said last about why it waits."""
+    unread: str = ""
+    """What of its request could not be read, naming the field; then its need is empty."""
     problem: str = ""
-    """What of it could not be read; empty where all was."""
+    """What of it could not be read, or does not count, in a sentence; empty where there is nothing."""
+
+
+class FinishedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod that has run to its end."""
+
+    pod: PodKey
+    node: NodeName | None = None
+    """Where it ran; None where it never had a node."""
+    scheduler: str = ""
+    failed: bool
+    reason: str = ""
+    """Of its end, as its status says; empty where it says nothing."""
+    containers: tuple[str, ...] = ()
+    """How each container ended that did not end well, one sentence each."""
+    shares: tuple[Share, ...] = ()
+    """What its annotations say it held."""
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,8 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
     """For each device what it takes of the MIG state; 0 for the whole GPU."""
     kept: bool = False
     """Whether the administrator fixed the devices, so that nothing new is made."""
+    healthy: "GpuType | None" = None
+    """The type of the GPUs when nothing of them is unhealthy, where something is and is closed to new pods."""
     serves: int = 0
     """Modes in which something can be made while nobody holds anything, as bits of `MODE_BIT`."""
 
@@ -60,6 +62,7 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
             devices=offered,
             bits=tuple(occupied(gpu.model, d.placement) if d.placement else 0 for d in offered),
             kept=kept,
+            healthy=None if gpu.healthy is None else cls.of(gpu.healthy),
             serves=0 if kept else sum(MODE_BIT.get(mode, 0) for mode in sharing.modes),
         )
 
@@ -84,22 +87,23 @@ class GpuTypes:
 
     def __init__(self) -> None:
         self.found = [ABSENT]
-        self._numbers: dict[tuple[GpuModel, int, Sharing], int] = {}
+        self._numbers: dict[tuple[GpuModel, int, Sharing, Gpu | None], int] = {}
 
     def of(self, gpu: Gpu) -> int:
         """Return the number of a GPU's type."""
-        number = self._numbers.setdefault((gpu.model, gpu.memory_mib, gpu.sharing), len(self.found))
+        alike = gpu.healthy and msgspec.structs.replace(gpu.healthy, index=0, uuid="")
+        number = self._numbers.setdefault((gpu.model, gpu.memory_mib, gpu.sharing, alike), len(self.found))
         if number == len(self.found):
             self.found.append(GpuType.of(gpu))
         return number
 
     def all_of(self, gpus: Sequence[Sequence[Gpu]], most: int) -> Ints:
         """Return the type of each GPU of nodes with at most that many, `(most, len(gpus))`."""
-        seen: dict[tuple[int, int, int], int] = {}  # by identity, which is sooner known than the value
+        seen: dict[tuple[int, int, int, int], int] = {}  # by identity, which is sooner known than the value
         kinds = np.zeros((most, len(gpus)), dtype=np.int64)
         for node, row in enumerate(gpus):
             for column, gpu in enumerate(row):
-                same = (id(gpu.model), gpu.memory_mib, id(gpu.sharing))
+                same = (id(gpu.model), gpu.memory_mib, id(gpu.sharing), id(gpu.healthy))
                 if same not in seen:
                     seen[same] = self.of(gpu)
                 kinds[column, node] = seen[same]

@@ -26,7 +26,7 @@ def placement_of(share: Share, facts: GpuFacts) -> Placement | None:
             f"share of GPU {facts.index} ({facts.uuid})",
             found=f"{profile} at {'no start' if share.start is None else share.start}",
             expected=f"a MIG instance that {facts.model.name} can have",
-            hint=_accepted(share.profile, facts) or "shares of the whole GPU: it has no MIG instances",
+            hint=_accepted(share.profile, facts) or "use shares of the whole GPU: it has no MIG instances",
         )
     return found
 

@@ -8,7 +8,7 @@ from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import AUTO, Device, Mode, Option, Sharing, devices, options
 from tessera.core.workload.need import Ask, Isolation, Pod, PodKey
 
-__all__ = ["Assignment", "Gpu", "LeftOut", "Node", "NodeName", "Running", "Share", "Snapshot", "Taint"]
+__all__ = ["Assignment", "Gpu", "LeftOut", "MemoryUnits", "Node", "NodeName", "Running", "Share", "Snapshot", "Taint"]
 
 NodeName = NewType("NodeName", str)
 
@@ -77,6 +77,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that can be granted: what the driver reports usable, else the catalogue's figure."""
     sharing: Sharing = AUTO
     uuid: str = ""
+    healthy: "Gpu | None" = None
+    """As it is while nothing of it is unhealthy, where something is and is closed to new pods; reasons tell this."""
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -86,6 +88,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     def options(self, ask: Ask) -> tuple[Option, ...]:
         """Return the ways one device of `ask` could be served here if nobody held anything, the preferred first."""
         return options(ask, self.model, self.memory_mib, self.sharing)
+
+
+class MemoryUnits(msgspec.Struct, frozen=True):
+    """The units of `tessera.dev/gpu-memory` that a node advertises, which kube-scheduler and the kubelet count."""
+
+    count: int
+    mib: int
+    """Memory of each."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +115,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Why its GPUs are not known, so that it has none here; empty where they are."""
     lost: int = 0
     """How many of its GPUs are offered no more, where nobody knows which."""
+    units: MemoryUnits | None = None
+    """None where it advertises none, or nobody knows of how much each is."""
     ordered: bool = True
     """Whether the GPUs are in the driver's order; labels of a node whose GPUs differ do not tell it."""
 

@@ -6,7 +6,8 @@ an entry stays until its pod has ended and none of its processes is left.
 """
 
 import enum
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,12 +20,17 @@ from tessera.core.gpu.sharing import Mode
 
 __all__ = [
     "Allocation",
+    "Assigned",
+    "AssignedUses",
     "Clash",
     "Exclusivity",
+    "StartedPod",
     "Use",
     "clashes",
+    "completed",
     "conflicts",
     "replaces",
+    "started_pod",
     "uses_of_devices",
     "uses_of_ids",
     "uses_of_shares",
@@ -93,11 +99,26 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was answered for the pod that seemed meant, and no container was started with it yet."""
     started: bool = False
     """Whether a container was started with it: what runs is counted, whatever becomes of its pod's assignment."""
+    assignment: str = ""
+    """The text of the pod's assignment when a container of it was started last, where it goes by one. Its signature was
+    good then."""
+    key: str = ""
+    """Id of the key that signed it."""
 
     @property
     def holder(self) -> str:
         """The container, for people."""
         return f"pod {self.pod}, container {self.container}" if self.uid else "a pod that was just admitted"
+
+
+class StartedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """What the containers of a pod were started with that goes by assignment."""
+
+    assignment: str
+    key: str
+    """As in `Allocation`."""
+    containers: frozenset[tuple[str, str]]
+    """Those that were started, and the resource."""
 
 
 class Clash(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +128,48 @@ class Clash(msgspec.Struct, frozen=True, kw_only=True):
     """None where the new one alone is too large."""
     text: str
     """What both would have, in words."""
+
+
+def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
+    """Return what a pod's containers were started with; None where none was started with an assignment on record."""
+    own = [each for each in record if each.started and each.assignment and each.uid == uid]
+    if not uid or not own:
+        return None
+    containers = frozenset((each.container, each.resource) for each in own)
+    return StartedPod(assignment=own[-1].assignment, key=own[-1].key, containers=containers)
+
+
+Assigned: TypeAlias = Mapping[str, tuple[str, str]]
+"""Assignments that count, and ids of the keys that signed them, by UID of the pod."""
+AssignedUses: TypeAlias = Mapping[tuple[str, str, str], tuple[Use, ...]]
+"""What containers use by that, by UID of the pod, container and resource."""
+
+
+def completed(
+    record: Iterable[Allocation], assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]
+) -> tuple[Allocation, ...]:
+    """Return the record with the assignments by which containers were started, where an agent of before left them out.
+
+    Those that a revoked key signed are taken out, so that they are worth nothing when that is forgotten.
+
+    Args:
+        record: what was allocated.
+        assigned: what pods are assigned now.
+        uses: what their containers use by that; only where just this is on record it is taken.
+        revoked: whether a key, by id, was revoked.
+
+    """
+    found = []
+    for each in record:
+        lacks = each.started and each.uses and not each.assignment and each.uid in assigned
+        if lacks and uses.get((each.uid, each.container, each.resource)) == each.uses:
+            assignment, key = assigned[each.uid]
+            found.append(msgspec.structs.replace(each, assignment=assignment, key=key))
+        elif each.assignment and revoked(each.key):
+            found.append(msgspec.structs.replace(each, assignment="", key=""))
+        else:
+            found.append(each)
+    return tuple(found)
 
 
 def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:

@@ -12,7 +12,7 @@ from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.gpushare import GPUSHARE_MEMORY
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unsupported
 
 __all__ = ["Mount", "Place", "ShareEdits", "edits"]
@@ -62,13 +62,14 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -
         Unsupported: shares of several MPS daemons, of which a process can be a client of one alone.
 
     """
-    keys = dict.fromkeys(_key(share, gpus[share.gpu]) for share in shares if share.mode in _MPS)
+    mps = [(share, gpus[share.gpu]) for share in shares if share.mode in _MPS]
+    keys = dict.fromkeys(mps_key(facts.uuid, placement_of(share, facts)) for share, facts in mps)
     if len(keys) > 1:
         raise Unsupported(
             f"container {shares[0].container or 'without a name'}",
             found=f"MPS shares of {len(keys)} GPUs",
             expected="MPS shares of one GPU: each GPU has an MPS daemon of its own, and a process uses one",
-            hint="one share a container, whole GPUs, or MIG instances",
+            hint="request one share a container, whole GPUs, or MIG instances",
         )
     env = [*_own_env(shares), *_gpushare_env(shares, gpus, place.unit_mib)]
     mounts: tuple[Mount, ...] = ()
@@ -77,10 +78,6 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -
         pipe = Mount(host_path=f"{place.mps_root}/{key}/pipe", container_path=CONTAINER_PIPE)
         mounts = (pipe, Mount(host_path=place.shm, container_path=SHARED_MEMORY))
     return ShareEdits(env=tuple(env), mounts=mounts, device_nodes=_nodes(shares, gpus, place))
-
-
-def _key(share: Share, facts: GpuFacts) -> str:
-    return mps_key(facts.uuid, placement_of(share, facts))
 
 
 def _own_env(shares: Sequence[Share]) -> list[tuple[str, str]]:
@@ -98,7 +95,7 @@ def _gpushare_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], unit_mi
 
     Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, `const.go`.
     """
-    amounts = [share for share in shares if share.mode is Mode.MEMORY_SHARE or share.resource == GPUSHARE_MEMORY]
+    amounts = [share for share in shares if share.mode is Mode.MEMORY_SHARE or share.resource == SHARE_MEMORY]
     if not amounts:
         return []
     units = str(sum(share.memory_mib for share in amounts) // unit_mib)

@@ -10,7 +10,7 @@ from tessera.core.deviceplugin.edits import Mount, ShareEdits
 from tessera.core.deviceplugin.grant import DeviceNode, Grant
 from tessera.core.node.liststrategies import DeviceInjection
 
-__all__ = ["GPU_KIND", "SHARE_KIND", "by_cdi", "grant", "share_name"]
+__all__ = ["GPU_KIND", "SHARE_KIND", "by_cdi", "driver_mount", "grant", "share_name"]
 
 
 GPU_KIND = "tessera.dev/gpu"
@@ -20,6 +20,9 @@ SHARE_KIND = "tessera.dev/share"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _LIST_FOLDER = "/var/run/nvidia-container-devices"
 _NAME_CHARACTERS = 16
+_DRIVER_FOLDER = "/usr/local/nvidia"
+"""Where containers on GKE find the driver. Source: GoogleCloudPlatform/container-engine-accelerators
+`cmd/nvidia_gpu/nvidia_gpu.go`, `-container-path`; NVIDIA's CUDA images have its `lib64` in LD_LIBRARY_PATH."""
 
 
 def share_name(resource: str, ids: Iterable[str]) -> str:
@@ -38,6 +41,11 @@ def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> Grant
     return Grant(annotations=annotations, cdi_devices=full if "cdi-cri" in injection.strategies else ())
 
 
+def driver_mount(folder: str) -> Mount:
+    """Return how a container gets a folder of the host with the driver's libraries."""
+    return Mount(host_path=folder, container_path=_DRIVER_FOLDER, read_only=True)
+
+
 def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits: ShareEdits) -> Grant:
     """Return the whole answer for one container.
 
@@ -45,7 +53,8 @@ def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits:
         injection: how this node hands devices over.
         cdi: what `by_cdi` gave.
         visible: what the container sees, as UUIDs or indices, each once.
-        edits: what its shares add. Device nodes are handed over only with `pass_device_specs`: the runtime makes them.
+        edits: what its shares add. Device nodes are handed over only with `pass_device_specs`, or where no runtime of
+            NVIDIA's makes them.
 
     """
     env: list[tuple[str, str]] = []
@@ -55,7 +64,10 @@ def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits:
         mounts = [Mount(host_path="/dev/null", container_path=f"{_LIST_FOLDER}/{name}") for name in visible]
     if "envvar" in injection.strategies:
         env = [(VISIBLE, ",".join(visible))]
-    nodes = edits.device_nodes if injection.pass_device_specs else ()
+    bare = bool(injection.driver_folder) and not injection.cdi
+    if bare:
+        mounts.append(driver_mount(injection.driver_folder))
+    nodes = edits.device_nodes if injection.pass_device_specs or bare else ()
     return Grant(
         env=(*env, *edits.env),
         mounts=(*mounts, *edits.mounts),

@@ -139,7 +139,14 @@ def start(
     if blocking:
         ends = any(each.other is not None and seen.ending(each.other.uid) for each in blocking)
         return Verdict(record=record, refused=blocking[0], wait=ends)
-    return Verdict(record=put(left, msgspec.structs.replace(new, started=True)))
+    # Of a pod's containers the last that was started knows what all are assigned.
+    same = tuple(
+        msgspec.structs.replace(each, assignment=new.assignment, key=new.key)
+        if each.assignment and new.assignment and each.uid == new.uid
+        else each
+        for each in left
+    )
+    return Verdict(record=put(same, msgspec.structs.replace(new, started=True)))
 
 
 def _with_names(

@@ -135,7 +135,7 @@ def pick(
         f"{units} units of {resource}",
         found=found if alike else "no pod of this node with an assignment",
         expected="a pod whose assignment says which GPU its units come from",
-        hint="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+        hint="set schedulerName: tessera-scheduler, and create the pod anew",
     )
 
 

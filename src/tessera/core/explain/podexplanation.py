@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.cluster import Cluster, FinishedPod, Phase, Record, SeenNode, SeenPod
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
 from tessera.core.cluster.snapshot import NodeName, Share
@@ -16,14 +16,15 @@ from tessera.core.explain.explain import RequestOption, ways
 from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
-from tessera.core.packing.ledger import HolderId, Ledger, schedulable_node, uid_of
+from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import Verdict, describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
+from tessera.core.workload.resources import GPU_MEMORY
 
-__all__ = ["HeldDevice", "PodExplanation", "explain_pod", "share_words"]
+__all__ = ["HeldDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
 
 _SCHEDULER = "tessera-scheduler"
 _MOST_TRIED = 12
@@ -53,6 +54,7 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: PodKey
     need: str
+    """In words; empty where it cannot be read, or matters no more."""
     phase: Phase
     node: NodeName | None = None
     scheduler: str = ""
@@ -77,7 +79,7 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
     verdicts = rest.verdicts()
     return PodExplanation(
         pod=key,
-        need=describe_need(pod.pod.need),
+        need="" if pod.unread else describe_need(pod.pod.need),
         phase=pod.phase,
         node=pod.node,
         scheduler=pod.scheduler,
@@ -87,6 +89,19 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
         remedies=tuple(_remedies(rest, verdicts)) if pod.node is None else (),
         nodes=verdicts,
         ways=ways(rest.seen, pod.pod.need),
+    )
+
+
+def explain_finished(pod: FinishedPod) -> PodExplanation:
+    """Return how a pod ended, and what it had."""
+    had = f"its assignment was {_listed(pod.shares)}"
+    sentences = (
+        f"it has {'failed' if pod.failed else 'succeeded'}{f': {pod.reason}' if pod.reason else ''}",
+        *pod.containers,
+        f"{had}; it holds nothing any more" if pod.shares else "it holds nothing any more",
+    )
+    return PodExplanation(
+        pod=pod.pod, need="", phase=Phase.FINISHED, node=pod.node, scheduler=pod.scheduler, sentences=sentences
     )
 
 
@@ -105,7 +120,7 @@ class _WithoutPod:
         self.pod = pod
         # Where a pod is bound it may be anywhere for the question why it is there.
         self.need = msgspec.structs.replace(pod.pod.need, node_name="") if pod.node else pod.pod.need
-        self.ledger = Ledger.of(cluster, without=(uid_of(pod),))
+        self.ledger = Ledger.of(cluster, without=(holder_id(pod),))
         self.seen = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
         self.refused = {each.node.name: refusal(self.need, each.node) for each in cluster.nodes}
         self.names: dict[HolderId, PodKey] = {
@@ -113,6 +128,9 @@ class _WithoutPod:
         }
 
     def verdicts(self) -> tuple[Verdict, ...]:
+        if self.pod.unread:
+            unread = Obstacle(Cause.REQUEST, self.pod.unread)
+            return tuple(Verdict(node=each.node.name, obstacle=unread) for each in self.cluster.nodes)
         obstacles = self.ledger.obstacles(self.need, [each.node.name for each in self.cluster.nodes])
         return tuple(
             Verdict(node=each.node.name, obstacle=self._obstacle(each, obstacles.get(each.node.name)))
@@ -155,6 +173,7 @@ _CURES = {
     Refusal.TAINT: "if it tolerated the taint {}",
     Refusal.SELECTOR: "if it did not select the label {}, or the node had it",
     Refusal.AFFINITY: "if its node affinity allowed the node",
+    Refusal.UNITS: f"if it requested {GPU_MEMORY} in GiB, without the annotation {GPU_MEMORY}-unit",
 }
 
 
@@ -184,9 +203,9 @@ def _placed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     here = next((each for each in verdicts if each.node == pod.node), None)
     if here is None:
         yield f"node {pod.node} is not there any more"
-    elif not pod.pod.need.asks:
+    elif not pod.pod.need.asks and not pod.unread:
         yield "it requests no GPU"
-    else:
+    elif not pod.unread:
         yield from _again(rest, verdicts, here)
     held = {share.gpu for share in pod.shares}
     gpus = (gpu for node in inspect(rest.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in held)

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterable
 
-__all__ = ["GPUSHARE_MEMORY", "gpus_to_count"]
-
-GPUSHARE_MEMORY = "aliyun.com/gpu-mem"
-"""Resource by which pods ask for memory in gpushare's words."""
+__all__ = ["gpus_to_count"]
 
 
 def gpus_to_count(shared: Iterable[str], used: Iterable[int]) -> int:

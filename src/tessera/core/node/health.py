@@ -86,7 +86,7 @@ def _listed(text: str, subject: str) -> tuple[bool, frozenset[int]]:
     for word in words:
         number = int(word) if word.isascii() and word.isdecimal() and len(word) < len(str(_LARGEST_XID)) else None
         if number is None and word not in _ALL:
-            accepted = "numbers, all, or xids, separated by commas"
+            accepted = "write numbers, all, or xids, separated by commas"
             raise InvalidInput(subject, found=shown(word), expected="the number of an XID", hint=accepted)
         numbers |= set() if number is None else {number}
     return not _ALL.isdisjoint(words), frozenset(numbers)

@@ -38,6 +38,9 @@ class DeviceInjection(msgspec.Struct, frozen=True, kw_only=True):
     annotation_prefix: str = "cdi.k8s.io/"
     dev_root: str = "/"
     """Folder of the host under which the driver's `/dev` lies."""
+    driver_folder: str = ""
+    """Folder of the host with the driver's libraries, for nodes where neither a runtime nor a CDI specification brings
+    them; empty elsewhere."""
 
     @property
     def cdi(self) -> bool:
@@ -60,7 +63,7 @@ class CdiSupport(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool | None = None
     """Whether containerd's configuration switches CDI on; None where it does not say, or cannot be read."""
     driver_spec: bool = False
-    """Whether there is the CDI specification that brings the driver's libraries, which `nvidia-ctk` makes."""
+    """Whether the driver's libraries are known: by the CDI specification that `nvidia-ctk` makes, or as a folder."""
 
 
 class ListStrategies(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ that kube-scheduler judges. `tessera plan`, the scheduler extender and `tessera 
 """
 
 import enum
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -13,14 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tessera.core.cluster.gputypes import MODE_BIT, GpuType, Ints
-from tessera.core.gpu.mig import placements_of
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.mig import placements, placements_of
 from tessera.core.gpu.rooms import profile_of, rooms
-from tessera.core.gpu.sharing import Device, of_other_allocator
+from tessera.core.gpu.sharing import Device, Mode, mig_resource, of_other_allocator
+from tessera.core.gpu.sharing import devices as devices_of
 from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.fit.admission import Refusal
 from tessera.core.packing.fit.demand import Devices
 from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
 from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.resources import GPU_MEMORY
 
 __all__ = [
     "Cause",
@@ -30,6 +34,7 @@ __all__ = [
     "describe",
     "lasting",
     "node_obstacle",
+    "offer_of",
     "refused",
     "size",
 ]
@@ -57,6 +62,7 @@ class Cause(enum.StrEnum):
     WITHHELD = "withheld"
     UNREADABLE = "unreadable"
     REFUSED = "refused"
+    REQUEST = "request-unreadable"
     NO_DEVICE = "no-device"
     NO_MODEL = "no-gpu-model"
     NO_GPU = "no-gpu"
@@ -84,7 +90,7 @@ _TEXTS: Final = {
         "its devices are allocated by the scheduler: request an amount of tessera.dev/gpu-memory instead of {one}"
     ),
     Cause.DEVICES_FEW: "too few devices: {count} x {one} requested, the node can provide {value}",
-    Cause.DEVICES_BUSY: "no room for {one}: {places} allocated, used in another mode, or closed to new pods",
+    Cause.DEVICES_BUSY: "no room for {one}: {places} {busy}",
     Cause.DEVICES_FEW_FREE: "too few free devices: {count} x {one} requested, {value} free",
     Cause.MEMORY_LEFT: "too little free GPU memory: {memory} requested, at most {left} free on one GPU (GPU {gpu})",
     Cause.COMPUTE_LEFT: (
@@ -98,12 +104,18 @@ _REFUSED: Final = {
     Refusal.TAINT: "the pod does not tolerate the taint {}",
     Refusal.SELECTOR: "the node has no label {}, which the pod selects",
     Refusal.AFFINITY: "the pod's node affinity excludes the node",
+    Refusal.UNITS: (
+        f"the pod counts {GPU_MEMORY} in MiB and the node in GiB, and kube-scheduler compares {{}}: request it in GiB, "
+        f"without the annotation {GPU_MEMORY}-unit"
+    ),
 }
-_GPU_BITS: Final = 10
-_VALUE_BITS: Final = 40
 _ASK_BITS: Final = 8
+_GPU_BITS: Final = 10
+_REST_BITS: Final = 10
+_VALUE_BITS: Final = 30
 _SLICE_BITS: Final = 16
 """Of a value: the memory slices in use; above them the GPU's type."""
+_BUSY: Final = "allocated, used in another mode, or closed to new pods"
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -134,23 +146,30 @@ def node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obs
 
 def lasting(codes: Ints) -> NDArray[np.bool_]:
     """Return which codes of `Obstacles.codes` stand for what stays even if nothing runs on the node."""
-    return np.asarray(codes >> (_VALUE_BITS + _GPU_BITS + _ASK_BITS) > Cause.NOT_READY.rank)
+    return np.asarray(codes >> (_VALUE_BITS + _REST_BITS + _GPU_BITS + _ASK_BITS) > Cause.NOT_READY.rank)
 
 
 class Obstacles:
-    """The obstacles of one need on a fleet; nodes with the same have the same code."""
+    """The obstacles of one need on a fleet; nodes with the same have the same code.
+
+    The text of an obstacle accounts for every GPU of a node.
+    """
 
     def __init__(self, fleet: Fleet, demand: Demand) -> None:
         self._fleet = fleet
         self._demand = demand
         models = demand.need.models
+        self._types = [each.healthy or each for each in fleet.types]
+        """What is unhealthy has room for nobody now, and is not said to be of another kind."""
         self._models = np.array([bool(t.model.name) and (not models or t.model.name in models) for t in fleet.types])
-        self._most = [np.array(_most(fleet, devices), dtype=np.int64) for devices in demand.devices]
+        self._most = _most(fleet, demand)
         self._others = [
-            np.array([bool(_other_s(each, devices.ask)) for each in fleet.types]) & self._models
+            np.array([bool(_other_s(each, devices.ask)) for each in self._types]) & self._models
             for devices in demand.devices
         ]
         self._known: dict[int, Obstacle] = {}
+        self._rests: dict[tuple[int, ...], int] = {(): 0}
+        """By what `_rest` counts on a node: the types of GPUs that are unable, sorted, then the number of others."""
 
     def codes(self, nodes: Ints) -> Ints:
         """Return a code for each of `nodes`, on which the pod does not fit; the first ask that is short decides."""
@@ -161,7 +180,9 @@ class Obstacles:
         for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
             able = most[kinds].sum(axis=0)
             _put(codes, able == 0, self._unable(number, devices.ask, kinds))
-            _put(codes, able < devices.ask.count, _code(Cause.DEVICES_FEW, number, able))
+            few = able < devices.ask.count
+            if few.any():
+                _put(codes, few, _code(Cause.DEVICES_FEW, number, able, rest=self._rest(kinds, most[kinds] == 0)))
         for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
             left = (codes < 0).nonzero()[0]
             if len(left):
@@ -180,30 +201,57 @@ class Obstacles:
         if not self._others[number].any():
             return _code(Cause.NO_DEVICE, number)
         others = self._others[number][kinds]
+        rest = self._rest(kinds, ~others)
         first = np.take_along_axis(kinds, others.argmax(axis=0)[np.newaxis], axis=0)[0]
         cause = Cause.BY_SCHEDULER if ask.form is Form.EXACT else Cause.BY_NAME
-        return np.where(others.any(axis=0), _code(cause, number, first), _code(Cause.NO_DEVICE, number))
+        return np.where(others.any(axis=0), _code(cause, number, first, rest=rest), _code(Cause.NO_DEVICE, number))
 
     def _now(self, number: int, devices: Devices, most: Ints, nodes: Ints) -> Ints:
         """Return what is short for one ask on nodes that could serve it if they were free; -1 where nothing is."""
         free = devices.per_gpu(self._fleet, nodes).sum(axis=0)
-        able = most[self._fleet.kind.take(nodes, 1)]
-        codes = np.where(free < devices.ask.count, _code(Cause.DEVICES_FEW_FREE, number, free), -1)
+        kinds = self._fleet.kind.take(nodes, 1)
+        able = most[kinds]
+        rest = self._rest(kinds, able == 0)
+        codes = np.where(free < devices.ask.count, _code(Cause.DEVICES_FEW_FREE, number, free, rest=rest), -1)
         none = (free == 0) & (codes >= 0)
-        nearest = _code(Cause.DEVICES_BUSY, number, able.sum(axis=0))
+        nearest = _code(Cause.DEVICES_BUSY, number, able.sum(axis=0), rest=rest)
         for sort, find in ((NewInstance, self._slices), (Amount, self._amounts)):
             serving = self._open(devices, sort, nodes)
             if serving.any():
+                named = serving.sum(axis=0) if sort is Amount else 1
+                rest = self._rest(kinds, able == 0, (able > 0).sum(axis=0) - named)
                 found = find(number, serving, nodes)
-                nearest = np.where(found >= 0, found, nearest)
+                nearest = np.where(found >= 0, found + (rest << _VALUE_BITS), nearest)
         return np.where(none, nearest, codes)
+
+    def _rest(self, kinds: Ints, unable: NDArray[np.bool_], more: Ints | int = 0) -> Ints:
+        """Return a number for the GPUs of each node that an obstacle does not speak of; 0 for none, or too many unlike.
+
+        Args:
+            kinds: type of each GPU.
+            unable: those that never could serve the ask.
+            more: of the others, those that are not spoken of.
+
+        """
+        counted = np.vstack((np.where(unable, kinds, 0), np.zeros(kinds.shape[1], dtype=np.int64) + more))
+        if not counted.any():
+            return np.zeros(kinds.shape[1], dtype=np.int64)
+        counted[:-1].sort(axis=0)
+        found = map(tuple, counted.T.tolist())
+        return np.fromiter(map(self._numbered, found), dtype=np.int64, count=counted.shape[1])
+
+    def _numbered(self, rest: tuple[int, ...]) -> int:
+        """Return the number of what is not spoken of; 0, and nothing will be said, where there are too many unlike."""
+        if rest not in self._rests and len(self._rests) < 1 << _REST_BITS:
+            self._rests[rest] = len(self._rests)
+        return self._rests.get(rest, 0)
 
     def _open(self, devices: Devices, sort: type[Amount | NewInstance], nodes: Ints) -> NDArray[np.bool_]:
         """Return the GPUs that now serve one of the modes in which ways of this sort serve an ask there."""
         modes = np.zeros(len(self._fleet.types), dtype=np.int64)
         for way in (way for tier in devices.tiers for way in tier if isinstance(way, sort)):
             for kind, option in way.by_type.items():
-                modes[kind] |= MODE_BIT[option.mode]
+                modes[kind] |= MODE_BIT[option.mode] if self._fleet.types[kind].healthy is None else 0
         serving: NDArray[np.bool_] = (self._fleet.serves.take(nodes, 1) & modes[self._fleet.kind.take(nodes, 1)]) > 0
         return serving
 
@@ -239,14 +287,15 @@ class Obstacles:
 
     def _obstacle(self, code: int) -> Obstacle:
         value = code & ((1 << _VALUE_BITS) - 1)
-        gpu = code >> _VALUE_BITS & ((1 << _GPU_BITS) - 1)
-        number = code >> (_VALUE_BITS + _GPU_BITS) & ((1 << _ASK_BITS) - 1)
-        cause = _CAUSES[code >> (_VALUE_BITS + _GPU_BITS + _ASK_BITS)]
+        rest = code >> _VALUE_BITS & ((1 << _REST_BITS) - 1)
+        gpu = code >> (_VALUE_BITS + _REST_BITS) & ((1 << _GPU_BITS) - 1)
+        number = code >> (_VALUE_BITS + _REST_BITS + _GPU_BITS) & ((1 << _ASK_BITS) - 1)
+        cause = _CAUSES[code >> (_VALUE_BITS + _REST_BITS + _GPU_BITS + _ASK_BITS)]
         devices = self._demand.devices[number]
         ask, near = devices.ask, 0 if cause.lasting and cause is not Cause.DEVICES_FEW else value
         parts = {}
         if cause is Cause.BY_NAME:
-            parts["by_name"] = allocated_by_name(_other_s(self._fleet.types[value], ask))
+            parts["by_name"] = allocated_by_name(_other_s(self._types[value], ask))
         if cause is Cause.SLICES_LEFT:
             parts["slices"], near = self._slices_text(devices, value, gpu)
         text = _TEXTS[cause].format(
@@ -256,12 +305,35 @@ class Obstacles:
             memory=size(ask.memory_mib, up=True),
             compute=ask.compute_percent,
             value=value,
+            busy=_BUSY,
             places=f"all {value} places are" if value > 1 else "the only place is",
             left=size(value),
             gpu=gpu,
             **parts,
         )
-        return Obstacle(cause, text, near)
+        return Obstacle(cause, "; ".join((text, *self._rest_texts(cause, ask, rest))), near)
+
+    def _rest_texts(self, cause: Cause, ask: Ask, number: int) -> Iterator[str]:
+        """Yield what is with the GPUs that an obstacle does not speak of."""
+        *kinds, more = next(rest for rest, known in self._rests.items() if known == number) or (0,)
+        if more > 0:
+            if cause is Cause.SLICES_LEFT:
+                yield f"{more} more {'GPU has' if more == 1 else 'GPUs have'} no place for it either"
+            else:
+                yield f"{more} more {'GPU is' if more == 1 else 'GPUs are'} {_BUSY}"
+        counts = Counter(self._named(self._types[kind], ask) for kind in kinds if kind)
+        if counts:
+            named = (f"{count} x {name}" for name, count in sorted(counts.items()))
+            yield f"{' and '.join(named)} cannot provide it"
+
+    def _named(self, gpu_type: GpuType, ask: Ask) -> str:
+        """Return a GPU that cannot serve an ask, with what it has instead."""
+        models, name = self._demand.need.models, gpu_type.model.name
+        if models and name not in models:
+            return name
+        if _other_s(gpu_type, ask):
+            return f"{name} whose devices are allocated {'by the scheduler' if ask.form is Form.EXACT else 'by name'}"
+        return f"{name}{offer_of(gpu_type, ask)}"
 
     def _slices_text(self, devices: Devices, value: int, gpu: int) -> tuple[str, int]:
         """Return which memory slices of a GPU are free and where the instance could start, and how many are free."""
@@ -290,6 +362,21 @@ def allocated_by_name(devices: Iterable[Device]) -> str:
     )
 
 
+def offer_of(gpu: Gpu | GpuType, ask: Ask) -> str:
+    """Return what a GPU that does not serve an ask has instead, to be put behind its name."""
+    names = sorted({device.resource for device in devices_of(gpu.model, gpu.memory_mib, gpu.sharing)})
+    if names or not gpu.sharing.modes:
+        return f" offering {', '.join(names) or 'nothing'}"
+    if ask.resource.startswith(mig_resource("")):
+        profiles = ", ".join(profile.name for profile in gpu.model.profiles if profile.starts)
+        if profiles and gpu.sharing.can_repartition:
+            return f" with profiles {profiles}"
+        return " with MIG ruled out by its sharing" if profiles else " without MIG"
+    memory = "" if ask.form is Form.EXACT else f" of {gpu.memory_mib} MiB"
+    modes = (mode for mode in gpu.sharing.modes if mode is not Mode.MIG or placements(gpu.model))
+    return f"{memory} shared as {', '.join(modes)}"
+
+
 def size(memory_mib: int, *, up: bool = False) -> str:
     """Return an amount of memory for people, in GiB with a tenth from 1 GiB on, rounded down or up."""
     if memory_mib < _GIB:
@@ -302,8 +389,22 @@ def _other_s(gpu_type: GpuType, ask: Ask) -> tuple[Device, ...]:
     return of_other_allocator(ask, gpu_type.model, gpu_type.memory_mib, gpu_type.sharing)
 
 
-def _most(fleet: Fleet, devices: Devices) -> list[int]:
-    """Return how many devices of an ask a free GPU of each type could serve, at most."""
+def _most(fleet: Fleet, demand: Demand) -> list[Ints]:
+    """Return for each ask how many of its devices a free GPU of each type could serve, at most, were it healthy."""
+    found = [np.array(_of_types(fleet, devices), dtype=np.int64) for devices in demand.devices]
+    unhealthy = {kind: each.healthy for kind, each in enumerate(fleet.types) if each.healthy is not None}
+    if unhealthy:
+        gpus = (
+            Gpu(index=kind, model=each.model, memory_mib=each.memory_mib, sharing=each.sharing)
+            for kind, each in unhealthy.items()
+        )
+        healthy = Fleet((Node(name=NodeName(""), cpu_milli=0, memory_mib=0, gpus=tuple(gpus)),))
+        for most, devices in zip(found, Demand(demand.need, healthy, devices_only=True).devices, strict=True):
+            most[list(unhealthy)] = np.array(_of_types(healthy, devices), dtype=np.int64)[healthy.kind[:, 0]]
+    return found
+
+
+def _of_types(fleet: Fleet, devices: Devices) -> list[int]:
     ways = [way for tier in devices.tiers for way in tier]
     found = [sum(_of_free(fleet, way, kind) for way in ways) for kind in range(len(fleet.types))]
     return found if devices.ask.form is Form.EXACT else [min(each, 1) for each in found]
@@ -320,13 +421,14 @@ def _of_free(fleet: Fleet, way: Way, kind: int) -> int:
     return sum(device.clients for device in gpu_type.devices if device.option == option)
 
 
-def _code(cause: Cause, number: int = 0, value: Ints | int = 0, gpu: Ints | int = 0) -> Ints:
+def _code(cause: Cause, number: int = 0, value: Ints | int = 0, gpu: Ints | int = 0, *, rest: Ints | int = 0) -> Ints:
     """Return a code; what is too large for it becomes the largest."""
     most = np.minimum(value, (1 << _VALUE_BITS) - 1).astype(np.int64)
     index = np.clip(gpu, 0, (1 << _GPU_BITS) - 1).astype(np.int64)
     ask = min(number, (1 << _ASK_BITS) - 1)
-    code: Ints = (((cause.rank << _ASK_BITS) + ask) << (_GPU_BITS + _VALUE_BITS)) + (index << _VALUE_BITS) + most
-    return code
+    left: Ints = (index << _REST_BITS) + rest
+    code: Ints = (((cause.rank << _ASK_BITS) + ask) << (_GPU_BITS + _REST_BITS + _VALUE_BITS)) + (left << _VALUE_BITS)
+    return code + most
 
 
 def _put(codes: Ints, where: NDArray[np.bool_], code: Ints) -> None:

@@ -5,17 +5,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
-from tessera.core.gpu.mig import placements
-from tessera.core.gpu.sharing import Mode, mig_resource
+from tessera.core.cluster.snapshot import Node, NodeName, Snapshot
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.admission import refusal
-from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, describe, node_obstacle, refused
+from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, describe, node_obstacle, offer_of, refused
 from tessera.core.packing.pack import UNFIT
 from tessera.core.packing.pack.policies import make_policy
 from tessera.core.packing.pack.scores import Scores
 from tessera.core.workload.foreignnames import foreign_names
-from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.need import Need
 
 __all__ = ["Reasons", "Verdict", "describe_need"]
 
@@ -101,21 +99,7 @@ def _summary(nodes: Sequence[tuple[Obstacle, Verdict]]) -> str:
 
 def _offers(need: Need, node: Node) -> str:
     """Name what a node has instead: each kind of GPU once, with what it could give to the ask that none serves."""
-    allowed = [gpu for gpu in node.gpus if not need.models or gpu.model.name in need.models]
+    allowed = [gpu.healthy or gpu for gpu in node.gpus if not need.models or gpu.model.name in need.models]
     ask = next(ask for ask in need.asks if not any(gpu.options(ask) for gpu in allowed))
-    kinds = Counter((gpu.model.name, _offer(ask, gpu)) for gpu in allowed)
+    kinds = Counter((gpu.model.name, offer_of(gpu, ask)) for gpu in allowed)
     return ", ".join(f"{count} x {name}{offer}" for (name, offer), count in kinds.items())
-
-
-def _offer(ask: Ask, gpu: Gpu) -> str:
-    names = sorted({device.resource for device in gpu.devices})
-    if names:
-        return f" offering {', '.join(names)}"
-    if ask.resource.startswith(mig_resource("")):
-        profiles = ", ".join(profile.name for profile in gpu.model.profiles if profile.starts)
-        if profiles and gpu.sharing.can_repartition:
-            return f" with profiles {profiles}"
-        return " with MIG ruled out by its sharing" if profiles else " without MIG"
-    memory = "" if ask.form is Form.EXACT else f" of {gpu.memory_mib} MiB"
-    modes = (mode for mode in gpu.sharing.modes if mode is not Mode.MIG or placements(gpu.model))
-    return f"{memory} shared as {', '.join(modes)}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tessera.core.workload.need import Ask, Form
+from tessera.core.workload.resources import GPU_MEMORY, SHARE_MEMORY
 
 __all__ = ["CLAIM", "FRACTION_ANNOTATIONS", "foreign_names", "names_foreign"]
 
@@ -24,10 +25,11 @@ class _Foreign(msgspec.Struct, frozen=True):
     owner: str
     instead: str
     """Tessera's form for the same, empty where it shares no such device; `{count}` is the number asked for, where the
-    unit is the same."""
+    unit is the same, and `{gib}` that number of MiB in GiB."""
 
 
-_MIB = "tessera.dev/gpu-memory: {count} with the annotation tessera.dev/gpu-memory-unit: MiB"
+_GIB = 1024
+_MIB = "tessera.dev/gpu-memory: {gib}, in GiB"
 _PERCENT = "tessera.dev/gpu-compute: {count} beside tessera.dev/gpu-memory"
 _PART = "tessera.dev/gpu-memory in GiB"
 _WHOLE = "nvidia.com/gpu, or tessera.dev/gpu-count beside tessera.dev/gpu-memory"
@@ -61,7 +63,7 @@ _FOREIGN = (
 )
 
 
-_KNOWN = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "tessera.dev/gpu-memory")
+_KNOWN = ("nvidia.com/gpu", "nvidia.com/gpu.shared", SHARE_MEMORY, GPU_MEMORY)
 _ALIKE = 0.83
 """How alike a name is to one that Tessera knows, where it is told: `nvidia/gpu` is, `nvidia.com/gpumemory` is not."""
 
@@ -88,5 +90,5 @@ def _replacement(ask: Ask) -> str:
         return f"did you mean {near[0]} instead of {ask.resource}?" if near else ""
     if not found.instead:
         return f"{ask.resource} is a device of {found.owner}, and Tessera shares NVIDIA GPUs alone"
-    instead = found.instead.format(count=ask.count)
+    instead = found.instead.format(count=ask.count, gib=-(-ask.count // _GIB))
     return f"{ask.resource} is a name of {found.owner}, which Tessera does not read: ask for {instead}"

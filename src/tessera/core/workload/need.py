@@ -117,6 +117,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] = ()
     node_name: str = ""
     """`spec.nodeName` where the pod is pinned; empty otherwise."""
+    unit_mib: int = 1024
+    """MiB in one unit of `tessera.dev/gpu-memory` as the pod counts: kube-scheduler and the kubelet compare units."""
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ _SUFFIXES = {
     )
 }
 _ACCEPTED = (
-    "a number with an optional suffix n u m k M G T P E Ki Mi Gi Ti Pi Ei or an exponent, as 1, 500m, 1.5Gi, 2e3"
+    "write a number with an optional suffix n u m k M G T P E Ki Mi Gi Ti Pi Ei or an exponent, as 1, 500m, 1.5Gi, 2e3"
 )
 _WITHIN = "a quantity of at most 2^63 - 1"
 _MAX_TEXT = 64

@@ -55,6 +55,8 @@ TOLD = {
         ("nvidia.com/mig-1g.10gb",),
     ),
     "nothing of it": ("spec: {image: x, limits: [1]}", ()),
+    "zero GPUs, where no pod is": ("spec: {flavors: [{limits: {nvidia.com/gpu: 0}}]}", ()),
+    "zero GPUs under resources": ("spec: {resources: {limits: {nvidia.com/gpu: 0, nvidia.com/mig-1g.10gb: '0'}}}", ()),
 }
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from builders.kubeobjects import gpu, pod, share
 from tessera.api.tessera.pods.bindings import binding_annotations
-from tessera.api.tessera.pods.clusterpods import LivePod, in_words, object_field, read_live_pod
+from tessera.api.tessera.pods.clusterpods import LivePod, read_live_pod
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Form
-from tessera.errors import InvalidInput
 
 NEED = {"tessera.dev/gpu-memory": 6}
 
@@ -30,6 +29,7 @@ KINDS: dict[str, tuple[dict[str, Any], bool, bool]] = {
     "a slice by name": (pod("p", {"nvidia.com/mig-1g.10gb": 1}), True, False),
     "no GPU": (pod("p", {"cpu": 1}), False, False),
     "another vendor's": (pod("p", {"example.com/fpga": 1}), False, False),
+    "zero devices by name": (pod("p", {"nvidia.com/gpu": 0, "nvidia.com/mig-1g.5gb": 0}), False, False),
 }
 
 
@@ -89,11 +89,6 @@ def test_hostile_pods_are_read_as_far_as_they_can_be(each: dict[str, Any]) -> No
     live = read_live_pod(each)
     assert isinstance(live, LivePod)
     assert live.wrong
-
-
-def test_an_error_about_the_whole_object_has_no_place() -> None:
-    field = object_field("Pod", {})
-    assert in_words(InvalidInput(field.place, found="x", expected="y"), field) == "x; expected y"
 
 
 # Bindings

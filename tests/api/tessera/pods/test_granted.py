@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import pytest
 
 from builders.kubeobjects import Object, amount, gpu, gpunode, node, pod, share
-from builders.signed import AGENT, SERVER, authority, keys, signed
+from builders.signed import AGENT, SERVER, STRANGER, authority, keys, signed
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
-from tessera.api.tessera.pods.signatures import Authority, Ungranted, keys_text
+from tessera.api.tessera.pods.signatures import Authority, Ungranted, key_id, keys_text
 from tessera.core.cluster.cluster import Cluster, Record
 from tessera.core.deviceplugin.matching import Correction, Held
 from tessera.core.explain.inspection import NodeInspection, inspect
@@ -84,6 +84,13 @@ def test_a_forged_assignment_is_no_due() -> None:
     found = read_assigned_requests((pod("forged", NEED, amount(0)), HONEST), keys=keys())
     assert [request.key.pod for request in found.requests] == ["honest"]
     assert found.refused == ("assignment not signed by Tessera, pod ns/forged: no signature beside it",)
+    assert found.unknown == ()
+
+
+def test_the_key_that_nobody_knows_is_named() -> None:
+    found = read_assigned_requests((signed(HONEST, STRANGER), pod("forged", NEED, amount(0))), keys=keys())
+    assert (found.requests, found.unknown) == ((), (key_id(STRANGER.public),))
+    assert f"a signature of key '{key_id(STRANGER.public)}', which is no key of this node" in found.refused[0]
 
 
 def test_nothing_is_signed_anew_that_was_not_signed() -> None:

@@ -21,6 +21,7 @@ from tessera.api.tessera.pods.signatures import (
     UnknownKey,
     is_signed,
     key_id,
+    key_named,
     keys_text,
     public_keys,
     published,
@@ -351,3 +352,10 @@ def test_a_secret_without_a_key_is_told_without_showing_it(data: object) -> None
 def test_isolation_is_not_part_of_what_is_checked() -> None:
     stronger = msgspec.structs.replace(amount(0), isolation=Isolation.DRIVER)
     assert shares_of(signed(pod("p", {NEED: 4}, stronger)), keys()) == (stronger,)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"), [("v1.abc.x", "abc"), ("v1..x", ""), ("v1.abc", ""), ("v2.abc.x", ""), ("", "")]
+)
+def test_the_key_that_a_signature_names(text: str, want: str) -> None:
+    assert key_named(text) == want

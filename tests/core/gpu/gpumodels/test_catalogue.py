@@ -65,7 +65,7 @@ def test_memory_of_a_profile_is_the_listed_free_memory_or_an_estimate(
 
 
 def test_all_products_with_mig_and_the_usual_ones_without_are_there() -> None:
-    assert sum(1 for each in CATALOGUE if each.profiles) == 14
+    assert sum(1 for each in CATALOGUE if each.profiles) == 15
     assert {"T4", "V100-16GB", "V100-32GB", "L4", "L40", "L40S", "A10", "A40", "RTX-A6000", "RTX-4090", "P100"} <= {
         each.name for each in CATALOGUE
     }

@@ -133,7 +133,7 @@ def test_a_long_name_is_cut_in_the_error() -> None:
 
 
 def test_a_model_without_mig_says_so() -> None:
-    with pytest.raises(InvalidInput, match="none, it has no MIG"):
+    with pytest.raises(InvalidInput, match="choose another model: it has no MIG"):
         profile(model("T4"), "1g.10gb")
 
 

@@ -189,7 +189,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             (Group(enabled=True, instances=(("1g.5gb", 8),)),),
             node(card()),
             "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb; expected instances that fit on one A100-40GB "
-            "together; hint: what `tessera profiles A100-40GB` shows",
+            "together; hint: choose from what `tessera profiles A100-40GB` shows",
             id="too many",
         ),
         pytest.param(
@@ -203,7 +203,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "mine",
             (Group(enabled=True, devices=(2,)),),
             MIXED,
-            "configuration mine, GPU 2 (T4): mig-enabled: true; expected a GPU with MIG; hint: devices: all,",
+            "configuration mine, GPU 2 (T4): mig-enabled: true; expected a GPU with MIG; hint: write devices: all,",
             id="MIG on a GPU without, by its index",
         ),
     ],

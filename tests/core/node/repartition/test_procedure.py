@@ -191,8 +191,8 @@ def test_with_nothing_to_destroy_nothing_is_drained() -> None:
         ),
         pytest.param(
             (Begin(), Drained(), StepDone(DOOMED[1])),
-            "destroy 1g.10gb at 1 done; expected StepDone or StepFailed or TimedOut; hint: a new plan from a "
-            "new observation; so far: observed, Begin: draining; draining, Drained: destroying",
+            "destroy 1g.10gb at 1 done; expected StepDone or StepFailed or TimedOut; hint: observe the GPU "
+            "again and plan anew; so far: observed, Begin: draining; draining, Drained: destroying",
             id="another step than the one given out",
         ),
         pytest.param(

@@ -1,10 +1,11 @@
 """Node name, labels, affinity and taints, as kube-scheduler reads them."""
 
+import msgspec
 import pytest
 
-from tessera.core.cluster.snapshot import Node, NodeName, Taint
+from tessera.core.cluster.snapshot import MemoryUnits, Node, NodeName, Taint
 from tessera.core.packing.fit.admission import Refusal, refusal
-from tessera.core.workload.need import Need, Requirement, SelectorTerm, Toleration
+from tessera.core.workload.need import Ask, Form, Need, Requirement, SelectorTerm, Toleration
 
 NODE = Node(name=NodeName("a"), cpu_milli=1, memory_mib=1, labels=(("gpus", "8"), ("zone", "east")), taints=())
 GPU = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
@@ -27,6 +28,14 @@ def labelled(operator: str, *values: str, key: str = "zone") -> Need:
 def named(operator: str, *values: str) -> Need:
     rule = Requirement(key="metadata.name", operator=operator, values=values)  # type: ignore[arg-type] # as above
     return Need(affinity=(SelectorTerm(fields=(rule,)),))
+
+
+def mib(amount: int, unit_mib: int = 1) -> Need:
+    return Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=amount),), unit_mib=unit_mib)
+
+
+def offering(count: int, unit_mib: int = 1024) -> Node:
+    return msgspec.structs.replace(NODE, units=MemoryUnits(count, unit_mib))
 
 
 # sentence: (need, node, want: the refusal)
@@ -109,6 +118,13 @@ CASES: dict[str, tuple[Need, Node, tuple[Refusal, str] | None]] = {
     "Gt of a word": (labelled("Gt", "1"), NODE, (Refusal.AFFINITY, "")),
     "a field": (named("In", "a"), NODE, None),
     "another field": (named("NotIn", "a"), NODE, (Refusal.AFFINITY, "")),
+    "more MiB than the node has GiB": (mib(6000), offering(79), (Refusal.UNITS, "6000 units with 79")),
+    "so few MiB that the node has as many GiB": (mib(79), offering(79), None),
+    "MiB on a node that counts them": (mib(6000), offering(30000, 1), None),
+    "GiB on a node that counts MiB": (mib(6 << 10, 1024), offering(30000, 1), None),
+    "more GiB than the node has is no matter of units": (mib(80 << 10, 1024), offering(79), None),
+    "MiB on a node that nobody knows the units of": (mib(6000), NODE, None),
+    "no need of an amount": (Need(asks=(Ask(resource="nvidia.com/gpu"),), unit_mib=1), offering(79), None),
     "any term is enough": (
         Need(affinity=(*(labelled("DoesNotExist").affinity or ()), *(labelled("Exists").affinity or ()))),
         NODE,

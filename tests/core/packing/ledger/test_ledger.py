@@ -8,7 +8,7 @@ from builders.holders import holder
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.packing.ledger import Clash, Holder, Ledger
+from tessera.core.packing.ledger import GpuConflict, Holder, Ledger
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
@@ -64,7 +64,7 @@ def test_what_cannot_be_held_closes_the_gpu_while_it_lasts(shares: tuple[Share, 
     ledger = ledger_of(node("n", gpu(0, T4)), pods=pods)
     keys = tuple(each.key for each in pods)
     index = shares[0].gpu
-    assert list(ledger.conflicts) == [Clash(node=NodeName("n"), gpu=index, pods=keys, problem=want)]
+    assert list(ledger.conflicts) == [GpuConflict(node=NodeName("n"), gpu=index, pods=keys, problem=want)]
     assert ledger.fits(amount(1), "n") == (index == 5)
     ledger.drop_pod(pods[0].id)
     assert list(ledger.conflicts) == []
@@ -90,6 +90,34 @@ def test_what_is_set_aside_is_held_again_afterwards() -> None:
     restore()
     assert set(ledger.pods_on("n")) == set(pods)
     assert not ledger.fits(amount(2_000), "n")
+
+
+GIVEN, THERE = share(memory_mib=8_000), holder("there", share(memory_mib=8_000))
+
+# sentence: (what a node holds, what is reserved on it, shares, whether they can be held too)
+HELD: dict[str, tuple[tuple[Holder, ...], tuple[Share, ...], tuple[Share, ...], bool]] = {
+    "nothing else": ((), (), (GIVEN,), True),
+    "enough is left": ((holder("there", share(memory_mib=7_000)),), (), (GIVEN,), True),
+    "too little is left": ((THERE,), (), (GIVEN,), False),
+    "what is there is doubted": ((msgspec.structs.replace(THERE, doubted=True),), (), (GIVEN,), True),
+    "another way of sharing": ((THERE,), (), (share(mode=Mode.WHOLE, memory_mib=15_360),), False),
+    "a GPU that is not there": ((), (), (share(5),), False),
+    "one of two that is not there": ((), (), (GIVEN, share(5)), False),
+    "the GPU is reserved": ((), (share(mode=Mode.WHOLE),), (GIVEN,), False),
+    "another GPU is reserved": ((), (share(1, mode=Mode.WHOLE),), (GIVEN,), True),
+    "a part is reserved": ((), (share(memory_mib=9_000),), (GIVEN,), False),
+}
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_whether_these_very_shares_can_be_held(case: str) -> None:
+    pods, reserved, shares, want = HELD[case]
+    ledger = Ledger()
+    ledger.put_node(node("n", gpu(0, T4), gpu(1, T4)), reserved=reserved)
+    for each in pods:
+        ledger.put_pod(each)
+    assert ledger.can_hold("n", shares) == want
+    assert not ledger.can_hold("gone", shares)
 
 
 def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:

@@ -23,7 +23,7 @@ from tessera.api.kubernetes.workloads.counting import DAEMON_TOLERATIONS, Place,
 from tessera.api.kubernetes.workloads.kinds import KINDS, TEMPLATES, Kind, Part, runs_no_pods
 from tessera.api.kubernetes.workloads.unknown import find, gpu_names
 from tessera.core.cluster.snapshot import LeftOut, Node
-from tessera.core.packing.fit.admission import refusal
+from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.workload.need import Need, Pod, PodKey, Requirement, SelectorTerm
 
 __all__ = ["Workloads", "controller", "is_finished", "read"]
@@ -294,7 +294,8 @@ class _Maker:
     def _on_nodes(self, field: Field, stem: str, need: Need) -> list[tuple[PodKey, Need]]:
         """Return a pod for each node that admits it, as the DaemonSet controller binds it: by the node's name."""
         need = msgspec.structs.replace(need, tolerations=(*need.tolerations, *DAEMON_TOLERATIONS))
-        names = [node.name for node in self._nodes if refusal(need, node) is None]
+        rules = ((node.name, refusal(need, node)) for node in self._nodes)
+        names = [name for name, rule in rules if rule is None or rule[0] is Refusal.UNITS]
         if not names:
             self.notes.append(f"{field.label}: no node admits its pods, so none is planned")
         terms = [

@@ -11,8 +11,9 @@ import msgspec
 
 from tessera.api.documents import Path
 from tessera.api.fields import Field, composed
-from tessera.api.kubernetes.asks import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import is_zero, names_device
 from tessera.core.workload.foreignnames import names_foreign
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 
 __all__ = ["Found", "find", "gpu_names"]
 
@@ -51,7 +52,7 @@ def gpu_names(field: Field, beside: tuple[Path, ...] = ()) -> tuple[str, ...]:
         if isinstance(each.value, dict):
             texts = (text for text in map(each.value.get, _TEXTS) if isinstance(text, str))
             named = (
-                *each.value,
+                *(key for key, value in each.value.items() if not is_zero(value)),
                 *(each.value.get(key) for key in ("name", "gpuType", "resourceName")),
                 *(name for text in texts for name in _NAME.findall(text)),
             )
@@ -119,7 +120,8 @@ def _asks_gpus(resources: Field) -> bool:
     if not isinstance(resources.value, dict):
         return False
     amounts = (resources.value.get(name) for name in _AMOUNTS)
-    return any(is_gpu(name) for each in amounts if isinstance(each, dict) for name in each)
+    named = ((name, amount) for each in amounts if isinstance(each, dict) for name, amount in each.items())
+    return any(is_gpu(name) and not is_zero(amount) for name, amount in named)
 
 
 def _pod(beside: Field) -> Field:

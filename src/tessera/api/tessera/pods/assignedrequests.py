@@ -9,15 +9,16 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
-from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
 from tessera.api.kubernetes.workloads import is_finished
-from tessera.api.tessera.pods.assignments import dealt, read_shares, write_shares
-from tessera.api.tessera.pods.signatures import Keys
+from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
+from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction, Held, RequestKey
 from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
 
@@ -40,6 +41,8 @@ class AssignedRequests(msgspec.Struct, frozen=True, kw_only=True):
     """Pods whose assignment cannot be used, and why."""
     refused: tuple[str, ...] = ()
     """The same in few words."""
+    unknown: tuple[str, ...] = ()
+    """Ids of the keys that signed some of them and that nobody here knows."""
 
 
 def read_assigned_requests(
@@ -56,6 +59,7 @@ def read_assigned_requests(
     requests: list[AssignedRequest] = []
     notes: list[str] = []
     refused: list[str] = []
+    unknown: list[str] = []
     for pod in pods:
         field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
         try:
@@ -64,12 +68,16 @@ def read_assigned_requests(
         except InvalidInput as error:
             notes.append(f"the assignment of a pod is not used: {error}")
             refused.append(f"{error.subject}: {error.found}")
-    return AssignedRequests(requests=tuple(requests), notes=tuple(notes), refused=tuple(refused))
+            unknown += [error.key] if isinstance(error, UnknownKey) else []
+    return AssignedRequests(
+        requests=tuple(requests), notes=tuple(notes), refused=tuple(refused), unknown=tuple(unknown)
+    )
 
 
 def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[AssignedRequest]:
     namespace, name = identity(pod)
-    need = read_need(pod, share_unit_mib=share_unit_mib)
+    asked = signed_ask(pod, keys)
+    need = read_need(pod, share_unit_mib=share_unit_mib, asked=asked)
     shares = read_shares(pod, need, share_unit_mib=share_unit_mib, keys=keys)
     if shares is None:
         return
@@ -92,7 +100,7 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
                 since_ns=since_ns,
                 ending=ending,
                 running=running,
-                ask=_asked(ask, need),
+                ask=_asked(ask, need, signed=asked is not None),
                 bound=(uid or f"{namespace}/{name}") if len(parts) > 1 else "",
                 initial=container in initial,
             )
@@ -105,11 +113,15 @@ def _initial(pod: Field) -> Iterator[str]:
             yield container.get("name").text()
 
 
-def _asked(ask: Ask, need: Need) -> str:
-    """Return a need as text: two pods with equal needs may change shares, though one be a MIG instance."""
+def _asked(ask: Ask, need: Need, *, signed: bool) -> str:
+    """Return a need as text: two pods with equal needs may change shares, though one be a MIG instance.
+
+    What a pod says now never equals what was signed for another, whose share it would get so.
+    """
     if ask.form is not Form.NEED:
         return ""
-    return msgspec.json.encode((msgspec.structs.replace(ask, container=""), need.models)).decode()
+    parts = (msgspec.structs.replace(ask, container=""), need.models)
+    return msgspec.json.encode((*parts, "signed") if signed else parts).decode()
 
 
 def _part(shares: tuple[Share, ...], memory_mib: int, containers: int) -> tuple[Share, ...]:
@@ -188,10 +200,11 @@ def corrected(
 
     """
     field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
-    need = read_need(field, share_unit_mib=share_unit_mib)
+    asked = signed_ask(field, keys)
+    need = read_need(field, share_unit_mib=share_unit_mib, asked=asked)
     shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     request, end = correction.request, correction.request.at + len(correction.shares)
-    annotations = {ASSIGNMENT: write_shares((*shares[: request.at], *correction.shares, *shares[end:]))}
+    annotations = {ASSIGNMENT: write_shares((*shares[: request.at], *correction.shares, *shares[end:]), asked)}
     if request.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
         annotations |= {_INDEX: str(correction.shares[0].gpu), _ASSIGNED: "true"}
     return annotations

@@ -7,16 +7,17 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.fields import Field
-from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import Keys, Ungranted, assignment_of, check_signature
-from tessera.api.tessera.shares import AssignmentFields, ShareFields, UnversionedShareFields
+from tessera.api.tessera.shares import AskFields, AssignmentFields, ShareFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode, mig_resource
 from tessera.core.workload.need import Ask, Form, Isolation, Need
-from tessera.errors import shown
+from tessera.core.workload.resources import SHARE_MEMORY
+from tessera.errors import InvalidInput, shown
 
-__all__ = ["check_asked", "dealt", "read_shares", "write_shares"]
+__all__ = ["check_asked", "dealt", "read_shares", "serves", "signed_ask", "write_shares"]
 
 _GPUSHARE_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 _GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
@@ -36,11 +37,39 @@ _Units = Annotated[int, msgspec.Meta(ge=0, le=_MOST_UNITS)]
 _ALLOCATION = msgspec.json.Decoder(dict[str, dict[_Gpu, _Units]])
 
 
-def write_shares(shares: tuple[Share, ...]) -> str:
-    """Return the text of the annotation `tessera.dev/assignment`: the shares in the order of the asks."""
-    return msgspec.json.encode(
-        AssignmentFields(1, msgspec.convert(shares, tuple[ShareFields, ...], from_attributes=True))
-    ).decode()
+def write_shares(shares: tuple[Share, ...], asked: Need | None = None) -> str:
+    """Return the text of the annotation `tessera.dev/assignment`: the shares in the order of the asks.
+
+    Args:
+        shares: what the pod gets.
+        asked: what it asks, of which the asks and models are written; None where nobody has signed that.
+
+    """
+    fields = AssignmentFields(1, msgspec.convert(shares, tuple[ShareFields, ...], from_attributes=True))
+    if asked is not None:
+        asks = msgspec.convert(asked.asks, tuple[AskFields, ...], from_attributes=True)
+        fields = msgspec.structs.replace(fields, asks=asks, models=asked.models)
+    return msgspec.json.encode(fields).decode()
+
+
+def signed_ask(pod: Field, keys: Keys | None) -> Need | None:
+    """Return the asks and models that were signed with a pod's assignment; None where none were.
+
+    They count in place of what the pod's annotations say now, which a tenant may have changed since.
+
+    Args:
+        pod: the object.
+        keys: whose signatures count on the pod's node; without them nothing is signed.
+
+    """
+    own = pod.get("metadata", "annotations", ASSIGNMENT)
+    if keys is None or not own.given:
+        return None
+    try:
+        check_signature(pod, keys)
+        return _own(own)[1]
+    except InvalidInput:
+        return None
 
 
 def read_shares(
@@ -50,7 +79,7 @@ def read_shares(
 
     Args:
         pod: the object.
-        need: what it asks; None where that cannot be read.
+        need: what it asks, where no ask was signed; None where that cannot be read.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
         keys: whose signatures count on the pod's node; without them every annotation is taken at its word.
 
@@ -61,7 +90,7 @@ def read_shares(
     """
     if keys is None or keys.unsigned == "counts":
         own = pod.get("metadata", "annotations", ASSIGNMENT)
-        return _own(own) if own.given else _foreign(pod, need, share_unit_mib)
+        return _own(own)[0] if own.given else _foreign(pod, need, share_unit_mib)
     annotations = pod.get("metadata", "annotations")
     foreign = any(annotations.get(key).given for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
     if annotations.get(ASSIGNMENT).given or (foreign and keys.unsigned == "refused"):
@@ -71,9 +100,9 @@ def read_shares(
             if not foreign or keys.unsigned == "refused":
                 raise
         else:
-            shares = _own(annotations.get(ASSIGNMENT))
-            # The unit may have been a larger one when the pod was bound.
-            check_asked(pod, need, shares, spare=max(1, _GIB // share_unit_mib))
+            shares, asked = _own(annotations.get(ASSIGNMENT))
+            # Where the ask was not signed, the unit may have been a larger one when the pod was bound.
+            check_asked(pod, asked or need, shares, spare=1 if asked else max(1, _GIB // share_unit_mib))
             return shares
     found = _foreign(pod, need, share_unit_mib)
     check_asked(pod, need, found or ())
@@ -158,6 +187,22 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
             raise Ungranted(subject, found=f"{given_mib} MiB", expected=desired)
 
 
+def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
+    """Return whether shares give all that a need asks, and no more than `check_asked` lets pass."""
+    try:
+        check_asked(pod, need, shares)
+        parts = tuple(dealt(pod, need.asks, shares))
+    except Ungranted:
+        return False
+    return all(
+        sum(share.memory_mib for share in own) >= ask.memory_mib * ask.count
+        and all(share.compute_percent >= ask.compute_percent for share in own)
+        and all(share.isolation.covers(ask.isolation) for share in own)
+        for ask, _, own in parts
+        if ask.form is not Form.EXACT
+    )
+
+
 def _serves(share: Share, ask: Ask) -> bool:
     """Return whether a share is of a kind that serves an ask."""
     if ask.form is Form.EXACT:
@@ -178,13 +223,17 @@ def _kind(resource: str) -> str:
     return f"{slices} {rest.partition('.')[2]}"
 
 
-def _own(field: Field) -> tuple[Share, ...]:
+def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
+    """Return the shares of an assignment, and the asks and models in it; None where it has none."""
     try:
         found = _DECODER.decode(field.text())
     except (msgspec.DecodeError, RecursionError) as error:  # nesting without end that a tenant may write
         raise field.refuse("a version and a list of shares in JSON", found=shown(error)) from error
+    asked = None
+    if isinstance(found, AssignmentFields) and found.asks is not None:
+        asked = Need(asks=msgspec.convert(found.asks, tuple[Ask, ...], from_attributes=True), models=found.models)
     shares = found.shares if isinstance(found, AssignmentFields) else found
-    return msgspec.convert(shares, tuple[Share, ...], from_attributes=True)
+    return msgspec.convert(shares, tuple[Share, ...], from_attributes=True), asked
 
 
 def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:

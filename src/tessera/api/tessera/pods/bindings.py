@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.kubernetes.asks import SHARE_MEMORY
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.clusterpods import object_field
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.workload.need import Form, Need
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.core.workload.units import count
 
 __all__ = ["binding_annotations"]
@@ -40,7 +40,7 @@ def binding_annotations(
         now_ns: the time, in nanoseconds since 1970.
 
     """
-    annotations = {ASSIGNMENT: write_shares(shares)}
+    annotations = {ASSIGNMENT: write_shares(shares, need)}
     if any(ask.form is Form.SHARE for ask in need.asks):
         share = next(share for share in shares if share.resource == SHARE_MEMORY)
         annotations |= _gpushare(_units(pod), share, gpus, share_unit_mib)

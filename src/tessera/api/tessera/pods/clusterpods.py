@@ -6,16 +6,17 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import Document
-from tessera.api.fields import Field
-from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.fields import Field, in_words
+from tessera.api.kubernetes.asks import is_zero, names_device
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
-from tessera.api.tessera.pods.assignments import check_asked, read_shares
+from tessera.api.tessera.pods.assignments import check_asked, read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
 from tessera.core.workload.need import Form, Need, PodKey
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import InvalidInput
 
-__all__ = ["LivePod", "asks_gpus", "in_words", "object_field", "read_live_pod"]
+__all__ = ["LivePod", "asks_gpus", "object_field", "read_live_pod"]
 
 _FINISHED = ("Succeeded", "Failed")
 
@@ -60,7 +61,7 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
     """
     metadata, spec, status = (_mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
     field = object_field("Pod", pod)
-    need, wrong = _need(field, share_unit_mib)
+    need, wrong = _need(field, share_unit_mib, keys)
     shares, unread, doubted = _shares(field, None if wrong else need, share_unit_mib, keys)
     priority, node = spec.get("priority"), spec.get("nodeName")
     return LivePod(
@@ -78,9 +79,9 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
     )
 
 
-def _need(field: Field, share_unit_mib: int) -> tuple[Need, str]:
+def _need(field: Field, share_unit_mib: int, keys: Keys | None) -> tuple[Need, str]:
     try:
-        need = read_need(field, share_unit_mib=share_unit_mib)
+        need = read_need(field, share_unit_mib=share_unit_mib, asked=signed_ask(field, keys))
     except InvalidInput as error:
         return Need(), in_words(error, field)
     return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, asks=need.asks, models=need.models), ""
@@ -113,12 +114,12 @@ def _doubted(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share
 
 
 def asks_gpus(pod: Mapping[str, Any]) -> bool:
-    """Return whether a Pod object names a resource that Tessera knows."""
+    """Return whether a Pod object requests devices, or an amount in Tessera's or gpushare's words, be it zero."""
     return any(
-        name.startswith(PREFIX) or name == SHARE_MEMORY or names_device(name)
+        name.startswith(PREFIX) or name == SHARE_MEMORY or (names_device(name) and not is_zero(amount))
         for container in _containers(_mapping(pod.get("spec")))
         for part in ("limits", "requests")
-        for name in _mapping(_mapping(container.get("resources")).get(part))
+        for name, amount in _mapping(_mapping(container.get("resources")).get(part)).items()
     )
 
 
@@ -135,10 +136,3 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def object_field(kind: str, value: Mapping[str, Any]) -> Field:
     """Return an object that the API server gave as a field for the readers of objects."""
     return Field(Document(source=kind, number=1, data=dict(value), first_line=1), dict(value))
-
-
-def in_words(error: InvalidInput, field: Field) -> str:
-    """Return an error about an object of the API in one line, without place in a text, which it has none of."""
-    subject = error.subject.removeprefix(field.place).removeprefix(": ")
-    text = f"{subject + ': ' if subject else ''}{error.found}; expected {error.expected}"
-    return f"{text}; hint: {error.hint}" if error.hint else text

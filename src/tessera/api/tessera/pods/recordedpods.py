@@ -7,14 +7,15 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
-from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
-from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
+from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.workloads import is_finished
-from tessera.api.tessera.pods.assignments import check_asked, read_shares, write_shares
+from tessera.api.tessera.pods.assignments import check_asked, read_shares, signed_ask, write_shares
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Held, RequestKey
 from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.resources import SHARE_MEMORY
 
 __all__ = ["allocated", "asks_by_name", "awaits_memory", "honored", "recorded_assignment"]
 
@@ -59,19 +60,20 @@ def recorded_assignment(
 
     """
     field = _field(pod)
-    need = read_need(field, share_unit_mib=share_unit_mib)
+    asked = signed_ask(field, keys)
+    need = read_need(field, share_unit_mib=share_unit_mib, asked=asked)
     named = _named(field, need, held, devices)
     if not named:
         return None
     amounts = sum(ask.count for ask in need.asks if ask.form is not Form.EXACT)
     if not amounts:
-        return write_shares(named)
+        return write_shares(named, need)
     if field.get("status", "phase").value != "Running":
         return None
     assigned = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     if len(assigned) not in {amounts, amounts + len(named)}:
         return None
-    return write_shares((*named, *assigned[-amounts:]))
+    return write_shares((*named, *assigned[-amounts:]), asked)
 
 
 def honored(pod: Mapping[str, Any], held: Iterable[Held], keys: Keys, *, share_unit_mib: int = 1024) -> str | None:
@@ -104,7 +106,7 @@ def honored(pod: Mapping[str, Any], held: Iterable[Held], keys: Keys, *, share_u
         counts = msgspec.structs.replace(keys, unsigned="counts")
         shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=counts) or ()
         check_asked(field, need, shares)
-        return field.get("metadata", "annotations", ASSIGNMENT).text("") or write_shares(shares)
+        return write_shares(shares)  # without asks: nobody knows who wrote those that may be there
     return None
 
 

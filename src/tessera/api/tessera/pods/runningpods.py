@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tessera.api.fields import Field, identity
+from tessera.api.fields import Field, identity, in_words
 from tessera.api.hami import ALLOCATED, read_allocated
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.workloads import controller, is_finished
-from tessera.api.tessera.pods.assignments import read_shares
+from tessera.api.tessera.pods.assignments import read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
@@ -36,6 +36,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """Shares that annotations record, also those that the node cannot have given."""
     ungranted: Mapping[PodKey, str] = {}
     """Why what annotations say does not count; such a pod holds nothing, or what the kubelet gave it by name."""
+    unread: Mapping[PodKey, str] = {}
+    """What of a pod that is left out could not be read, naming its field."""
     misread: tuple[str, ...] = ()
     """Pods and records that could not be read, one sentence each."""
     notes: tuple[str, ...] = ()
@@ -57,6 +59,8 @@ class _Reading(msgspec.Struct, frozen=True):
     """What could not be read."""
     ungranted: str = ""
     """Why what annotations say does not count."""
+    unread: str = ""
+    """What of the pod could not be read, naming its field."""
 
 
 class PodMemory:
@@ -93,6 +97,60 @@ class _Placed(msgspec.Struct, frozen=True):
     shares: tuple[Share, ...] | None
 
 
+class _Found:
+    """What Pod objects are found to say, one after the other."""
+
+    def __init__(self, nodes: Mapping[str, Node], claims: Claims, *, signed: bool) -> None:
+        self._nodes = nodes
+        self._claims = claims
+        self._signed = signed
+        self.notes: list[str] = []
+        self.on_node: dict[str, list[_Placed]] = {}
+        self.pending: list[tuple[str, Pod]] = []
+        """Each with its creation time."""
+        self.ungranted: dict[PodKey, str] = {}
+        self.unread: dict[PodKey, str] = {}
+
+    def take(self, field: Field, key: PodKey, read: _Reading) -> None:
+        """Put a pod where its object says that it is; note what could not be read."""
+        if read.note:
+            self.notes.append(read.note)
+        if read.ungranted:
+            self.ungranted[key] = read.ungranted
+        if read.pod is None:
+            self.unread[key] = read.unread
+            return
+        node, shares = read.pod.need.node_name, read.shares
+        if shares is None and node in self._nodes and not self._signed:
+            shares = _of_hami(field, self._nodes[node], key, self.notes)
+        if not node:
+            node, shares = self._claims.get(field.get("metadata", "uid").text(""), ("", None))
+        if not node:
+            self.pending.append((field.get("metadata", "creationTimestamp").text("~"), read.pod))
+        elif node in self._nodes:
+            self.on_node.setdefault(node, []).append(_Placed(read.pod, shares))
+        else:
+            self.notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
+
+    def observed(self) -> Observed:
+        """Return the pods, with what those on nodes hold."""
+        notes = list(self.notes)
+        running: list[Running] = []
+        recorded: dict[PodKey, tuple[Share, ...]] = {}
+        for name, there in self.on_node.items():
+            running.extend(_on(self._nodes[name], there, notes))
+            recorded |= {placed.pod.key: placed.shares for placed in there if placed.shares is not None}
+        return Observed(
+            running=tuple(running),
+            pending=tuple(pod for _, pod in sorted(self.pending, key=lambda item: item[0])),
+            recorded=recorded,
+            ungranted=self.ungranted,
+            unread=self.unread,
+            misread=tuple(self.notes),
+            notes=tuple(notes),
+        )
+
+
 def read_pods(
     fields: Sequence[Field],
     nodes: Mapping[str, Node],
@@ -118,11 +176,7 @@ def read_pods(
         InvalidInput: an object without a valid name, or two pods of one name.
 
     """
-    memory, claims = memory or PodMemory(), claims or {}
-    notes: list[str] = []
-    on_node: dict[str, list[_Placed]] = {}
-    pending: list[tuple[str, Pod]] = []
-    ungranted: dict[PodKey, str] = {}
+    memory, found = memory or PodMemory(), _Found(nodes, claims or {}, signed=bool(keys))
     seen: set[str] = set()
     for field in fields:
         key = PodKey("/".join(identity(field)))
@@ -134,26 +188,10 @@ def read_pods(
         try:
             read = memory.reading(field, key, share_unit_mib, _keys_of(field, keys))
         except InvalidInput as error:
-            notes.append(_left_out(key, error))
-            continue
-        notes.extend([read.note] if read.note else [])
-        ungranted |= {key: read.ungranted} if read.ungranted else {}
-        if read.pod is None:
-            continue
-        node, shares = read.pod.need.node_name, read.shares
-        if shares is None and node in nodes and not keys:
-            shares = _of_hami(field, nodes[node], key, notes)
-        if not node:
-            node, shares = claims.get(field.get("metadata", "uid").text(""), ("", None))
-        if not node:
-            pending.append((field.get("metadata", "creationTimestamp").text("~"), read.pod))
-        elif node in nodes:
-            on_node.setdefault(node, []).append(_Placed(read.pod, shares))
-        else:
-            notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
+            read = _unread(field, key, error)
+        found.take(field, key, read)
     memory.settle()
-    waiting = tuple(pod for _, pod in sorted(pending, key=lambda item: item[0]))
-    return msgspec.structs.replace(_observed(nodes, on_node, waiting, notes), ungranted=ungranted)
+    return found.observed()
 
 
 def _of_hami(field: Field, node: Node, key: PodKey, notes: list[str]) -> tuple[Share, ...] | None:
@@ -187,28 +225,13 @@ def _keys_of(field: Field, keys: Mapping[str, Keys] | None) -> Keys | None:
     return (keys or {}).get(field.get("spec", "nodeName").text(""))
 
 
-def _observed(
-    nodes: Mapping[str, Node], on_node: Mapping[str, list[_Placed]], pending: tuple[Pod, ...], misread: list[str]
-) -> Observed:
-    """Return the pods with what those on nodes hold; `misread` are the notes of reading them."""
-    notes = list(misread)
-    running: list[Running] = []
-    recorded: dict[PodKey, tuple[Share, ...]] = {}
-    for name, there in on_node.items():
-        running.extend(_on(nodes[name], there, notes))
-        recorded |= {placed.pod.key: placed.shares for placed in there if placed.shares is not None}
-    return Observed(
-        running=tuple(running), pending=pending, recorded=recorded, misread=tuple(misread), notes=tuple(notes)
-    )
-
-
 def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> _Reading:
     try:
-        need = read_need(field, share_unit_mib=share_unit_mib)
+        need = read_need(field, share_unit_mib=share_unit_mib, asked=signed_ask(field, keys))
         priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
         pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
     except InvalidInput as error:
-        return _Reading(None, note=_left_out(key, error))
+        return _unread(field, key, error)
     if not need.node_name:
         return _Reading(pod)
     try:
@@ -220,8 +243,8 @@ def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> 
         return _Reading(pod, note=_unused(key, error))
 
 
-def _left_out(key: PodKey, error: InvalidInput) -> str:
-    return f"pod {key} is left out: {error}"
+def _unread(field: Field, key: PodKey, error: InvalidInput) -> _Reading:
+    return _Reading(None, note=f"pod {key} is left out: {error}", unread=in_words(error, field))
 
 
 def _unused(key: PodKey, error: InvalidInput) -> str:

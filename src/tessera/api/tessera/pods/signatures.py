@@ -34,6 +34,7 @@ __all__ = [
     "check_signature",
     "is_signed",
     "key_id",
+    "key_named",
     "keys_text",
     "public_keys",
     "published",
@@ -151,6 +152,13 @@ def signature_text(public: bytes, signature: bytes) -> str:
     return f"{_VERSION}.{key_id(public)}.{base64.b64encode(signature).decode()}"
 
 
+def key_named(signature: str) -> str:
+    """Return the id of the key that a signature says it is of; empty where it is none."""
+    version, _, rest = signature.partition(".")
+    known, _, encoded = rest.partition(".")
+    return known if version == _VERSION and encoded else ""
+
+
 def check_signature(pod: Field, keys: Keys) -> None:
     """Refuse the assignment of a bound pod where it is not signed for this pod on its node.
 
@@ -163,11 +171,10 @@ def check_signature(pod: Field, keys: Keys) -> None:
     field = annotations.get(SIGNATURE)
     if not field.given:
         raise _ungranted(pod, "no signature beside it")
-    version, _, rest = field.text().partition(".")
-    known, _, encoded = rest.partition(".")
-    if version != _VERSION or not known or not encoded:
+    known = key_named(field.text())
+    if not known:
         raise _ungranted(pod, f"a signature that is not of the form {_VERSION}.KEYID.BASE64")
-    signature = _decoded(encoded, _SIGNATURE_BYTES)
+    signature = _decoded(field.text().partition(".")[2].partition(".")[2], _SIGNATURE_BYTES)
     if signature is None:
         raise _ungranted(pod, "a signature that is no base64 of 64 bytes")
     public = keys.public.get(known)

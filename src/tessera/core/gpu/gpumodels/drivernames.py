@@ -32,6 +32,7 @@ DRIVER_NAMES: Mapping[str, DriverName] = MappingProxyType(
         "GB300": DriverName("NVIDIA GB300", (10, 3)),
         "RTX-PRO-6000-Blackwell-96GB": DriverName("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0)),
         "RTX-PRO-5000-Blackwell-48GB": DriverName("NVIDIA RTX PRO 5000 Blackwell", (12, 0)),
+        "RTX-PRO-4500-Blackwell-32GB": DriverName("NVIDIA RTX PRO 4500 Blackwell", (12, 0)),
         "P4": DriverName("Tesla P4", (6, 1)),
         "P40": DriverName("Tesla P40", (6, 1)),
         "P100": DriverName("Tesla P100-PCIE-16GB", (6, 0)),

@@ -88,6 +88,16 @@ _RTX_PRO_5000 = (
     _Row("4g.48gb+gfx", None, 4, 4, (), 1, "full", graphics=True),
 )
 
+# Source: ug-profiles-2026; starts are not known.
+_RTX_PRO_4500 = (
+    _Row("1g.16gb", None, 1, 1, (), 2, "default"),
+    _Row("1g.16gb+gfx", None, 1, 1, (), 2, "default", graphics=True),
+    _Row("1g.16gb+me.all", None, 1, 1, (), 1, "me.all"),
+    _Row("1g.16gb-me", None, 1, 1, (), 2, "none"),
+    _Row("2g.32gb", None, 2, 2, (), 1, "full"),
+    _Row("2g.32gb+gfx", None, 2, 2, (), 1, "full", graphics=True),
+)
+
 _UNSEEN: tuple[int | None, ...] = (None,) * 7
 _A100_SM = (14, 14, 14, 28, 42, 56, 98)
 _A100_SOURCES = ("ug-profiles", "go-nvml", "instaslice", "mig-parted")
@@ -324,6 +334,7 @@ _RTX_PRO_6000_SEEN = _Seen(
     {3: 23.12, 6: 47.38, 12: 95.0},
 )
 _RTX_PRO_5000_SEEN = _Seen("unknown", ("ug-profiles", "ug-gpus"), _UNSEEN, {})
+_RTX_PRO_4500_SEEN = _Seen("unknown", ("ug-profiles-2026",), (None,) * 6, {})
 
 MIG_PRODUCTS: tuple[GpuModel, ...] = (
     GpuModel(
@@ -374,6 +385,18 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         note="placements were not found, so its instances cannot be planned; the user guide's counts do not fit its "
         "own maximum of 2 instances",
         sources=("name", *_RTX_PRO_5000_SEEN.sources),
+    ),
+    GpuModel(
+        name="RTX-PRO-4500-Blackwell-32GB",
+        arch="Blackwell",
+        memory_mib=gpu_memory_mib(32),
+        memory_known=False,
+        compute_slices=2,
+        profiles=_profiles(_RTX_PRO_4500, gpu_memory_mib(32), 2, _RTX_PRO_4500_SEEN),
+        at_most_one=("me.all",),
+        aliases=("RTX PRO 4500 Blackwell Server Edition", "RTX PRO 4500 Blackwell", "RTX-PRO-4500"),
+        note="placements were not found, so its instances cannot be planned",
+        sources=("name", "ec2", *_RTX_PRO_4500_SEEN.sources),
     ),
 )
 """The products of NVIDIA's MIG User Guide and mig-parted, smallest family first."""

@@ -107,7 +107,7 @@ def profile(model: GpuModel, text: str) -> Profile:
             f"MIG profile of {model.name}",
             found=shown(text),
             expected="a profile this model offers",
-            hint=", ".join(each.name for each in model.profiles) or "none, it has no MIG: choose another model",
+            hint=", ".join(each.name for each in model.profiles) or "choose another model: it has no MIG",
         )
     return found[0]
 

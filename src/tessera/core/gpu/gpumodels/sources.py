@@ -11,6 +11,8 @@ SOURCES: Mapping[str, str] = MappingProxyType(
     {
         "ug-profiles": "NVIDIA MIG User Guide (v580 edition), Supported MIG Profiles: names, memory and SM fractions, "
         f"media engines, instance counts; {_GUIDE}/supported-mig-profiles.html",
+        "ug-profiles-2026": "NVIDIA MIG User Guide as of autumn 2026, Supported MIG Profiles; "
+        f"{_GUIDE}/supported-mig-profiles.html",
         "ug-gpus": "NVIDIA MIG User Guide, Supported GPUs: products and their maximum number of instances; "
         f"{_GUIDE}/supported-gpus.html",
         "go-nvml": "NVIDIA/go-nvml at 2f9e261f, pkg/nvml/mock/gpus: counts, SM, MiB and placements of A30 and A100. "
@@ -46,7 +48,8 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         "karpenter.k8s.aws/instance-gpu-name and instance-gpu-memory; https://github.com/aws/karpenter-provider-aws",
         "azure": "Azure documentation, GPU-accelerated virtual machine sizes: GPUs of each size, parts of an A10 with "
         "their memory; https://learn.microsoft.com/azure/virtual-machines/sizes/overview",
-        "oci": "Oracle Cloud Infrastructure documentation, compute shapes: GPUs of each shape; "
+        "oci": "Oracle Cloud Infrastructure documentation, compute shapes, and for the shapes of 2026 "
+        "oracle-quickstart/oci-hpc-oke: GPUs of each shape; "
         "https://docs.oracle.com/iaas/Content/Compute/References/computeshapes.htm",
     }
 )

@@ -174,7 +174,7 @@ def _target(name: str, gpu: GpuFacts, group: Group) -> Target | None:
                 f"configuration {name}, {_subject(gpu)}",
                 found="mig-enabled: true",
                 expected="a GPU with MIG",
-                hint="devices: all, which leaves GPUs without MIG out, or other indices",
+                hint="write devices: all, which leaves out GPUs without MIG, or other indices",
             )
         return None
     if not group.enabled:
@@ -191,7 +191,7 @@ def _counts(name: str, gpu: GpuFacts, instances: tuple[tuple[str, int], ...]) ->
             f"configuration {name}, {_subject(gpu)}",
             found=", ".join(f"{count} x {each}" for each, count in instances),
             expected=f"instances that fit on one {gpu.model.name} together",
-            hint=f"what `tessera profiles {gpu.model.name}` shows",
+            hint=f"choose from what `tessera profiles {gpu.model.name}` shows",
         )
     return tuple((each.name, desired[each.name]) for each in gpu.model.profiles if desired[each.name])
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tessera.core.gpu.gpumodels import GpuModel, profile
+from tessera.core.gpu.gpumodels import profile
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.node.layouts.configurations import Target, exact
@@ -58,7 +58,7 @@ def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tupl
                 f"recorded GPU {each.uuid}",
                 found="no GPU of that UUID",
                 expected="a GPU of this node",
-                hint=", ".join(gpus) or "none, because the driver shows no GPU",
+                hint=", ".join(gpus) or "check the driver with nvidia-smi: it shows no GPU",
             )
         targets.append(_target(each, gpu))
     return tuple(sorted(targets, key=lambda target: target.index))
@@ -92,9 +92,7 @@ def lost_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[tu
 
 
 def _target(each: Recorded, gpu: GpuFacts) -> Target:
-    return exact(gpu, tuple(_renamed(gpu.model, place) for place in each.placements) if each.mig else None)
-
-
-def _renamed(model: GpuModel, place: Placement) -> Placement:
-    """Return a placement under the name that the driver gives its profile now; names change with the driver."""
-    return Placement(place.start, place.size, profile(model, place.profile).name)
+    if not each.mig:
+        return exact(gpu, None)
+    named = ((place, profile(gpu.model, place.profile).name) for place in each.placements)  # as the driver has it now
+    return exact(gpu, tuple(Placement(place.start, place.size, name) for place, name in named))

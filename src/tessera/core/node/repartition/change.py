@@ -104,7 +104,7 @@ def _check(model: GpuModel, present: Layout, used: Layout) -> None:
             f"used MIG instances of {model.name}",
             found=_list(strangers),
             expected="instances that exist",
-            hint=_list(present) or "none, because the GPU has no instance",
+            hint=_list(present) or "observe the GPU again: it has no instance",
         )
 
 

@@ -216,7 +216,7 @@ def _unexpected(procedure: Procedure, event: Event) -> Conflict:
         f"repartition of {procedure.model.name}, {procedure.phase}",
         found=_tell(event),
         expected=" or ".join(expected) or "nothing more",
-        hint=f"a new plan from a new observation; so far: {'; '.join(procedure.story) or 'nothing'}",
+        hint=f"observe the GPU again and plan anew; so far: {'; '.join(procedure.story) or 'nothing'}",
     )
 
 

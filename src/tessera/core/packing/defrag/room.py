@@ -12,7 +12,7 @@ from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
 from tessera.core.packing.defrag.records import Place
 from tessera.core.packing.fit.admission import refusal
-from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose, schedulable_node, uid_of
+from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose, holder_id, schedulable_node
 from tessera.core.workload.need import Isolation, Need, PodKey
 
 __all__ = ["Outcome", "Room", "free_need"]
@@ -72,7 +72,7 @@ class Room:
             replacements = self._place_all((free_need(pod.pod.need) for pod in moved), undo)
             if replacements is None:
                 return None
-            undo.callback(self.ledger.set_aside(map(uid_of, moved)))
+            undo.callback(self.ledger.set_aside(map(holder_id, moved)))
             reopen()
             places = self._place_all(askers, undo)
             return None if places is None else Outcome(replacements, places)
@@ -80,7 +80,7 @@ class Room:
     def helps(self, moved: Iterable[SeenPod], need: Need, node: str) -> bool:
         """Return whether a pod would fit on a node if these were gone from there, wherever they went."""
         trial = self.alone(node)
-        restore = trial.set_aside(uid_of(pod) for pod in moved if pod.node == node)
+        restore = trial.set_aside(holder_id(pod) for pod in moved if pod.node == node)
         found = trial.roomy(need, node) and trial.fits(need, node)
         restore()
         return found

@@ -15,7 +15,7 @@ from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.defrag.records import Asker, Leave, Move, Place, Placed, Proposal, Stuck
 from tessera.core.packing.defrag.room import Room, free_need
-from tessera.core.packing.ledger import uid_of
+from tessera.core.packing.ledger import holder_id
 from tessera.core.packing.preempt import victims
 from tessera.core.workload.need import Need, PodKey
 
@@ -168,7 +168,7 @@ class _Search:
                     self.exhaustive = False
                     return None
                 if self.room.helps((*moved, *chosen), asker.need, name):
-                    found.setdefault(frozenset(map(uid_of, chosen)), chosen)
+                    found.setdefault(frozenset(map(holder_id, chosen)), chosen)
         return sorted(found.values(), key=lambda chosen: tuple(sorted(map(_holds, chosen), reverse=True)))
 
     def _greedy(self, moved: _Set, needs: Sequence[Need], groups: Iterable[tuple[str, _Set]]) -> _Set | None:
@@ -177,10 +177,10 @@ class _Search:
         for name, pods in groups:
             trial = self.room.ledger.alone(name)
             for pod in moved:
-                trial.drop_pod(uid_of(pod))
-            gone = victims(trial, needs[-1], _EVERYBODY, name, map(uid_of, pods))
+                trial.drop_pod(holder_id(pod))
+            gone = victims(trial, needs[-1], _EVERYBODY, name, map(holder_id, pods))
             if gone and len(gone) + len(moved) <= self.most:
-                found.append(tuple(pod for pod in pods if uid_of(pod) in gone))
+                found.append(tuple(pod for pod in pods if holder_id(pod) in gone))
         ordered = sorted(found, key=lambda chosen: (len(chosen), *sorted(map(_holds, chosen), reverse=True)))
         for chosen in ordered[:_MOST_GREEDY]:
             if self.room.outcome((*moved, *chosen), needs) is not None:
@@ -197,7 +197,7 @@ class _Search:
 
     def _can_go(self, pod: SeenPod) -> bool:
         """Return whether a replacement fits on other GPUs while nothing else moves."""
-        uid, need = uid_of(pod), free_need(pod.pod.need)
+        uid, need = holder_id(pod), free_need(pod.pod.need)
         if need not in self._anywhere:
             self._anywhere[need] = self.room.place(need)
         place = self._anywhere[need]
@@ -249,7 +249,7 @@ class _Search:
     def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:
         """Return how many pods would have to leave a node, and why they do not."""
         trial = self.room.alone(name)
-        pods = {uid_of(pod): pod for pod in self.pods if pod.node == name}
+        pods = {holder_id(pod): pod for pod in self.pods if pod.node == name}
         gone = victims(trial, asker.need, _EVERYBODY, name, pods)
         if not gone:
             return None

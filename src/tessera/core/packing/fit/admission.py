@@ -1,14 +1,14 @@
-"""Whether a node admits a pod at all: name, labels, affinity and taints, as kube-scheduler reads them.
+"""Whether a node admits a pod at all: name, labels, affinity, taints and units, as kube-scheduler reads them.
 
-Resources and GPUs are not looked at here: everything in this module is fixed for a pair of need and node.
+What is free, and GPUs, are not looked at here: everything in this module is fixed for a pair of need and node.
 """
 
 import enum
 import re
 from collections.abc import Mapping
 
-from tessera.core.cluster.snapshot import Node, Taint
-from tessera.core.workload.need import Need, Requirement, SelectorTerm, Toleration
+from tessera.core.cluster.snapshot import MemoryUnits, Node, Taint
+from tessera.core.workload.need import Form, Need, Requirement, SelectorTerm, Toleration
 
 __all__ = ["Refusal", "matches", "refusal"]
 
@@ -28,16 +28,18 @@ class Refusal(enum.StrEnum):
     TAINT = "taint"
     SELECTOR = "node-selector"
     AFFINITY = "node-affinity"
+    UNITS = "memory-units"
 
 
 def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
-    """Return the first rule by which `node` refuses `need`, with the taint or label at fault; None if it admits it.
+    """Return the first rule by which `node` refuses `need`, with what is at fault; None if it admits it.
 
     A pod pinned to the node by `spec.nodeName` comes past the scheduler: a cordon and `NoSchedule` taints do not keep
     it off. The kubelet admits it by its node selector, its affinity and `NoExecute` taints, and by what is left.
 
     Source: kube-scheduler plugins NodeName, NodeUnschedulable, TaintToleration, NodeAffinity. `PreferNoSchedule`
-    taints do not filter. For pinned pods kubernetes `pkg/kubelet/lifecycle/predicate.go`.
+    taints do not filter. NodeResourcesFit compares units, whatever each side means by one: more MiB than the node has
+    GiB are never admitted. For pinned pods kubernetes `pkg/kubelet/lifecycle/predicate.go`.
     """
     if need.node_name and need.node_name != node.name:
         return Refusal.NODE_NAME, need.node_name
@@ -53,7 +55,15 @@ def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
             return Refusal.SELECTOR, f"{key}={value}"
     if need.affinity is not None and not any(matches(term, labels, node.name) for term in need.affinity):
         return Refusal.AFFINITY, ""
-    return None
+    return _miscounted(need, node.units)
+
+
+def _miscounted(need: Need, units: MemoryUnits | None) -> tuple[Refusal, str] | None:
+    """Return that a pod asks for more units than a node has, as it counts in smaller ones."""
+    if units is None or need.unit_mib >= units.mib:
+        return None
+    asked = max((ask.memory_mib // need.unit_mib for ask in need.asks if ask.form is Form.NEED), default=0)
+    return (Refusal.UNITS, f"{asked} units with {units.count}") if asked > units.count else None
 
 
 def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:

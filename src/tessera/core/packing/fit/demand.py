@@ -129,7 +129,8 @@ def refusals(need: Need, fleet: Fleet) -> list[tuple[Refusal, str] | None]:
     named = bool(need.node_name) or need.affinity is not None
 
     def looks(node: Node) -> tuple[object, ...]:
-        return node.taints, node.unschedulable, labelled and node.labels, named and node.name
+        counted = node.units is not None and need.unit_mib < node.units.mib
+        return node.taints, node.unschedulable, labelled and node.labels, named and node.name, counted and node.units
 
     alike: dict[tuple[object, ...], tuple[Refusal, str] | None] = {}
     found = []

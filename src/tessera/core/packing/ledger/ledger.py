@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import chain, compress, repeat
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.cluster.compatibility import faults
-from tessera.core.cluster.gputypes import GpuType, Ints
+from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
-from tessera.core.packing.ledger.records import Clash, Filtered, Hold, Holder, HolderId, Purpose, uid_of
+from tessera.core.packing.ledger.held import by_gpu, taken
+from tessera.core.packing.ledger.records import Filtered, GpuConflict, Hold, Holder, HolderId, Purpose, holder_id
 from tessera.core.packing.ledger.schedulable import schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
@@ -80,7 +81,7 @@ class Ledger:
         self._on: dict[str, dict[HolderId, Holder]] = {}
         self._held: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
         self._doubted: set[HolderId] = set()
-        self._clashes: dict[tuple[str, int], Clash] = {}
+        self._conflicts: dict[tuple[str, int], GpuConflict] = {}
         self._arrived: dict[HolderId, None] = {}
         self._kinds: dict[Need, int] = {}
         self._whys: dict[int, _Why] = {}
@@ -105,15 +106,15 @@ class Ledger:
             node, reserved = schedulable_node(each.node, each.state)
             ledger.put_node(node, reserved=reserved)
         for pod in cluster.pods:
-            if pod.node is not None and uid_of(pod) not in without:
+            if pod.node is not None and holder_id(pod) not in without:
                 holder = Holder.of(pod, pod.node)
                 ledger.put_pod(holder if priorities else msgspec.structs.replace(holder, priority=0))
         return ledger
 
     @property
-    def conflicts(self) -> tuple[Clash, ...]:
+    def conflicts(self) -> tuple[GpuConflict, ...]:
         """What is recorded as held on known nodes and cannot be, by node and GPU."""
-        return tuple(sorted(self._clashes.values()))
+        return tuple(sorted(self._conflicts.values()))
 
     def put_node(self, node: Node, *, reserved: tuple[Share, ...] = ()) -> None:
         """Take a node as it is now, with what is reserved on it (see `schedulable_node`); a new one comes last in ties.
@@ -132,7 +133,7 @@ class Ledger:
         if known is None:
             self._come(node.name, column)
         if free:
-            self._forget_clashes(node.name)
+            self._forget_conflicts(node.name)
             for gpu in {*self._held.get(node.name, {}), *(share.gpu for share in reserved)}:
                 self._settle(node.name, column, gpu)
         elif known is not None and known.shares != reserved:
@@ -145,7 +146,7 @@ class Ledger:
         if self._nodes.pop(name, None) is None:
             return
         self._changed = True
-        self._forget_clashes(name)
+        self._forget_conflicts(name)
         column = self._fleet.remove(name)
         for pod in self.pods_on(name):
             self._note(pod.need, column, -1)
@@ -162,7 +163,7 @@ class Ledger:
         if pod.doubted:
             self._doubted.add(pod.id)
         self._on.setdefault(pod.node, {})[pod.id] = pod
-        added = _by_gpu(pod.shares)
+        added = by_gpu(pod.shares)
         for gpu, shares in added.items():
             self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.id] = tuple(shares)
         self._count(pod, 1, added)
@@ -256,6 +257,23 @@ class Ledger:
             return self._why(kind, np.array([column])).obstacles.of_code(int(self._whys[kind].codes[column])).text
         return shares
 
+    def can_hold(self, node: str, shares: Iterable[Share]) -> bool:
+        """Return whether these very shares can be held on a node beside all that is held and reserved there."""
+        column = self._fleet.index.get(node)
+        if column is None:
+            return False
+        for gpu, own in by_gpu(shares).items():
+            row = self._fleet.row_of(column, gpu)
+            reserved = [share for share in self._nodes[node].shares if share.gpu == gpu]
+            if row is None or any(each.mode is Mode.WHOLE for each in reserved):
+                return False
+            gpu_type, holders = self._fleet.types[self._fleet.kind[row, column]], self._held.get(node, {}).get(gpu, {})
+            held = {each: mine for each, mine in holders.items() if each not in self._doubted}
+            beside = taken(gpu_type, held, reserved, {})
+            if any(faults(gpu_type, {**beside, Hold(Purpose.TRIAL, ""): tuple(own)})):
+                return False
+        return True
+
     def knows(self, node: str) -> bool:
         """Return whether a node was put."""
         return node in self._nodes
@@ -332,9 +350,9 @@ class Ledger:
         if self._fleet.shape == self._scores.shape:
             self._scores.touch(column)
 
-    def _forget_clashes(self, name: str) -> None:
-        for key in [key for key in self._clashes if key[0] == name]:
-            del self._clashes[key]
+    def _forget_conflicts(self, name: str) -> None:
+        for key in [key for key in self._conflicts if key[0] == name]:
+            del self._conflicts[key]
 
     def _remove(self, pod: Holder) -> None:
         """Take a pod out of all records."""
@@ -343,7 +361,7 @@ class Ledger:
         del self._on[pod.node][pod.id]
         if not self._on[pod.node]:
             del self._on[pod.node]
-        gone = _by_gpu(pod.shares)
+        gone = by_gpu(pod.shares)
         for gpu in gone:
             held = self._held[pod.node][gpu]
             del held[pod.id]
@@ -368,7 +386,7 @@ class Ledger:
     def _step(self, name: str, column: int, gpu: int, shares: Sequence[Share], sign: int) -> bool:
         """Hold or drop shares of one pod where that is all there is to do; return whether it was."""
         row = self._fleet.row_of(column, gpu)
-        if row is None or (name, gpu) in self._clashes:
+        if row is None or (name, gpu) in self._conflicts:
             return False
         if self._doubted and not self._doubted.isdisjoint(self._held.get(name, {}).get(gpu, {})):
             return False
@@ -380,30 +398,30 @@ class Ledger:
 
     def _settle(self, name: str, column: int, gpu: int) -> None:
         """Set one GPU to what its holders and reservations make of it, or close it where that cannot be."""
-        self._clashes.pop((name, gpu), None)
+        self._conflicts.pop((name, gpu), None)
         holders = self._held.get(name, {}).get(gpu, {})
         held = {each: shares for each, shares in holders.items() if each not in self._doubted}
         row = self._fleet.row_of(column, gpu)
         if row is None:
             if held:
-                self._clash(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
+                self._record_conflict(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
             return
         gpu_type = self._fleet.types[self._fleet.kind[row, column]]
         found = next(faults(gpu_type, held), None)
         if found is not None:
-            self._clash(name, gpu, found.holders, found.text)
+            self._record_conflict(name, gpu, found.holders, found.text)
         reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
         if found is not None or any(share.mode is Mode.WHOLE for share in reserved):
             self._fleet.close(column, row)
             return
         self._fleet.clear(column, row)
         doubted = {each: holders[each] for each in sorted(holders.keys() - held.keys(), key=str)}
-        for share in chain.from_iterable(_taken(gpu_type, held, reserved, doubted).values()):
+        for share in chain.from_iterable(taken(gpu_type, held, reserved, doubted).values()):
             self._fleet.hold(column, share)
 
-    def _clash(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
+    def _record_conflict(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
         pods = tuple(sorted({self._pods[each].key for each in holders}))
-        self._clashes[name, gpu] = Clash(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
+        self._conflicts[name, gpu] = GpuConflict(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
 
     def _count_room(self, column: int, pod: Holder, sign: int) -> None:
         self._fleet.room[CPU, column] -= sign * min(max(pod.need.cpu_milli, 0), _MOST)
@@ -461,30 +479,6 @@ class Ledger:
             why.codes[old] = why.obstacles.codes(old)
             why.fresh[old] = self._scores.changes
         return why
-
-
-_Held: TypeAlias = Mapping[HolderId, tuple[Share, ...]]
-
-
-def _taken(gpu_type: GpuType, held: _Held, reserved: Iterable[Share], doubted: _Held) -> _Held:
-    """Return what is held of a GPU, with what is reserved and then what is doubted, as far as it can be beside that."""
-    taken = dict(held)
-    for i, share in enumerate(reserved):
-        # What is desired may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
-        own: _Held = {Hold(Purpose.RESERVATION, str(i)): (share,)}
-        if not any(faults(gpu_type, {**(taken if gpu_type.kept else held), **own})):
-            taken |= own
-    for holder, shares in doubted.items():
-        if not any(faults(gpu_type, {**taken, holder: shares})):
-            taken[holder] = shares
-    return taken
-
-
-def _by_gpu(shares: Iterable[Share]) -> dict[int, list[Share]]:
-    found: dict[int, list[Share]] = {}
-    for share in shares:
-        found.setdefault(share.gpu, []).append(share)
-    return found
 
 
 def _bounded(node: Node) -> Node:

@@ -9,7 +9,7 @@ from tessera.core.cluster.cluster import SeenPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Clash", "Filtered", "Hold", "Holder", "HolderId", "Purpose", "uid_of"]
+__all__ = ["Filtered", "GpuConflict", "Hold", "Holder", "HolderId", "Purpose", "holder_id"]
 
 
 class Purpose(enum.StrEnum):
@@ -60,10 +60,10 @@ class Holder(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, pod: SeenPod, node: NodeName) -> "Holder":
         """Return a pod of a live cluster, which is on that node."""
-        return cls(uid_of(pod), pod.pod.key, node, pod.pod.need, pod.shares, pod.pod.priority)
+        return cls(holder_id(pod), pod.pod.key, node, pod.pod.need, pod.shares, pod.pod.priority)
 
 
-def uid_of(pod: SeenPod) -> str:
+def holder_id(pod: SeenPod) -> str:
     """Return what identifies a pod of a live cluster in the ledger."""
     return pod.uid or pod.pod.key
 
@@ -79,7 +79,7 @@ class Filtered(NamedTuple):
     """Nodes where it would not fit even if nothing ran there, each with the reason."""
 
 
-class Clash(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class GpuConflict(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """Something that is recorded as held and cannot be; while it lasts, its GPU is closed for new shares."""
 
     node: NodeName

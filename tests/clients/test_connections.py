@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from harness.httpserver import Asked, answer, chunked, serving
-from tessera.clients.kube.connections import Answer, Broken, Connections, Server, Unreachable
+from tessera.clients.connections import Answer, Broken, Connections, Server, Unreachable
 from tessera.errors import InvalidInput
 
 pytestmark = pytest.mark.anyio

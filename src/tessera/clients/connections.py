@@ -4,6 +4,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -11,7 +13,7 @@ import yarl
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Answer", "Broken", "Connections", "Server", "Unreachable"]
+__all__ = ["Answer", "Broken", "Connections", "Server", "Unreachable", "reached"]
 
 _CONNECT_S = 10.0
 _IDLE_S = 60.0
@@ -50,11 +52,25 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             _check(self.proxy, "address of a proxy", _PROXY_SCHEMES)
 
 
+def reached(url: str) -> Server:
+    """Return a server with the proxy that the environment names for it, as curl and kubectl read it.
+
+    Raises:
+        InvalidInput: the address is none.
+
+    """
+    parts = urlsplit(Server(url=url).url)
+    proxy = "" if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme, "")
+    return Server(url=url, proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}")
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What the server answered."""
 
     status: int
     content: bytes
+    headers: dict[str, str] = {}
+    """Names in lower case, where they were asked for; of a name that comes twice the last."""
 
     @property
     def success(self) -> bool:
@@ -89,6 +105,24 @@ class Connections:
         """
         async with self._turns, self._sent(method, target, headers, body) as response:
             return Answer(response.status, await response.read())
+
+    async def read(self, target: str, headers: Mapping[str, str], *, most: int) -> Answer:
+        """Return the answer to GET with its headers, from a server that is not trusted to send `most` bytes or less.
+
+        Raises:
+            Unreachable: there is no connection.
+            Broken: it ended before the answer did, or the answer is larger.
+
+        """
+        async with self._turns, self._sent("GET", target, headers, b"") as response:
+            content = bytearray()
+            async for piece in response.content.iter_any():
+                content += piece
+                if len(content) > most:
+                    raise Broken(f"an answer of more than {most} bytes")
+            return Answer(
+                response.status, bytes(content), {name.lower(): value for name, value in response.headers.items()}
+            )
 
     @asynccontextmanager
     async def stream(self, target: str, headers: Mapping[str, str]) -> AsyncIterator["Answer | AsyncIterator[bytes]"]:

@@ -1,0 +1,1 @@
+"""What the agent does for what is on a node before a pod starts: disks, images."""

@@ -1,0 +1,205 @@
+"""Pulls and pins the images that ImageWarmups want on this node, when they have their turn; reports what is there.
+
+The controller writes into the node's NodeImages what the node shall have and whose turn it is. Nothing is remembered
+that could not be found again: pins are labels in the container runtime, and the number of a pull is in the status.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tessera.agent.loops import defect, one_turn
+from tessera.api.oci.dockerconfig import Credential, credential, read_pull_secret
+from tessera.api.oci.references import read_reference
+from tessera.api.tessera.imagewarmups import API_VERSION, NODE_IMAGES, new_node_images, node_status, read_node_images
+from tessera.clients.kube import NODE_IMAGES as KIND
+from tessera.clients.kube import NODES, SECRETS, Kube, Selection, Store
+from tessera.clients.runtime import Runtime
+from tessera.core.storage.warmup import DesiredImage, ObservedImage, next_steps
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+from tessera.log import logger
+from tessera.wakeup import WakeUp
+
+__all__ = ["ImageWarmer"]
+
+_MANAGER = "tessera-agent"
+_NAMESPACE = "tessera-system"
+
+
+class ImageWarmer:
+    """Keeps a node's images as its NodeImages says; `run` ends when it is cancelled.
+
+    Args:
+        node: name of the Node object.
+        kube: the Kubernetes API.
+        runtime: the node's container runtime.
+        interval_s: longest pause between two looks.
+        now_s: seconds since 1970.
+
+    """
+
+    def __init__(
+        self,
+        node: str,
+        kube: Kube,
+        runtime: Runtime,
+        *,
+        interval_s: float = 30.0,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._node = node
+        self._kube = kube
+        self._runtime = runtime
+        self._interval_s = interval_s
+        self._now_s = now_s
+        self._log = logger(node=node)
+        self._wakeup = WakeUp()
+        selection = Selection(fields=(("metadata.name", node),))
+        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._trouble)
+        self._pulls: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        """Those that run, with their number, by image."""
+        self._ended: dict[str, ObservedImage] = {}
+        """How the last pull of an image ended."""
+        self._problems: dict[str, str] = {}
+        """Why an image is not pinned."""
+        self._complaint = ""
+
+    async def run(self) -> None:
+        """Run until cancelled; without the kind, or without the container runtime, wait for it."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._store.run())
+                await self._store.synced()
+                while True:
+                    await one_turn(self.look, self._trouble)
+                    await self._wakeup.wait(self._interval_s)
+        finally:
+            for _, task in self._pulls.values():
+                task.cancel()
+            await self._runtime.close()
+
+    def _trouble(self, error: BaseException) -> None:
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            self._log.warning("images_not_followed", reason=str(error) or type(error).__name__, exc_info=defect(error))
+
+    async def look(self) -> None:
+        """Look at everything once, do what is to be done, and report.
+
+        Raises:
+            TesseraError: the API server or the container runtime does not answer.
+
+        """
+        # 1. Read what the node shall have; an object that is there says that an agent is.
+        version = await self._runtime.version()
+        found = self._store.objects.get(("", self._node)) or await self._made()
+        told = read_node_images(found)
+        former = {each.image: each for each in told.observed}
+        # 2. Observe what it has.
+        observed = [await self._observe(each, former.get(each.image)) for each in told.desired]
+        percent = await self._runtime.disk_percent()
+        # 3. Do what is next.
+        changed = False
+        for step in next_steps(told.desired, observed, await self._runtime.pinned()):
+            if step.kind == "pull":
+                self._begin(step.image)
+            else:
+                await self._pin(step.image, pinned=step.kind == "pin")
+            changed = True
+        # 4. Report.
+        if changed:
+            observed = [await self._observe(each, former.get(each.image)) for each in told.desired]
+        status = node_status(observed, disk_percent=percent, runtime=version)
+        if found.get("status") != status:
+            body = {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": self._node}, "status": status}
+            await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")
+        self._complaint = ""
+
+    async def _made(self) -> dict[str, Any]:
+        """Return the node's object, made anew.
+
+        Raises:
+            Unavailable: another process made it a moment ago, or the node is not known yet.
+
+        """
+        node = await self._kube.get(NODES, self._node)
+        if node is None:
+            raise Unavailable(f"Node {self._node}", found="none of this name", expected="that of this agent")
+        try:
+            return await self._kube.create(KIND, new_node_images(self._node, node["metadata"].get("uid", "")))
+        except Conflict as error:
+            raise Unavailable(f"{NODE_IMAGES} {self._node}", found="it made elsewhere", expected="to see it") from error
+
+    async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:
+        """Return what the node has of an image."""
+        ended = self._ended.get(image.image)
+        attempt = max(each.attempt if each else 0 for each in (former, ended))
+        if image.image in self._pulls:
+            return ObservedImage(image=image.image, state="Pulling", attempt=self._pulls[image.image][0])
+        found = await self._runtime.image(read_reference(image.image))
+        if found is not None and image.digest in ("", found.digest):
+            return ObservedImage(
+                image=image.image,
+                state="Present",
+                digest=found.digest,
+                bytes=found.bytes,
+                pinned=found.pinned,
+                attempt=attempt,
+                reason=self._problems.get(image.image, "") if image.pinned and not found.pinned else "",
+            )
+        if former is not None and former.state == "Failed" and (ended is None or ended.attempt < former.attempt):
+            return former  # of the agent before this one: the next turn is not before its time
+        return ended or ObservedImage(image=image.image, state="Missing", attempt=attempt)
+
+    def _begin(self, image: DesiredImage) -> None:
+        """Begin a pull, which goes on beside the loop."""
+        task = asyncio.create_task(self._pull(image))
+        self._pulls[image.image] = (image.attempt, task)
+
+    async def _pull(self, image: DesiredImage) -> None:
+        reference = read_reference(image.image)
+        self._log.info("image_pull", image=image.image, digest=image.digest, attempt=image.attempt)
+        try:
+            await self._runtime.pull(reference, image.digest, await self._credential(image))
+        except TesseraError as error:
+            self._log.warning("image_not_pulled", image=image.image, attempt=image.attempt, reason=str(error))
+            self._ended[image.image] = ObservedImage(
+                image=image.image, state="Failed", attempt=image.attempt, failed_s=self._now_s(), reason=str(error)
+            )
+        else:
+            self._log.info("image_pulled", image=image.image, attempt=image.attempt)
+            self._ended[image.image] = ObservedImage(image=image.image, state="Missing", attempt=image.attempt)
+        finally:
+            self._pulls.pop(image.image, None)
+            self._wakeup.set()
+
+    async def _credential(self, image: DesiredImage) -> Credential | None:
+        """Return the credentials for an image; None where its secrets have none.
+
+        Raises:
+            TesseraError: a secret cannot be read, or is none for registries.
+
+        """
+        configs = []
+        for name in image.secrets:
+            found = await self._kube.get(SECRETS, name, _NAMESPACE)
+            if found is None:
+                raise InvalidInput(f"Secret {_NAMESPACE}/{name}", found="none of this name", expected="one")
+            configs.append(read_pull_secret(found))
+        return credential(configs, read_reference(image.image))
+
+    async def _pin(self, image: DesiredImage, *, pinned: bool) -> None:
+        """Pin an image, or take that back; what cannot be pinned stands in the report."""
+        try:
+            if pinned:
+                await self._runtime.pin(read_reference(image.image))
+            else:
+                await self._runtime.unpin(image.image)
+        except (Unsupported, Unavailable) as error:
+            if self._problems.get(image.image) != str(error):
+                self._log.warning("image_not_pinned", image=image.image, reason=str(error))
+            self._problems[image.image] = str(error)
+        else:
+            self._problems.pop(image.image, None)
+            self._log.info("image_pinned" if pinned else "image_unpinned", image=image.image)

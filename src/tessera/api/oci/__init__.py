@@ -1,0 +1,1 @@
+"""Container images as registries have them: names, manifests, configurations, credentials."""

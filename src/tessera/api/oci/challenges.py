@@ -1,0 +1,64 @@
+"""How a registry says who may read: the header WWW-Authenticate, and tokens.
+
+Source: RFC 9110 section 11; distribution `docs/content/spec/auth/token.md`.
+"""
+
+import re
+
+import msgspec
+
+from tessera.errors import Unavailable, shown
+
+__all__ = ["Challenge", "read_challenge", "read_token"]
+
+_PARAMETER = re.compile(r'([A-Za-z_]+)=(?:"([^"\\]*)"|([^\s",]+))')
+_ADDRESS = re.compile(r"https?://[^/\s?#@]+([/?][^\s#]*)?", re.ASCII)
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """What a registry wants to see."""
+
+    scheme: str
+    """`bearer` or `basic`."""
+    realm: str = ""
+    """Where tokens are had."""
+    service: str = ""
+    scope: str = ""
+
+
+class _Token(msgspec.Struct, frozen=True):
+    token: str = ""
+    access_token: str = ""
+
+
+def read_challenge(header: str, subject: str) -> Challenge:
+    """Return what a registry wants to see.
+
+    Raises:
+        Unavailable: nothing that is known here.
+
+    """
+    scheme, _, rest = header.strip().partition(" ")
+    given = {name.lower(): quoted or bare for name, quoted, bare in _PARAMETER.findall(rest)}
+    if scheme.lower() == "bearer" and _ADDRESS.fullmatch(given.get("realm", "")):
+        return Challenge("bearer", given["realm"], given.get("service", ""), given.get("scope", ""))
+    if scheme.lower() == "basic":
+        return Challenge("basic")
+    raise Unavailable(subject, found=f"a demand for {shown(header)}", expected="credentials by Bearer or Basic")
+
+
+def read_token(content: bytes, subject: str) -> str:
+    """Return the token that a realm gave.
+
+    Raises:
+        Unavailable: none.
+
+    """
+    try:
+        found = msgspec.json.decode(content, type=_Token)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unavailable(subject, found="an answer that is no JSON of a token", expected="a token") from error
+    token = found.token or found.access_token
+    if not token or not token.isascii() or not token.isprintable():
+        raise Unavailable(subject, found="an answer without a token", expected="a token")
+    return token

@@ -1,0 +1,120 @@
+"""Credentials for registries in Docker's format: `config.json`, and Secrets of type kubernetes.io/dockerconfigjson."""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from tessera.core.storage.images import Reference
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["Credential", "DockerConfig", "credential", "read_docker_config", "read_pull_secret"]
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True):
+    """How somebody is known to a registry."""
+
+    username: str = ""
+    password: str = ""
+    identity_token: str = ""
+    """To get a token with, in place of a password."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    auth: str = ""
+    username: str = ""
+    password: str = ""
+    identitytoken: str = ""
+
+
+class DockerConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """What the file says."""
+
+    auths: dict[str, _Entry] = {}
+    """By registry: `registry.example`, `https://index.docker.io/v1/`, `*.registry.example/team`."""
+    cred_helpers: dict[str, str] = {}
+    """The program `docker-credential-NAME` that knows those of a registry."""
+    creds_store: str = ""
+    """The program that knows those of all others."""
+
+
+def read_docker_config(content: bytes, subject: str) -> DockerConfig:
+    """Return a configuration; no part of it is repeated in errors.
+
+    Raises:
+        InvalidInput: it cannot be read.
+
+    """
+    try:
+        found = msgspec.json.decode(content, type=DockerConfig)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        hint = "what `docker login` writes, or a Secret made by `kubectl create secret docker-registry`"
+        raise InvalidInput(subject, found="no such file's form", expected="Docker's config.json", hint=hint) from error
+    for name, entry in found.auths.items():
+        _credential(entry, f"{subject}: credentials for {shown(name)}")
+    return found
+
+
+def read_pull_secret(each: Mapping[str, Any]) -> DockerConfig:
+    """Return the configuration in a Secret for registries; programs that it names are left out: none is ever run.
+
+    Raises:
+        InvalidInput: it is of another type, or cannot be read.
+
+    """
+    metadata = each.get("metadata") or {}
+    subject = f"Secret {metadata.get('namespace')}/{metadata.get('name')}"
+    encoded = (each.get("data") or {}).get(".dockerconfigjson")
+    if not isinstance(encoded, str):
+        raise InvalidInput(subject, found="no .dockerconfigjson", expected="type kubernetes.io/dockerconfigjson")
+    try:
+        content = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(subject, found="data that is no base64", expected="base64") from error
+    return DockerConfig(auths=read_docker_config(content, subject).auths)
+
+
+def credential(configs: Sequence[DockerConfig], image: Reference) -> Credential | None:
+    """Return the credentials for an image: those of the longest name that matches, of the first configuration.
+
+    Source: kubernetes `pkg/credentialprovider/keyring.go`: host by host part with `*`, then path by prefix.
+    """
+    found = [
+        (len(host) + len(path), -number, entry)
+        for number, config in enumerate(configs)
+        for name, entry in config.auths.items()
+        for host, path in (_place(name),)
+        if _matches(host, path, image)
+    ]
+    if not found:
+        return None
+    return _credential(max(found, key=lambda each: each[:2])[2], "")
+
+
+def _place(name: str) -> tuple[str, str]:
+    """Return host and path that an entry is for; Docker Hub's has an old address."""
+    host, _, path = name.removeprefix("https://").removeprefix("http://").rstrip("/").partition("/")
+    if path in ("v1", "v2"):
+        path = ""
+    return ("docker.io" if host in ("index.docker.io", "registry-1.docker.io") else host), path
+
+
+def _matches(host: str, path: str, image: Reference) -> bool:
+    parts, desired = host.split("."), image.registry.split(".")
+    same = len(parts) == len(desired) and all(map(fnmatchcase, desired, parts))
+    return same and (not path or f"{image.repository}/".startswith(f"{path}/"))
+
+
+def _credential(entry: _Entry, subject: str) -> Credential:
+    username, password = entry.username, entry.password
+    if entry.auth:
+        try:
+            username, _, password = base64.b64decode(entry.auth, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError) as error:
+            raise InvalidInput(
+                subject, found="an auth that is no base64", expected="USER:PASSWORD in base64"
+            ) from error
+    return Credential(username=username, password=password, identity_token=entry.identitytoken)

@@ -1,0 +1,331 @@
+"""ImageWarmup and NodeImages objects (tessera.dev/v1alpha1): images that nodes pull before pods need them.
+
+An ImageWarmup says which images some nodes shall have, and its status how far they are. Each of these nodes has a
+NodeImages object, where the controller says what the node shall have and whose turn it is, and the agent what it has;
+see docs/image-warmup.md.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tessera.api.fields import in_place
+from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.oci.references import is_digest, read_reference
+from tessera.api.tessera.gpupolicies import API_VERSION, LabelSelector
+from tessera.core.storage import warmup as core
+from tessera.errors import InvalidInput, shown
+
+__all__ = [
+    "API_VERSION",
+    "IMAGE_WARMUP",
+    "NODE_IMAGES",
+    "ImageWarmup",
+    "NodeSpec",
+    "NodeStatus",
+    "Spec",
+    "Status",
+    "new_node_images",
+    "node_spec",
+    "node_status",
+    "read_image_warmup",
+    "read_node_images",
+    "refused_status",
+    "warmup_status",
+]
+
+IMAGE_WARMUP, NODE_IMAGES = "ImageWarmup", "NodeImages"
+_MOST_IMAGES, _MOST_OF_NODE = 64, 256
+_REASON_CHARACTERS = 512
+
+_Image = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+_Digest = Annotated[str, msgspec.Meta(max_length=136)]
+_Secret = Annotated[str, msgspec.Meta(pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+_Tally = Annotated[int, msgspec.Meta(ge=0)]
+_Reason = Annotated[str, msgspec.Meta(max_length=_REASON_CHARACTERS)]
+
+
+class Parallelism(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """How much is pulled at once; of several ImageWarmups the lowest numbers apply."""
+
+    per_node: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    """Images that a node pulls at once."""
+    per_registry: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """Pulls from one registry at once, by all nodes together."""
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The images, and the nodes that shall have them."""
+
+    images: Annotated[tuple[_Image, ...], msgspec.Meta(min_length=1, max_length=_MOST_IMAGES)]
+    """Names as in a pod. They are pulled in this order, those of pending pods first. A tag is resolved once, by the
+    first node that pulls it; the others get the same digest."""
+    node_selector: LabelSelector = LabelSelector()
+    """The nodes; those without Tessera's agent never count."""
+    parallelism: Parallelism = Parallelism()
+    max_disk_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 80
+    """A node whose disk for images is at least so full pulls nothing. The kubelet deletes images from 85 % on, down to
+    80 %, by default; 100 for no limit but the disk's own."""
+    pinned: bool = True
+    """Whether the kubelet's garbage collection spares the images while they are listed; only with containerd."""
+    pull_secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=8)] = ()
+    """Secrets of tessera-system with credentials for the registries, of type kubernetes.io/dockerconfigjson. The agent
+    may read those that the chart's value `agent.pullSecrets` names."""
+
+
+class ImageStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One image on all nodes."""
+
+    image: _Image
+    digest: _Digest = ""
+    """What the name was resolved to."""
+    nodes: _Tally = 0
+    """Nodes that have it."""
+    pending_pods: _Tally = 0
+    """Pending pods that need it."""
+
+
+class ProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a node has not an image."""
+
+    node: Annotated[str, msgspec.Meta(max_length=253)]
+    image: Annotated[str, msgspec.Meta(max_length=512)] = ""
+    """Left out where it is about all images."""
+    reason: _Reason
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How far the nodes are."""
+
+    observed_generation: _Tally = 0
+    """Generation of the spec that this is about."""
+    nodes: _Tally = 0
+    """Nodes that are selected and run Tessera's agent."""
+    ready: _Tally = 0
+    """Nodes that have all images."""
+    pulling: _Tally = 0
+    """Nodes that pull one of them."""
+    pinned: _Tally = 0
+    """Nodes that have all of them pinned."""
+    images: Annotated[tuple[ImageStatus, ...], msgspec.Meta(max_length=_MOST_IMAGES)] = ()
+    problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
+    """The first of them."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        msgspec.Meta(
+            max_length=16,
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        ),
+    ] = ()
+    """`Accepted`: it can be carried out; `Ready`: all of its nodes have all images."""
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    generation: int = 0
+
+
+class ImageWarmup(msgspec.Struct, frozen=True):
+    """An ImageWarmup object."""
+
+    metadata: _Metadata
+    spec: Spec
+    status: Status = Status()
+
+
+class DesiredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An image that the node shall have."""
+
+    image: _Image
+    digest: _Digest = ""
+    """What its name was resolved to, on the node that pulled it first."""
+    pinned: bool = False
+    secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=64)] = ()
+    """Secrets of tessera-system with credentials."""
+    attempt: _Tally = 0
+    """Number of the pull that has its turn, or had it last."""
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the node shall have, as the controller decides."""
+
+    images: Annotated[tuple[DesiredFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+
+
+class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the node has of an image."""
+
+    image: _Image
+    state: Literal["Missing", "Pulling", "Present", "Failed"]
+    digest: _Digest = ""
+    bytes: _Tally = 0
+    """On disk."""
+    pinned: bool = False
+    attempt: _Tally = 0
+    """Number of the last pull that began."""
+    failed_at: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """When it failed, RFC 3339 in UTC."""
+    reason: _Reason = ""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the node has, as its agent reports it."""
+
+    images: Annotated[tuple[ObservedFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    disk_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    """How full the disk is on which the images lie."""
+    runtime: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    """Name and version of the container runtime."""
+
+
+class _NodeObject(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset()) -> tuple[ImageWarmup, core.Warmup]:
+    """Return an ImageWarmup and what is decided by.
+
+    Args:
+        each: the object.
+        nodes: the nodes that it selects.
+
+    Raises:
+        InvalidInput: an unknown field, a wrong type, what is no name of an image, an image twice.
+
+    """
+    subject = f"{IMAGE_WARMUP} {shown((each.get('metadata') or {}).get('name'))[1:-1]}"
+    try:
+        found = msgspec.convert(each, ImageWarmup)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+    names = tuple(
+        in_place(f"{subject}: spec.images[{index}]", partial(read_reference, text)).name
+        for index, text in enumerate(found.spec.images)
+    )
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"{subject}: spec.images", found=f"{twice} twice", expected="each image once")
+    spec = found.spec
+    return found, core.Warmup(
+        name=found.metadata.name,
+        images=names,
+        nodes=nodes,
+        per_node=spec.parallelism.per_node,
+        per_registry=spec.parallelism.per_registry,
+        disk_percent=spec.max_disk_percent,
+        pinned=spec.pinned,
+        secrets=spec.pull_secrets,
+        digests=tuple((one.image, one.digest) for one in found.status.images if is_digest(one.digest)),
+    )
+
+
+def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeImages:
+    """Return what a node was told and what it reports.
+
+    Raises:
+        InvalidInput: the object has not the form of one.
+
+    """
+    try:
+        found = msgspec.convert(each, _NodeObject)
+        observed = tuple(_observed(one) for one in found.status.images)
+    except (msgspec.ValidationError, ValueError) as error:
+        subject = f"{NODE_IMAGES} {shown((each.get('metadata') or {}).get('name'))[1:-1]}"
+        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+    return core.NodeImages(
+        name=found.metadata.name,
+        ready=ready,
+        desired=tuple(msgspec.convert(one, core.DesiredImage, from_attributes=True) for one in found.spec.images),
+        observed=observed,
+        disk_percent=found.status.disk_percent,
+    )
+
+
+def _observed(each: ObservedFields) -> core.ObservedImage:
+    failed_s = dt.datetime.fromisoformat(each.failed_at).timestamp() if each.failed_at else 0.0
+    return core.ObservedImage(
+        image=each.image,
+        state=each.state,
+        digest=each.digest,
+        bytes=each.bytes,
+        pinned=each.pinned,
+        attempt=each.attempt,
+        failed_s=failed_s,
+        reason=each.reason,
+    )
+
+
+def new_node_images(node: str, uid: str) -> dict[str, Any]:
+    """Return the object of a node that has none yet; it goes when the Node goes."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    return {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": node, "ownerReferences": [owner]}}
+
+
+def node_spec(desired: Iterable[core.DesiredImage]) -> dict[str, Any]:
+    """Return the spec of a NodeImages."""
+    fields = [msgspec.convert(each, DesiredFields, from_attributes=True) for each in desired]
+    return {"images": msgspec.to_builtins(fields)}
+
+
+def node_status(observed: Iterable[core.ObservedImage], *, disk_percent: int, runtime: str) -> dict[str, Any]:
+    """Return the status of a NodeImages."""
+    fields = [
+        ObservedFields(
+            image=each.image,
+            state=each.state,
+            digest=each.digest,
+            bytes=each.bytes,
+            pinned=each.pinned,
+            attempt=each.attempt,
+            failed_at=_moment(dt.datetime.fromtimestamp(each.failed_s, dt.UTC)) if each.failed_s else "",
+            # What a registry says may be anything.
+            reason="".join(one if one.isprintable() else " " for one in each.reason[:_REASON_CHARACTERS]),
+        )
+        for each in observed
+    ]
+    return {"images": msgspec.to_builtins(fields), "diskPercent": disk_percent, "runtime": runtime[:128]}
+
+
+def _moment(when: dt.datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def warmup_status(each: ImageWarmup, found: core.Summary, now: dt.datetime) -> Status:
+    """Return the status of a warmup; the same summary gives the same status."""
+    generation = each.metadata.generation
+    missing = found.nodes - found.ready
+    ready = (
+        Finding("Ready", "False", "NoNodes", "it selects no node with an agent")
+        if not found.nodes
+        else Finding("Ready", "False", "Pulling", f"{missing} of {found.nodes} nodes lack an image")
+        if missing
+        else Finding("Ready", "True", "Present", "all nodes have all images")
+    )
+    accepted = Finding("Accepted", "True", "Valid", "it can be carried out")
+    return Status(
+        observed_generation=generation,
+        nodes=found.nodes,
+        ready=found.ready,
+        pulling=found.pulling,
+        pinned=found.pinned,
+        images=tuple(msgspec.convert(one, ImageStatus, from_attributes=True) for one in found.images),
+        problems=tuple(
+            ProblemFields(node=one.node, image=one.image, reason=one.reason[:_REASON_CHARACTERS])
+            for one in found.problems
+        ),
+        conditions=settled(each.status.conditions, (accepted, ready), now, generation=generation),
+    )
+
+
+def refused_status(generation: int, problem: str, former: Status, now: dt.datetime) -> Status:
+    """Return the status of a warmup that cannot be read; what nodes were told before stays."""
+    found = (Finding("Accepted", "False", "Invalid", problem),)
+    conditions = settled(former.conditions, found, now, generation=generation)
+    return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)

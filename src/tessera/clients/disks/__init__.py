@@ -1,0 +1,8 @@
+"""The local disks of a node: the host's, and some in memory."""
+
+from tessera.clients.disks.commands import command
+from tessera.clients.disks.host import DiskPaths, HostDisks
+from tessera.clients.disks.memory import MemoryDisks
+from tessera.clients.disks.protocol import Disks
+
+__all__ = ["DiskPaths", "Disks", "HostDisks", "MemoryDisks", "command"]

@@ -1,0 +1,243 @@
+"""The host's disks: sysfs, blkid, mdadm, mkfs and mount, each run by its arguments, without a shell."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tessera.api.linux.blockdevices import MountEntry, read_member, read_signature
+from tessera.clients.disks.commands import command
+from tessera.clients.disks.sysfs import DiskPaths, block_devices, mounted
+from tessera.core.storage.blockdevices import BlockDevice, Creation, ObservedDisks, Signature, Target, selected
+from tessera.core.storage.disks import DiskSpec
+from tessera.core.storage.disksteps import ForgetCreation, MakeFilesystem, MountFilesystem, RecordCreation, Step
+from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported, shown
+
+__all__ = ["DiskPaths", "HostDisks"]
+
+_PROBE_S = 60.0
+_STEP_S = 1800.0
+"""The longest that a step takes: mkfs on many slow disks."""
+_NOTHING, _SEVERAL = 2, 8
+"""Exit codes of `blkid -p`. Source: blkid(8)."""
+_READ_BYTES = 1 << 16
+_SAID = 400
+_PACKAGES = {"mdadm": "mdadm", "mkfs.xfs": "xfsprogs", "mkfs.ext4": "e2fsprogs"}
+"""Debian's and Red Hat's packages of programs that may be missing."""
+
+
+class _Said(NamedTuple):
+    code: int
+    output: bytes
+    error: str
+
+
+class HostDisks:
+    """The block devices of the machine this process runs on; it has to be root, and see the host's `/dev`.
+
+    Args:
+        paths: where the host's files are.
+
+    """
+
+    def __init__(self, paths: DiskPaths | None = None) -> None:
+        self._paths = paths or DiskPaths()
+        self._lock: int | None = None
+
+    async def observe(self, spec: DiskSpec) -> ObservedDisks:
+        """Return all block devices as they are now; the content of those that the spec selects, and of their arrays."""
+        mounts = mounted(self._paths)
+        devices = block_devices(self._paths, mounts)
+        names = {each.name for each in selected(devices, spec.select)}
+        probed = {
+            each.name: await self._probe(each)
+            for each in devices
+            if each.name in names or (each.kind == "array" and not names.isdisjoint(each.slaves))
+        }
+        return ObservedDisks(
+            devices=tuple(probed.get(each.name, each) for each in devices),
+            target=_target(spec.mount, mounts, self._paths),
+            unfinished=self._recorded(),
+        )
+
+    async def apply(self, step: Step) -> None:
+        """Do one step, and return when its result is on the disk."""
+        if isinstance(step, RecordCreation):
+            self._record(step.creation)
+        elif isinstance(step, ForgetCreation):
+            self._forget()
+        else:
+            if isinstance(step, MountFilesystem):
+                await asyncio.to_thread(Path(step.path).mkdir, parents=True, exist_ok=True)
+            arguments = command(step)
+            said = await self._run(arguments, _STEP_S)
+            if said.code:
+                found = f"exit status {said.code}: {said.error or said.output.decode(errors='replace')[:_SAID]}"
+                raise Unavailable(" ".join(arguments), found=found, expected="success")
+            if isinstance(step, MakeFilesystem):
+                self._forget()
+
+    @contextlib.asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Be the only one on this node who changes disks.
+
+        Programs that are run meanwhile hold the lock too: of a process that was killed, one may still be at work.
+        """
+        self._paths.state.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._paths.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                found = "another process, or a program that one started, at work on them"
+                hint = "the same once it has ended"
+                raise Conflict("disks of this node", found=found, expected="one at a time", hint=hint) from error
+            self._lock = lock
+            try:
+                yield
+            finally:
+                self._lock = None
+        finally:
+            os.close(lock)
+
+    async def _probe(self, device: BlockDevice) -> BlockDevice:
+        """Return a device with what is on it, or with why that cannot be known."""
+        if device.kind == "array" and not device.size_bytes:
+            return device  # not active: there is nothing to read
+        try:
+            alone = self._lock is not None and device.kind == "disk" and not (device.holders or device.mounts)
+            await asyncio.to_thread(_read_ends, device, alone=alone)
+            signature = await self._signature(device)
+            if signature is None or signature.kind != "linux_raid_member":
+                return msgspec.structs.replace(device, probed=True, signature=signature)
+            said = await self._run(("mdadm", "--examine", "--export", device.path), _PROBE_S)
+            if said.code:
+                return msgspec.structs.replace(device, problem=f"mdadm: {said.error}")
+            member = read_member(device.path, said.output, signature)
+        except (OSError, InvalidInput, Unavailable) as error:
+            reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            return msgspec.structs.replace(device, problem=reason)
+        return msgspec.structs.replace(device, probed=True, signature=signature, member=member)
+
+    async def _signature(self, device: BlockDevice) -> Signature | None:
+        # -p reads the device itself: neither blkid's cache nor udev's is asked, which may be of yesterday.
+        said = await self._run(("blkid", "-p", "-o", "export", device.path), _PROBE_S)
+        if said.code == _NOTHING and not said.output and not said.error:
+            return None
+        if said.code == _SEVERAL:
+            return Signature(kind="several")
+        if said.code:
+            found = f"exit status {said.code}: {said.error}"
+            raise Unavailable(f"blkid {device.path}", found=found, expected="what is on it")
+        return read_signature(f"blkid {device.path}", said.output)
+
+    async def _run(self, arguments: tuple[str, ...], timeout_s: float) -> _Said:
+        """Return what a program said, in English.
+
+        Raises:
+            Unsupported: there is no such program.
+            Unavailable: it does not end in time, and is killed.
+
+        """
+        # Without udev's database nobody waits for links that udev makes: devices go by the kernel's names.
+        env = {**os.environ, "LC_ALL": "C", "MDADM_NO_UDEV": "1"}
+        env["PATH"] = f"{env.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        inherited = () if self._lock is None else (self._lock,)
+        program = arguments[0]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *arguments, stdin=null, stdout=pipe, stderr=pipe, env=env, pass_fds=inherited
+            )
+        except OSError as error:
+            hint = f"install the package {_PACKAGES.get(program, 'util-linux')}"
+            raise Unsupported(program, found=error.strerror or "", expected="a program that runs", hint=hint) from error
+        try:
+            async with asyncio.timeout(timeout_s):
+                output, error_text = await process.communicate()
+        except TimeoutError as error:
+            found = f"no end within {timeout_s:g} s"
+            raise Unavailable(" ".join(arguments), found=found, expected="success") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        error_line = " ".join(error_text.decode(errors="replace").split())[:_SAID]
+        return _Said(process.returncode or 0, output, error_line)
+
+    @property
+    def _file(self) -> Path:
+        return self._paths.state / "creation.json"
+
+    def _recorded(self) -> Creation | None:
+        try:
+            text = self._file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(text, type=Creation)
+        except msgspec.DecodeError as error:
+            hint = "remove the file; what an interrupted creation left on disks is then no longer told from data"
+            raise InvalidInput(str(self._file), found=shown(error), expected="UUIDs", hint=hint) from error
+
+    def _record(self, creation: Creation) -> None:
+        self._paths.state.mkdir(parents=True, exist_ok=True)
+        scratch = self._file.with_suffix(".new")
+        with scratch.open("wb") as file:
+            file.write(msgspec.json.encode(creation))
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(self._file)
+        _sync(self._paths.state)
+
+    def _forget(self) -> None:
+        self._file.unlink(missing_ok=True)
+        _sync(self._paths.state)
+
+
+def _sync(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _read_ends(device: BlockDevice, *, alone: bool) -> None:
+    """Read the first and the last bytes of a device, since blkid takes one that it cannot read for blank.
+
+    Args:
+        device: to read.
+        alone: whether to fail where anything in the kernel uses it that sysfs does not show, as ZFS does. Only who
+            holds the lock may ask: meanwhile nobody else can begin to use it.
+
+    """
+    number = os.open(device.path, os.O_RDONLY | os.O_CLOEXEC | (os.O_EXCL if alone else 0))
+    try:
+        for offset in (0, max(0, device.size_bytes - _READ_BYTES)):
+            os.pread(number, _READ_BYTES, offset)
+    finally:
+        os.close(number)
+
+
+def _target(path: str, mounts: tuple[MountEntry, ...], paths: DiskPaths) -> Target:
+    """Return what is at the path where the disks shall be mounted."""
+    folder = Path(path).resolve()
+    entry = next((each for each in reversed(mounts) if each.path == str(folder)), None)
+    if entry is None:
+        return Target(empty=not folder.exists() or (folder.is_dir() and not any(folder.iterdir())))
+    name = next((each.name for each in block_devices(paths, (entry,)) if each.mounts), entry.source)
+    if entry.root != "/":
+        name = f"{entry.root} of {name}"
+    target = Target(source=name, empty=False, read_only=entry.read_only)
+    try:
+        space = os.statvfs(folder)
+    except OSError:  # of a filesystem that lost its disks
+        return target
+    size, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+    return msgspec.structs.replace(target, size_bytes=size, free_bytes=free)

@@ -1,0 +1,8 @@
+"""Registries of container images: what an image is made of; real and in memory."""
+
+from tessera.clients.registry.keychain import Keychain
+from tessera.clients.registry.memory import MemoryRegistry
+from tessera.clients.registry.protocol import Content, Registry, read_image
+from tessera.clients.registry.real import HttpRegistry
+
+__all__ = ["Content", "HttpRegistry", "Keychain", "MemoryRegistry", "Registry", "read_image"]

@@ -1,0 +1,96 @@
+"""Where credentials for registries come from: Docker's configuration and the programs that it names."""
+
+import asyncio
+import contextlib
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from tessera.api.oci.dockerconfig import Credential, DockerConfig, credential, read_docker_config
+from tessera.core.storage.images import Reference
+from tessera.errors import InvalidInput, Unavailable, shown
+
+__all__ = ["Keychain"]
+
+_HELPER_S = 30.0
+_HELPER = re.compile(r"[A-Za-z0-9._-]+")
+_NO_USER = "<token>"
+"""Source: docker/docker-credential-helpers `credentials/credentials.go`."""
+_HUB = "https://index.docker.io/v1/"
+
+
+class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
+    username: str = ""
+    secret: str = ""
+
+
+class Keychain:
+    """Credentials for images.
+
+    Args:
+        configs: where they are looked for, in this order.
+
+    """
+
+    def __init__(self, *configs: DockerConfig) -> None:
+        self._configs = configs
+
+    @classmethod
+    def of_this_user(cls, path: Path | None = None) -> "Keychain":
+        """Return the keychain in a file; without one that in DOCKER_CONFIG or ~/.docker, where there is one.
+
+        Raises:
+            InvalidInput: the file cannot be read.
+
+        """
+        folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+        found = path or folder / "config.json"
+        if path is None and not found.is_file():
+            return cls()
+        return cls(read_docker_config(found.read_bytes(), str(found)))
+
+    async def find(self, image: Reference) -> Credential | None:
+        """Return the credentials for an image; None where there are none.
+
+        Raises:
+            Unavailable: the program that knows them fails.
+
+        """
+        for config in self._configs:
+            host = _HUB if image.registry == "docker.io" else image.registry
+            helper = config.cred_helpers.get(image.registry) or config.cred_helpers.get(host) or config.creds_store
+            if helper and (found := await _ask(helper, host)):
+                return found
+        return credential(self._configs, image)
+
+
+async def _ask(helper: str, host: str) -> Credential | None:
+    """Return what a credential program knows of a registry; None where it knows nothing."""
+    subject = f"program docker-credential-{helper}"
+    if not _HELPER.fullmatch(helper):
+        raise InvalidInput("Docker's config.json", found=f"a helper {shown(helper)}", expected="the end of a name")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            f"docker-credential-{helper}", "get", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise Unavailable(subject, found=error.strerror or str(error), expected="it on PATH") from error
+    try:
+        async with asyncio.timeout(_HELPER_S):
+            said, _ = await process.communicate(host.encode())
+    except TimeoutError as error:
+        raise Unavailable(subject, found="no answer", expected=f"one within {_HELPER_S:g} s") from error
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    if process.returncode:
+        return None  # it says so in words of its own: no credentials for this registry
+    try:
+        found = msgspec.json.decode(said, type=_Answer)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Unavailable(subject, found="an answer that is no JSON", expected="Username and Secret") from error
+    if found.username == _NO_USER:
+        return Credential(identity_token=found.secret)
+    return Credential(username=found.username, password=found.secret)

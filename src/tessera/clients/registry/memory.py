@@ -1,0 +1,91 @@
+"""A registry in this process, for tests and demos."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tessera.api.oci.manifests import (
+    INDEX,
+    MANIFEST,
+    Config,
+    Descriptor,
+    History,
+    Index,
+    Manifest,
+    Platform,
+    digest_of,
+)
+from tessera.clients.registry.protocol import Content
+from tessera.core.storage.images import Reference
+from tessera.errors import InvalidInput
+
+__all__ = ["MemoryRegistry"]
+
+_LINUX = Platform("linux", "amd64")
+
+
+class MemoryRegistry:
+    """Images that were pushed to it, under any host."""
+
+    def __init__(self) -> None:
+        self.contents: dict[tuple[str, str], Content] = {}
+        """Manifests by repository, and tag or digest."""
+        self.blobs: dict[str, bytes] = {}
+        """Configurations by digest; of layers it knows no more than the size."""
+
+    async def manifest(self, reference: Reference) -> Content:
+        """Return what an image's name stands for."""
+        found = self.contents.get((reference.repository, reference.digest or reference.tag))
+        if found is None:
+            raise InvalidInput(f"image {reference.name}", found="none of this name", expected="one in the registry")
+        return found
+
+    async def blob(self, reference: Reference, digest: str) -> bytes:
+        """Return a configuration."""
+        if digest not in self.blobs:
+            raise InvalidInput(f"image {reference.name}", found=f"no content {digest}", expected="it in the registry")
+        return self.blobs[digest]
+
+    async def close(self) -> None:
+        """Do nothing: there are no connections."""
+
+    def push(
+        self, repository: str, tag: str, layers: Sequence[tuple[Descriptor, str]], platform: Platform = _LINUX
+    ) -> Content:
+        """Keep an image, and return its manifest.
+
+        Args:
+            repository: without the host.
+            tag: empty where only its digest names it.
+            layers: each with the text of its build step; the lowest first.
+            platform: what it runs on.
+
+        """
+        config = Config(
+            architecture=platform.architecture,
+            os=platform.os,
+            variant=platform.variant,
+            history=tuple(History(created_by=text) for _, text in layers),
+        )
+        # The digests of layers that are not compressed, which a container runtime checks.
+        rootfs = {"type": "layers", "diff_ids": [each.digest for each, _ in layers]}
+        content = msgspec.json.encode({**msgspec.to_builtins(config), "rootfs": rootfs})
+        described = Descriptor(digest_of(content), len(content), "application/vnd.oci.image.config.v1+json")
+        self.blobs[described.digest] = content
+        return self._keep(repository, tag, Manifest(described, tuple(each for each, _ in layers)))
+
+    def push_index(self, repository: str, tag: str, images: Sequence[tuple[Content, Platform]]) -> Content:
+        """Keep an index of images that were pushed, and return it."""
+        listed = (
+            Descriptor(each.digest, len(each.content), each.media_type, platform=platform) for each, platform in images
+        )
+        return self._keep(repository, tag, Index(tuple(listed)))
+
+    def _keep(self, repository: str, tag: str, record: Index | Manifest) -> Content:
+        written = {"schemaVersion": 2, **msgspec.to_builtins(record)}
+        media_type = INDEX if isinstance(record, Index) else MANIFEST
+        content = msgspec.json.encode(written | {"mediaType": media_type})
+        kept = Content(digest_of(content), media_type, content)
+        for name in filter(None, (tag, kept.digest)):
+            self.contents[repository, name] = kept
+        return kept

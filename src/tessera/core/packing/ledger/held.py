@@ -1,0 +1,35 @@
+"""What is held of one GPU, together with what is reserved and what is doubted."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from tessera.core.cluster.compatibility import faults
+from tessera.core.cluster.gputypes import GpuType
+from tessera.core.cluster.snapshot import Share
+from tessera.core.packing.ledger.records import Hold, HolderId, Purpose
+
+__all__ = ["by_gpu", "taken"]
+
+_Held: TypeAlias = Mapping[HolderId, tuple[Share, ...]]
+
+
+def taken(gpu_type: GpuType, held: _Held, reserved: Iterable[Share], doubted: _Held) -> _Held:
+    """Return what is held of a GPU, with what is reserved and then what is doubted, as far as it can be beside that."""
+    taken = dict(held)
+    for i, share in enumerate(reserved):
+        # What is desired may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
+        own: _Held = {Hold(Purpose.RESERVATION, str(i)): (share,)}
+        if not any(faults(gpu_type, {**(taken if gpu_type.kept else held), **own})):
+            taken |= own
+    for holder, shares in doubted.items():
+        if not any(faults(gpu_type, {**taken, holder: shares})):
+            taken[holder] = shares
+    return taken
+
+
+def by_gpu(shares: Iterable[Share]) -> dict[int, list[Share]]:
+    """Return shares by the index of their GPU."""
+    found: dict[int, list[Share]] = {}
+    for share in shares:
+        found.setdefault(share.gpu, []).append(share)
+    return found

@@ -1,0 +1,206 @@
+"""Tessera's own autoscaling of a model server: enough replicas by the time that new ones would be ready.
+
+At each look it forecasts the requests in flight one cold start ahead, from the arrivals of the last minutes and their
+trend, and adds a margin: by how much its own forecasts of the last hour were too low. Traffic that comes in bursts is
+forecast badly and gets a large margin; smooth traffic a small one; nothing is set by hand. It asks for more at once and
+for fewer only after it has needed fewer for a while. What it asks for drives a HorizontalPodAutoscaler through an
+external metric, so Kubernetes still does the scaling.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+
+__all__ = ["Load", "Memory", "Proposal", "Server", "propose"]
+
+_RECENT_S: Final = 240
+"""The rate now is that of the last so many seconds."""
+_TREND_S: Final = 1500
+"""How it changes is seen against the rate of the last so many."""
+_TREND: Final = 0.75
+"""The part of a trend that is expected to go on."""
+_ERRORS_S: Final = 3600
+"""Forecasts are judged over so long."""
+_QUANTILE: Final = 0.86
+"""The margin covers the errors of this share of the moments. Few requests wait long in the rest: slots become free."""
+_BURSTS: Final = 0.3
+"""Moments count by the power of their arrivals: with 0 all alike, with 1 as requests see them."""
+_ENOUGH: Final = 20
+"""Fewer errors than this say nothing; with four times as many the guess below is forgotten."""
+_GUESS: Final = math.sqrt(2.5)
+"""The margin before that, in square roots of the forecast: arrivals twice as irregular as a Poisson process."""
+_HOLD_S: Final = 1200
+"""Fewer replicas only after fewer were needed for so long."""
+_BEGIN_S: Final = 300
+"""What is there when the policy begins is taken to be needed for so long."""
+_FULL: Final = 0.8
+"""The part of a replica's slots that requests in flight may take when they are there for a minute."""
+_MINUTE_S: Final = 60
+_LOOK_S: Final = 15
+"""Between two looks: a decision is as much later than what it is about."""
+_LEAST: Final = 0.5
+"""The smallest margin, in square roots of the forecast."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model server exports at a moment. Counters count from any time on."""
+
+    at_s: float
+    arrived: int
+    """Requests that came."""
+    completed: int
+    """Requests that were answered."""
+    served_s: float
+    """Sum of the seconds that they were served for, without their wait."""
+    in_flight: int
+    """Requests that are served or wait now."""
+    replicas: int
+    """Replicas asked for."""
+    ready: int
+    """Those that take requests."""
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a model server."""
+
+    slots: int
+    """Requests that a replica serves at once."""
+    cold_start_s: float
+    """From asking for a replica until it takes requests, as measured."""
+    least: int = 1
+    """With 0 the server is scaled to zero when no request came for as long as a decision is held."""
+    most: int = 16
+    """At most what the user allows, and what the cluster has slices for."""
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """How many replicas to have, and why, as an event says it."""
+
+    replicas: int
+    reason: str
+
+
+class _Error(msgspec.Struct, frozen=True):
+    """By how many slots a forecast was too low, and how much the moment counts."""
+
+    at_s: float
+    slots: float
+    weight: float
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policy remembers between looks. Losing it costs replicas for a while, and no request."""
+
+    began_s: float = 0.0
+    loads: tuple[Load, ...] = ()
+    forecasts: tuple[tuple[float, float], ...] = ()
+    """When a forecast was made, and the slots it said."""
+    errors: tuple[_Error, ...] = ()
+    needs: tuple[tuple[float, int], ...] = ()
+    """Replicas needed, at each look that still counts."""
+
+
+def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposal]:
+    """Return the replicas to ask for.
+
+    Args:
+        memory: what the look before returned; an empty one at the first.
+        load: what the server exports now; looks should be about 15 s apart.
+        server: its replicas.
+
+    Returns:
+        What to remember, and the replicas.
+
+    """
+    # 1. Remember the load. Where counters went back, or none came for long, the policy begins anew.
+    former = memory if memory.loads and _goes_on(memory.loads[-1], load) else Memory(began_s=load.at_s)
+    loads = (*(each for each in former.loads if each.at_s > load.at_s - _ERRORS_S), load)
+    # 2. Forecast the slots that requests will take when a replica asked for now is ready.
+    forecast = _forecast(loads, server.cold_start_s)
+    # 3. Compare what is now with what was forecast for now, and take a margin from such errors.
+    errors = _errors(former, loads, server)
+    margin = _margin(errors, forecast)
+    # 4. Count the replicas that hold both, or the requests that have been there for a minute.
+    lately = min(each.in_flight for each in loads if each.at_s > load.at_s - _MINUTE_S)
+    # One more at a look: much of what piles up is gone by the time that replicas asked for now are ready.
+    present = min(math.ceil(lately / (_FULL * server.slots)), load.replicas + 1)
+    needed = max(math.ceil((forecast + margin) / server.slots), present)
+    if load.at_s < former.began_s + _BEGIN_S:
+        needed = max(load.replicas, present)
+    elif server.least == 0 and _is_idle(loads):
+        needed = 0
+    needed = min(max(needed, server.least), server.most)
+    # 5. More at once, fewer only after fewer were needed for a while.
+    needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
+    held = max(replicas for _, replicas in needs)
+    asked = needed if needed >= load.replicas else min(load.replicas, held, server.most)
+    expected = f"expects {forecast:.0f} requests in flight in {server.cold_start_s:.0f} s, at times {margin:.0f} more"
+    kept = f"; {asked} were needed within {_HOLD_S // 60} minutes" if asked > needed else ""
+    reason = f"{expected}: {needed} replicas with {server.slots} slots{kept}"
+    forecasts = (*(each for each in former.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast))
+    known = Memory(began_s=former.began_s, loads=loads, forecasts=forecasts, errors=errors, needs=needs)
+    return known, Proposal(asked, reason)
+
+
+def _goes_on(last: Load, load: Load) -> bool:
+    counted = load.arrived >= last.arrived and load.completed >= last.completed
+    return counted and 0 < load.at_s - last.at_s <= _RECENT_S
+
+
+def _is_idle(loads: Sequence[Load]) -> bool:
+    """Return whether no request has been there for as long as a decision is held."""
+    now = loads[-1]
+    since = [each for each in loads if each.at_s >= now.at_s - _HOLD_S]
+    long = now.at_s - loads[0].at_s >= _HOLD_S
+    return long and now.in_flight == 0 and since[0].arrived == now.arrived
+
+
+def _before(loads: Sequence[Load], seconds: float) -> Load:
+    """Return the load of so long ago, or the first."""
+    return next((each for each in reversed(loads) if each.at_s <= loads[-1].at_s - seconds), loads[0])
+
+
+def _rate(since: Load, now: Load) -> float:
+    return (now.arrived - since.arrived) / max(now.at_s - since.at_s, 1.0)
+
+
+def _forecast(loads: Sequence[Load], cold_start_s: float) -> float:
+    """Return the slots that are expected to be taken one cold start from now: arrivals by seconds of service."""
+    now, recent, trend, first = loads[-1], _before(loads, _RECENT_S), _before(loads, _TREND_S), loads[0]
+    rate = _rate(recent, now)
+    # The two rates are those of the middles of their times.
+    apart_s = (recent.at_s - trend.at_s) / 2
+    slope = (rate - _rate(trend, now)) / apart_s if apart_s >= _RECENT_S / 2 else 0.0
+    ahead_s = cold_start_s + _LOOK_S + (now.at_s - recent.at_s) / 2
+    ahead = min(max(rate + _TREND * slope * ahead_s, rate / 2), rate * 2)
+    completed = now.completed - first.completed
+    return ahead * ((now.served_s - first.served_s) / completed if completed else 1.0)
+
+
+def _errors(memory: Memory, loads: Sequence[Load], server: Server) -> tuple[_Error, ...]:
+    """Return the errors that still count, with that of the forecast made for now, where there is one."""
+    now = loads[-1]
+    kept = tuple(each for each in memory.errors if each.at_s > now.at_s - _ERRORS_S)
+    made = [slots for at_s, slots in memory.forecasts if at_s <= now.at_s - server.cold_start_s - _LOOK_S]
+    if not made:
+        return kept
+    # Requests that pile up behind too few replicas need not as many slots.
+    slots = min(now.in_flight, server.slots * now.replicas)
+    weight = float(now.arrived - loads[-2].arrived) ** _BURSTS
+    return (*kept, _Error(now.at_s, slots - made[-1], weight))
+
+
+def _margin(errors: Sequence[_Error], forecast: float) -> float:
+    """Return the slots to have beyond a forecast."""
+    root = math.sqrt(max(forecast, 1.0))
+    if len(errors) < _ENOUGH:
+        return _GUESS * root
+    sure = min(1.0, len(errors) / (4 * _ENOUGH))
+    rising = sorted(errors, key=lambda each: each.slots)
+    weights = [*accumulate(each.weight for each in rising)]
+    covered = rising[bisect_left(weights, _QUANTILE * weights[-1])].slots
+    return max(sure * covered + (1 - sure) * _GUESS * root, _LEAST * root)

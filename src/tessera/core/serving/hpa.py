@@ -1,0 +1,393 @@
+"""The HorizontalPodAutoscaler (autoscaling/v2) as pure functions: from metrics to the number of replicas.
+
+What kube-controller-manager does each 15 seconds, in its order: each metric proposes a number of replicas
+(`pods_metric`, `object_metric`, `average_metric`), `highest` chooses among them, and `advance` stabilizes, limits the
+rate and keeps to the bounds. Metric values and targets are milli-units, integers, as in Kubernetes.
+
+Source: kubernetes/kubernetes pkg/controller/podautoscaler (replica_calculator.go, horizontal.go), Kubernetes 1.33.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
+
+from tessera.errors import InvalidInput, Unavailable
+
+__all__ = [
+    "DOWN",
+    "UP",
+    "Behavior",
+    "Bounds",
+    "Decision",
+    "Event",
+    "History",
+    "Limit",
+    "Pod",
+    "PodState",
+    "RateLimit",
+    "Recommendation",
+    "Scaling",
+    "Tolerance",
+    "Utilization",
+    "advance",
+    "average_metric",
+    "highest",
+    "object_metric",
+    "pods_metric",
+]
+
+
+class PodState(StrEnum):
+    """What counts of a pod."""
+
+    READY = "ready"
+    """Running; for a CPU metric also past its initialization."""
+    UNREADY = "unready"
+    """Pending; for a CPU metric also one that is still initializing. Its metric is dropped."""
+    IGNORED = "ignored"
+    """Being deleted, or failed. Its metric is dropped."""
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of the target and its metric."""
+
+    state: PodState = PodState.READY
+    value: int | None = None
+    """Milli-units; None where the metric is missing."""
+    request: int = 0
+    """Milli-units that the pod requests, for a target in percent of it."""
+
+
+class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the ratio of metric to target may be from 1 with nothing to do."""
+
+    down: float = 0.1
+    up: float = 0.1
+
+    def allows(self, ratio: float) -> bool:
+        """Return whether a ratio is near enough to 1."""
+        return 1.0 - self.down <= ratio <= 1.0 + self.up
+
+
+class Utilization(msgspec.Struct, frozen=True):
+    """A target in percent of what the pods request."""
+
+    percent: int
+
+
+_USUAL: Final = Tolerance()
+Target = int | Utilization
+"""Milli-units for each pod, or a percentage of its request."""
+
+
+def pods_metric(
+    pods: Sequence[Pod],
+    target: Target,
+    *,
+    current: int,
+    superfluous: Sequence[int] = (),
+    tolerance: Tolerance = _USUAL,
+) -> int:
+    """Return the replicas that a metric of the pods themselves proposes.
+
+    Args:
+        pods: the pods that the target's selector matches.
+        target: for the mean of the metric.
+        current: replicas in the target's spec.
+        superfluous: values of pods that the selector does not match; they count in the mean.
+        tolerance: how far the mean may be from the target.
+
+    Raises:
+        Unavailable: no pod, or no pod with a metric; the number of replicas stays.
+
+    """
+    if not pods:
+        raise Unavailable("pods of the metric", found="no pods returned by the selector", expected="at least one pod")
+    alive = [each for each in pods if each.state is not PodState.IGNORED]
+    unready = [each for each in alive if each.state is PodState.UNREADY]
+    missing = [each for each in alive if each.state is PodState.READY and each.value is None]
+    ready = [(each.value, each.request) for each in alive if each.state is PodState.READY and each.value is not None]
+    known = [*ready, *((value, 0) for value in superfluous)]
+    if not known:
+        raise Unavailable(
+            "metric of the pods", found="no metrics for the pods (they might be unready)", expected="a metric"
+        )
+    first = _ratio(known, target)
+    rising = first > 1.0
+    if not missing and not (unready and rising):
+        return current if tolerance.allows(first) else math.ceil(first * len(ready))
+    # Pods without a metric count against the direction: as what the target allows, or as nothing.
+    filled = [*known]
+    if first != 1.0:
+        filled += [(0 if rising else _full(each, target), each.request) for each in missing]
+    if rising:
+        filled += [(0, each.request) for each in unready]
+    second = _ratio(filled, target)
+    if tolerance.allows(second) or (first < 1.0 < second) or (second < 1.0 < first):
+        return current
+    proposed = math.ceil(second * len(filled))
+    turned = proposed > current if second < 1.0 else proposed < current
+    return current if turned else proposed
+
+
+def _ratio(known: Sequence[tuple[int, int]], target: Target) -> float:
+    total = sum(value for value, _ in known)
+    if isinstance(target, Utilization):
+        return (100 * total // sum(request for _, request in known)) / target.percent
+    return (total // len(known)) / target
+
+
+def _full(pod: Pod, target: Target) -> int:
+    return pod.request * max(100, target.percent) // 100 if isinstance(target, Utilization) else target
+
+
+def object_metric(value: int, target: int, *, current: int, ready: int, tolerance: Tolerance = _USUAL) -> int:
+    """Return the replicas that the value of one object, or an external metric, proposes (target type `Value`).
+
+    Args:
+        value: of the metric; of an external one the sum of its series.
+        target: the value to keep to.
+        current: replicas in the target's spec.
+        ready: pods that are running and ready.
+        tolerance: how far the value may be from the target.
+
+    """
+    ratio = value / target
+    if current == 0:
+        return math.ceil(ratio)
+    return current if tolerance.allows(ratio) else math.ceil(ratio * ready)
+
+
+def average_metric(value: int, target: int, *, replicas: int, tolerance: Tolerance = _USUAL) -> int:
+    """Return the replicas that such a value proposes if it is shared by the replicas (target type `AverageValue`).
+
+    Args:
+        value: of the metric; of an external one the sum of its series.
+        target: for each replica.
+        replicas: in the target's status.
+        tolerance: how far the value may be from the target.
+
+    """
+    if replicas and tolerance.allows(value / (target * replicas)):
+        return replicas
+    return math.ceil(value / target)
+
+
+def highest(proposals: Iterable[int | None], *, current: int) -> int:
+    """Return the replicas to go for: the highest proposal.
+
+    Args:
+        proposals: of each metric; None of one that could not be read.
+        current: replicas in the target's spec.
+
+    Raises:
+        Unavailable: no metric could be read, or not all, and the others propose fewer replicas than there are.
+
+    """
+    read = [*proposals]
+    found = [each for each in read if each is not None]
+    if not found or (len(found) < len(read) and max(found) < current):
+        raise Unavailable("metrics", found=f"{len(read) - len(found)} of {len(read)} not readable", expected="all")
+    return max(found)
+
+
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """How many replicas may come or go in a period."""
+
+    type: Literal["Pods", "Percent"]
+    value: int
+    period_s: float
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction of `behavior`."""
+
+    window_s: float = 0.0
+    """`stabilizationWindowSeconds`."""
+    select: Literal["Max", "Min", "Disabled"] = "Max"
+    policies: tuple[RateLimit, ...] = ()
+
+
+UP: Final = Scaling(
+    policies=(RateLimit(type="Pods", value=4, period_s=15), RateLimit(type="Percent", value=100, period_s=15))
+)
+"""What the API server fills in for `behavior.scaleUp`."""
+DOWN: Final = Scaling(window_s=300, policies=(RateLimit(type="Percent", value=100, period_s=15),))
+"""What the API server fills in for `behavior.scaleDown`."""
+
+
+class Behavior(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast replicas come and go."""
+
+    up: Scaling = UP
+    down: Scaling = DOWN
+
+
+class Recommendation(msgspec.Struct, frozen=True):
+    """A number of replicas that was proposed, before it was stabilized."""
+
+    at_s: float
+    replicas: int
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A change of the number of replicas: more than 0 replicas that came, or less than 0 that went."""
+
+    at_s: float
+    change: int
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller remembers of one HorizontalPodAutoscaler; lost when it restarts."""
+
+    recommendations: tuple[Recommendation, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class Limit(StrEnum):
+    """Reason of the condition `ScalingLimited`."""
+
+    NONE = "DesiredWithinRange"
+    UP = "ScaleUpLimit"
+    DOWN = "ScaleDownLimit"
+    MOST = "TooManyReplicas"
+    FEWEST = "TooFewReplicas"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller does, and what it says about it."""
+
+    replicas: int
+    history: History
+    able: Literal["ReadyForNewScale", "ScaleUpStabilized", "ScaleDownStabilized"] = "ReadyForNewScale"
+    """Reason of the condition `AbleToScale`."""
+    limited: Limit = Limit.NONE
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """`minReplicas` and `maxReplicas`."""
+
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most or self.most < 1:
+            raise InvalidInput(
+                "replicas",
+                found=f"from {self.least} to {self.most}",
+                expected="0 <= least <= most, and most at least 1",
+            )
+
+
+def advance(
+    history: History,
+    proposed: int,
+    now_s: float,
+    *,
+    current: int,
+    bounds: Bounds,
+    behavior: Behavior | None = None,
+) -> Decision:
+    """Return the number of replicas to set, and what to remember.
+
+    Args:
+        history: what was remembered.
+        proposed: by the metrics.
+        now_s: any clock's time.
+        current: replicas in the target's spec.
+        bounds: least and most replicas.
+        behavior: as the API server filled it in; None as before autoscaling/v2, with the controller's own window.
+
+    """
+    if current == 0 and bounds.least > 0:
+        return Decision(replicas=0, history=history)  # switched off by hand
+    if not bounds.least <= current <= bounds.most:
+        replicas = min(max(current, bounds.least), bounds.most)
+        return Decision(replicas=replicas, history=_scaled(history, now_s, replicas - current))
+    # The first recommendation is what there is, so that a restarted controller does not scale down at once.
+    former = history.recommendations or (Recommendation(now_s, current),)
+    if behavior is None:
+        stable, able = _highest_of_window(former, proposed, now_s)
+        replicas, limited = _within(stable, bounds, most=max(2 * current, 4), least=0)
+    else:
+        stable, able = _stabilized(former, proposed, now_s, current=current, behavior=behavior)
+        replicas, limited = _rated(history.events, stable, now_s, current=current, bounds=bounds, behavior=behavior)
+    kept = tuple(each for each in former if each.at_s > now_s - _LONGEST_S)
+    known = History(recommendations=(*kept, Recommendation(now_s, proposed)), events=history.events)
+    return Decision(replicas=replicas, history=_scaled(known, now_s, replicas - current), able=able, limited=limited)
+
+
+_LONGEST_S: Final = 3600
+"""The longest window that Kubernetes allows."""
+_WINDOW_S: Final = 300
+"""`--horizontal-pod-autoscaler-downscale-stabilization`."""
+
+
+def _scaled(history: History, now_s: float, change: int) -> History:
+    if not change:
+        return history
+    kept = tuple(each for each in history.events if each.at_s > now_s - _LONGEST_S)
+    return msgspec.structs.replace(history, events=(*kept, Event(now_s, change)))
+
+
+_Able = Literal["ReadyForNewScale", "ScaleUpStabilized", "ScaleDownStabilized"]
+
+
+def _highest_of_window(former: Iterable[Recommendation], proposed: int, now_s: float) -> tuple[int, _Able]:
+    stable = max([proposed, *(each.replicas for each in former if each.at_s > now_s - _WINDOW_S)])
+    return stable, "ScaleDownStabilized" if stable != proposed else "ReadyForNewScale"
+
+
+def _stabilized(
+    former: Iterable[Recommendation], proposed: int, now_s: float, *, current: int, behavior: Behavior
+) -> tuple[int, _Able]:
+    recent = [*former]
+    lowest = min([proposed, *(each.replicas for each in recent if each.at_s > now_s - behavior.up.window_s)])
+    largest = max([proposed, *(each.replicas for each in recent if each.at_s > now_s - behavior.down.window_s)])
+    stable = min(max(current, lowest), largest)
+    if stable == proposed:
+        return stable, "ReadyForNewScale"
+    return stable, "ScaleUpStabilized" if proposed >= current else "ScaleDownStabilized"
+
+
+def _rated(
+    events: tuple[Event, ...], stable: int, now_s: float, *, current: int, bounds: Bounds, behavior: Behavior
+) -> tuple[int, Limit]:
+    if stable > current:
+        most = max(current, _limit(behavior.up, events, now_s, current=current, up=True))
+        return _within(stable, bounds, most=most, least=0)
+    if stable < current:
+        least = min(current, _limit(behavior.down, events, now_s, current=current, up=False))
+        return _within(stable, bounds, most=bounds.most, least=least)
+    return stable, Limit.NONE
+
+
+def _limit(scaling: Scaling, events: tuple[Event, ...], now_s: float, *, current: int, up: bool) -> int:
+    """Return the replicas that the rate allows: the most on the way up, the fewest on the way down."""
+    if scaling.select == "Disabled" or not scaling.policies:
+        return current
+    proposals = []
+    for policy in scaling.policies:
+        begin = current - sum(each.change for each in events if each.at_s > now_s - policy.period_s)
+        share = policy.value / 100 if policy.type == "Percent" else 0.0
+        if policy.type == "Pods":
+            proposals.append(begin + policy.value if up else begin - policy.value)
+        elif up:
+            proposals.append(math.ceil(begin * (1 + share)))  # rounded up, or few replicas would never grow
+        else:
+            proposals.append(int(begin * (1 - share)))
+    most_change: Callable[[list[int]], int] = max if up else min
+    least_change: Callable[[list[int]], int] = min if up else max
+    return most_change(proposals) if scaling.select == "Max" else least_change(proposals)
+
+
+def _within(stable: int, bounds: Bounds, *, most: int, least: int) -> tuple[int, Limit]:
+    """Return the replicas within the bounds and what the rate allows, and what held them back."""
+    if stable > min(bounds.most, most):
+        return (most, Limit.UP) if most < bounds.most else (bounds.most, Limit.MOST)
+    if stable < max(bounds.least, least):
+        return (least, Limit.DOWN) if least > bounds.least else (bounds.least, Limit.FEWEST)
+    return stable, Limit.NONE

@@ -1,0 +1,1 @@
+"""What is on a node before a pod starts: its local disks, made ready, and images."""

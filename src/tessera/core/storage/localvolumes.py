@@ -1,0 +1,136 @@
+"""The rest of a node's disks as local PersistentVolumes: a folder each, erased before anybody else gets it.
+
+Kubernetes binds, mounts and unmounts them; a volume whose claim is gone is `Released`. Only then, or while no volume
+names it, is a folder erased. Volumes are made on empty folders alone, so none shows a former user's files.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "CreateVolume",
+    "DeleteVolume",
+    "EraseFolder",
+    "Folder",
+    "LocalVolume",
+    "MakeFolder",
+    "VolumePlan",
+    "VolumeSpec",
+    "plan_volumes",
+]
+
+Phase = Literal["Pending", "Available", "Bound", "Released", "Failed"]
+"""Source: kubernetes/api `core/v1/types.go` (`PersistentVolumePhase`)."""
+_MIB = 1 << 20
+
+
+class VolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What is desired of local volumes on a node."""
+
+    count: int = 0
+    reserved_bytes: int = 0
+    """Of the disks, what no volume gets: the room of models, data sets and images."""
+
+
+class Folder(msgspec.Struct, frozen=True, kw_only=True):
+    """A volume's folder on the disks."""
+
+    number: int
+    empty: bool
+
+
+class LocalVolume(msgspec.Struct, frozen=True, kw_only=True):
+    """A PersistentVolume of this node."""
+
+    number: int
+    phase: Phase
+
+
+class MakeFolder(msgspec.Struct, frozen=True, tag_field="do", tag="make-folder"):
+    """Make the empty folder of a volume."""
+
+    number: int
+
+
+class EraseFolder(msgspec.Struct, frozen=True, tag_field="do", tag="erase-folder"):
+    """Remove everything in the folder of a volume, and leave it empty."""
+
+    number: int
+
+
+class CreateVolume(msgspec.Struct, frozen=True, tag_field="do", tag="create-volume"):
+    """Create the PersistentVolume of an empty folder."""
+
+    number: int
+    capacity_bytes: int
+
+
+class DeleteVolume(msgspec.Struct, frozen=True, tag_field="do", tag="delete-volume"):
+    """Delete a PersistentVolume that nobody uses; its folder stays."""
+
+    number: int
+
+
+VolumeAction = MakeFolder | EraseFolder | CreateVolume | DeleteVolume
+
+
+class VolumePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What has to be done now; what follows from it is planned when it was seen."""
+
+    actions: tuple[VolumeAction, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def plan_volumes(
+    spec: VolumeSpec, size_bytes: int, folders: Iterable[Folder], volumes: Iterable[LocalVolume]
+) -> VolumePlan:
+    """Return what to do with each volume; at most one action each.
+
+    Args:
+        spec: what is desired.
+        size_bytes: of the filesystem on the disks, which has to be mounted: below its path is otherwise another disk.
+        folders: those that are there.
+        volumes: the PersistentVolumes of this node.
+
+    """
+    there = {each.number: each for each in folders}
+    known = {each.number: each for each in volumes}
+    capacity = max(0, size_bytes - spec.reserved_bytes) // max(1, spec.count) // _MIB * _MIB
+    actions: list[VolumeAction] = []
+    notes = []
+    if spec.count and not capacity:
+        notes.append(f"no room for {spec.count} volumes: all of {size_bytes >> 20} MiB is reserved")
+    for number in sorted({*range(spec.count), *known}):
+        action, note = _planned(number, known.get(number), there.get(number), capacity, desired=number < spec.count)
+        actions += [action] if action else []
+        notes += [note] if note else []
+    return VolumePlan(actions=tuple(actions), notes=tuple(notes))
+
+
+def _planned(
+    number: int, volume: LocalVolume | None, folder: Folder | None, capacity: int, *, desired: bool
+) -> tuple[VolumeAction | None, str]:
+    """Return what to do with one volume, and what is worth knowing of it."""
+    if volume is None:
+        return _offered(number, folder, capacity), ""
+    if volume.phase == "Released":
+        return (EraseFolder(number) if folder and not folder.empty else DeleteVolume(number)), ""
+    if volume.phase == "Bound":
+        if folder is None:
+            return None, f"volume {number} is bound and its folder is gone, with what was in it: delete its claim"
+        return None, "" if desired else f"volume {number} is one more than desired; it is kept while it is bound"
+    if volume.phase == "Failed":
+        return None, f"volume {number} failed: see its events, and delete it"
+    unused = MakeFolder(number) if folder is None else None
+    return (unused if desired else DeleteVolume(number)), ""
+
+
+def _offered(number: int, folder: Folder | None, capacity: int) -> VolumeAction | None:
+    """Return the next step to a volume that is not there yet; None where it would have no room."""
+    if folder is None:
+        return MakeFolder(number) if capacity else None
+    if not folder.empty:
+        return EraseFolder(number)
+    return CreateVolume(number, capacity) if capacity else None

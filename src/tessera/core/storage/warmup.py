@@ -1,0 +1,313 @@
+"""Which node pulls which image next, before pods need it.
+
+A node pulls an image when it has its *turn*. Turns are given in the order of demand: images of pending pods, most pods
+first, then the others in the order listed. A turn lasts until the node reports the end of the pull; so many are given
+at once that no node and no registry has more than its limit. A pull that failed gets another turn after a while, which
+doubles each time.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "DesiredImage",
+    "ImageSummary",
+    "NodeImages",
+    "ObservedImage",
+    "Problem",
+    "Step",
+    "Summary",
+    "Turn",
+    "Warmup",
+    "back_off_s",
+    "next_steps",
+    "plan",
+    "summary",
+]
+
+_UNSEEN_S = 120.0
+"""A turn of which a node says nothing for so long is over: no agent runs there."""
+_LONGEST_S = 3600.0
+"""A turn that lasts longer is over: another node has use for it."""
+_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 10.0, 600.0
+_MOST_PROBLEMS = 16
+
+
+class Warmup(msgspec.Struct, frozen=True, kw_only=True):
+    """Images that some nodes shall have."""
+
+    name: str
+    images: tuple[str, ...]
+    """Full names, in the order in which they are pulled."""
+    nodes: frozenset[str]
+    """The nodes that it selects."""
+    per_node: int = 1
+    """Images that a node pulls at once."""
+    per_registry: int = 10
+    """Pulls from one registry at once, by all nodes together."""
+    disk_percent: int = 80
+    """A node whose disk for images is at least so full pulls nothing."""
+    pinned: bool = True
+    """Whether the kubelet's garbage collection shall spare them."""
+    secrets: tuple[str, ...] = ()
+    """Secrets with credentials."""
+    digests: tuple[tuple[str, str], ...] = ()
+    """What images were resolved to."""
+
+    def is_full(self, node: "NodeImages") -> bool:
+        """Return whether a node that it selects has too little disk left."""
+        return node.name in self.nodes and node.disk_percent >= self.disk_percent
+
+
+class DesiredImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that a node shall have."""
+
+    image: str
+    digest: str = ""
+    """What its name was resolved to, on the node that pulled it first; empty before."""
+    pinned: bool = False
+    secrets: tuple[str, ...] = ()
+    attempt: int = 0
+    """Number of the pull that has its turn, or had it last; 0 for none."""
+
+
+class ObservedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node reports of an image."""
+
+    image: str
+    state: Literal["Missing", "Pulling", "Present", "Failed"]
+    digest: str = ""
+    bytes: int = 0
+    """On disk."""
+    pinned: bool = False
+    attempt: int = 0
+    """Number of the last pull that began."""
+    failed_s: float = 0.0
+    """When it failed, in seconds since 1970."""
+    reason: str = ""
+
+
+class NodeImages(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, what it was told last and what it reports."""
+
+    name: str
+    ready: bool = True
+    desired: tuple[DesiredImage, ...] = ()
+    observed: tuple[ObservedImage, ...] = ()
+    disk_percent: int = 0
+    """How full the disk is on which its images lie."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A pull that has its turn, for the time that it was given: what a controller remembers."""
+
+    node: str
+    image: str
+    attempt: int
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node has not an image."""
+
+    node: str
+    image: str
+    reason: str
+
+
+class ImageSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One image on all nodes of a warmup."""
+
+    image: str
+    digest: str = ""
+    nodes: int = 0
+    """Nodes that have it."""
+    pending_pods: int = 0
+    """Pending pods that need it."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A warmup on all of its nodes, of bounded size."""
+
+    nodes: int = 0
+    ready: int = 0
+    """Nodes that have all images."""
+    pulling: int = 0
+    """Nodes that pull one of them."""
+    pinned: int = 0
+    """Nodes that have all of them pinned."""
+    images: tuple[ImageSummary, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    """The first of them."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What an agent does next about an image."""
+
+    kind: Literal["pull", "pin", "unpin"]
+    image: DesiredImage
+
+
+def back_off_s(attempts: int) -> float:
+    """Return how long after a failure there is no other turn."""
+    return min(_FIRST_BACK_OFF_S * 2.0 ** min(attempts - 1, 16), _LONGEST_BACK_OFF_S)
+
+
+def plan(
+    warmups: Sequence[Warmup],
+    nodes: Sequence[NodeImages],
+    demand: Mapping[str, int],
+    turns: Mapping[Turn, float],
+    now_s: float,
+) -> dict[str, tuple[DesiredImage, ...]]:
+    """Return what each node shall have, and whose turn it is; the same again where nothing changed.
+
+    Args:
+        warmups: in the order of their names.
+        nodes: those that any of them selects, and those that were told something before.
+        demand: number of pending pods by the image that they need.
+        turns: when each turn was given that is remembered; one that is not counts from now.
+        now_s: seconds since 1970.
+
+    """
+    desired = {node.name: list(_listed(warmups, node)) for node in nodes}
+    per_node = {
+        node.name: min((each.per_node for each in warmups if node.name in each.nodes), default=0) for node in nodes
+    }
+    per_registry: dict[str, int] = {}
+    for warmup in warmups:
+        for registry in map(_registry, warmup.images):
+            per_registry[registry] = min(warmup.per_registry, per_registry.get(registry, warmup.per_registry))
+    # 1. Keep the turns that are not over; note what could have one.
+    waiting: list[tuple[int, int, int, str]] = []
+    for node in nodes:
+        seen = {each.image: each for each in node.observed}
+        full = any(each.is_full(node) for each in warmups)
+        for place, image in enumerate(desired[node.name]):
+            found = seen.get(image.image, ObservedImage(image=image.image, state="Missing"))
+            if _lasts(node, image, found, turns.get(Turn(node.name, image.image, image.attempt), now_s), now_s):
+                per_node[node.name] -= 1
+                per_registry[_registry(image.image)] -= 1
+            elif node.ready and not full and _is_due(image, found, now_s):
+                attempt = max(image.attempt, found.attempt) + 1
+                waiting.append((-demand.get(image.image, 0), place, attempt, node.name))
+    # 2. Give others, in the order of demand.
+    for _, place, attempt, name in sorted(waiting):
+        image = desired[name][place]
+        registry = _registry(image.image)
+        if per_node[name] > 0 and per_registry[registry] > 0:
+            per_node[name] -= 1
+            per_registry[registry] -= 1
+            desired[name][place] = msgspec.structs.replace(image, attempt=attempt)
+    return {name: tuple(images) for name, images in desired.items()}
+
+
+def _registry(image: str) -> str:
+    return image.partition("/")[0]
+
+
+def _listed(warmups: Sequence[Warmup], node: NodeImages) -> tuple[DesiredImage, ...]:
+    """Return the images of all warmups that select a node, with the attempts that it was told."""
+    attempts = {each.image: each.attempt for each in node.desired}
+    found: dict[str, DesiredImage] = {}
+    for warmup in warmups:
+        for image in warmup.images if node.name in warmup.nodes else ():
+            former = found.get(image, DesiredImage(image=image, attempt=attempts.get(image, 0)))
+            found[image] = msgspec.structs.replace(
+                former,
+                digest=former.digest or dict(warmup.digests).get(image, ""),
+                pinned=former.pinned or warmup.pinned,
+                secrets=tuple(dict.fromkeys((*former.secrets, *warmup.secrets))),
+            )
+    return tuple(found.values())
+
+
+def _is_right(found: ObservedImage | None, digest: str) -> bool:
+    """Return whether a node has an image, with the digest that it shall have."""
+    return found is not None and found.state == "Present" and digest in ("", found.digest)
+
+
+def _lasts(node: NodeImages, image: DesiredImage, found: ObservedImage, given_s: float, now_s: float) -> bool:
+    """Return whether a turn was given for an image and is not over."""
+    begun = found.attempt >= image.attempt
+    ended = begun and found.state != "Pulling"
+    if not image.attempt or not node.ready or ended or _is_right(found, image.digest):
+        return False
+    return now_s - given_s < (_LONGEST_S if begun else _UNSEEN_S)
+
+
+def _is_due(image: DesiredImage, found: ObservedImage, now_s: float) -> bool:
+    """Return whether an image without a turn could have one."""
+    resting = found.state == "Failed" and now_s - found.failed_s < back_off_s(found.attempt)
+    return not resting and not _is_right(found, image.digest)
+
+
+def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> Summary:
+    """Return how far a warmup is.
+
+    Args:
+        warmup: the warmup.
+        nodes: all nodes; those that it does not select are left out.
+        demand: number of pending pods by the image that they need.
+
+    """
+    mine = [each for each in nodes if each.name in warmup.nodes]
+    seen = {node.name: {each.image: each for each in node.observed} for node in mine}
+    digests = dict(warmup.digests)
+    images = []
+    for image in warmup.images:
+        have = [found for each in seen.values() if (found := each.get(image)) and found.state == "Present"]
+        known = Counter(each.digest for each in have if each.digest)
+        # Resolved once: by the node that was first, or by most where several were at the same time.
+        digest = digests.get(image) or min(known, key=lambda each: (-known[each], each), default="")
+        count = sum(each.digest == digest for each in have)
+        images.append(ImageSummary(image=image, digest=digest, nodes=count, pending_pods=demand.get(image, 0)))
+    ready = [each for each in seen.values() if all(_is_right(each.get(one.image), one.digest) for one in images)]
+    return Summary(
+        nodes=len(mine),
+        ready=len(ready),
+        pulling=sum(
+            any(each.state == "Pulling" for each in node.observed if each.image in warmup.images) for node in mine
+        ),
+        pinned=sum(all(each[image].pinned for image in warmup.images) for each in ready),
+        images=tuple(images),
+        problems=tuple(_problems(warmup, mine))[:_MOST_PROBLEMS],
+    )
+
+
+def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[Problem]:
+    for node in nodes:
+        if not node.ready:
+            yield Problem(node=node.name, image="", reason="the node is not ready")
+        elif warmup.is_full(node):
+            limit = f"nothing is pulled from {warmup.disk_percent} % on"
+            reason = f"its disk for images is {node.disk_percent} % full; {limit}"
+            yield Problem(node=node.name, image="", reason=reason)
+        for each in node.observed:
+            if each.state == "Failed" and each.image in warmup.images:
+                yield Problem(node=node.name, image=each.image, reason=each.reason)
+
+
+def next_steps(
+    desired: Sequence[DesiredImage], observed: Sequence[ObservedImage], pinned_here: Iterable[str]
+) -> tuple[Step, ...]:
+    """Return what an agent does next: what it must unpin, what it must pin, and the pulls that have their turn.
+
+    Args:
+        desired: what the node shall have.
+        observed: what it has; `attempt` is that of the last pull that ended.
+        pinned_here: images that Tessera pinned.
+
+    """
+    seen = {each.image: each for each in observed}
+    keep = {each.image for each in desired if each.pinned}
+    steps = [Step("unpin", DesiredImage(image=each)) for each in sorted(set(pinned_here) - keep)]
+    for each in desired:
+        found = seen.get(each.image)
+        if found is not None and _is_right(found, each.digest):
+            steps += [Step("pin", each)] if each.pinned and not found.pinned else []
+        elif each.attempt > (found.attempt if found else 0):
+            steps.append(Step("pull", each))
+    return tuple(steps)

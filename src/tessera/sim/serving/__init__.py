@@ -1,0 +1,1 @@
+"""Model servers under a trace of requests: replicas that start, serve, drain, and who decides how many there are."""

@@ -1,0 +1,132 @@
+"""The policies that are compared, by name: published rules on the HorizontalPodAutoscaler, and Tessera's own.
+
+All of them go through the same HorizontalPodAutoscaler as Kubernetes runs it (`core/serving/hpa`), each 15 seconds,
+with the defaults of autoscaling/v2 unless said.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tessera.core.serving.autoscaler import Load, Memory, Proposal, Server, propose
+from tessera.core.serving.hpa import (
+    Behavior,
+    Bounds,
+    Decision,
+    History,
+    Pod,
+    Scaling,
+    Tolerance,
+    advance,
+    average_metric,
+    pods_metric,
+)
+from tessera.sim.serving.replicas import Model, Replica, Replicas
+from tessera.sim.serving.run import Scaler
+
+__all__ = ["POLICIES", "Policy"]
+
+_QUEUE_US: Final = 50
+"""Target of the published rule: microseconds of queue time, as Triton's Helm chart has it."""
+_WAITING: Final = 5
+"""Target of vLLM production-stack: waiting requests for each replica."""
+_BUSY: Final = 0.9
+"""Slots in use for each replica: the best target for a plain HorizontalPodAutoscaler that was found on these traces."""
+_MILLI: Final = 1000
+_WITHOUT_DELAY: Final = Behavior(down=Scaling(policies=Behavior().down.policies))
+
+
+class _Scaled:
+    """A HorizontalPodAutoscaler and what its controller remembers."""
+
+    def __init__(self, most: int) -> None:
+        self._bounds = Bounds(1, most)
+        self._history = History()
+
+    def decide(self, proposed: int, load: Load, behavior: Behavior | None = None) -> int:
+        """Return the replicas to set for a proposal."""
+        found: Decision = advance(
+            self._history,
+            proposed,
+            load.at_s,
+            current=load.replicas,
+            bounds=self._bounds,
+            behavior=behavior or Behavior(),
+        )
+        self._history = found.history
+        return found.replicas
+
+
+class _Published:
+    """`avg(delta(queue_us[30s]) / (1 + delta(count[30s])))` of the pods, kept at 50: Triton's Helm chart."""
+
+    def __init__(self, _model: Model, most: int) -> None:
+        self._hpa = _Scaled(most)
+        self._former: list[dict[Replica, tuple[float, int]]] = []
+
+    def look(self, load: Load, replicas: Replicas) -> Proposal:
+        now = {each: (each.queued_s * 1e6, each.completed) for each in replicas.live if each.ready_s <= load.at_s}
+        # A window of 30 s has two samples at a scrape interval of 15 s: this one and the one before.
+        before = self._former[-1] if self._former else now
+        self._former = [now]
+        pods = [Pod(value=_milli_us(counters, before.get(each))) for each, counters in now.items()]
+        if not any(pod.value is not None for pod in pods):
+            return Proposal(load.replicas, "no pod with a metric: stays as it is")
+        proposed = pods_metric(pods, _QUEUE_US * _MILLI, current=load.replicas)
+        mean = sum(pod.value or 0 for pod in pods) / len(pods) / _MILLI
+        return Proposal(self._hpa.decide(proposed, load), f"{mean:.0f} us of queue time, target {_QUEUE_US}")
+
+
+def _milli_us(now: tuple[float, int], before: tuple[float, int] | None) -> int | None:
+    if before is None:
+        return None
+    return int(_MILLI * (now[0] - before[0]) / (1 + now[1] - before[1]))
+
+
+class _Waiting:
+    """Waiting requests, five for each replica: vLLM production-stack's KEDA trigger."""
+
+    def __init__(self, _model: Model, most: int) -> None:
+        self._hpa = _Scaled(most)
+
+    def look(self, load: Load, replicas: Replicas) -> Proposal:
+        waiting = replicas.waiting(load.at_s)
+        proposed = average_metric(waiting * _MILLI, _WAITING * _MILLI, replicas=load.replicas)
+        return Proposal(self._hpa.decide(proposed, load), f"{waiting} waiting, target {_WAITING} for each replica")
+
+
+class _InFlight:
+    """Requests in flight, 90 % of the slots."""
+
+    def __init__(self, model: Model, most: int) -> None:
+        self._hpa = _Scaled(most)
+        self._target = int(_BUSY * model.slots * _MILLI)
+
+    def look(self, load: Load, _replicas: Replicas) -> Proposal:
+        proposed = average_metric(load.in_flight * _MILLI, self._target, replicas=load.replicas)
+        reason = f"{load.in_flight} in flight, target {self._target / _MILLI:g} for each replica"
+        return Proposal(self._hpa.decide(proposed, load), reason)
+
+
+class _Tessera:
+    """Tessera's policy, as the external metric of a HorizontalPodAutoscaler without tolerance and delay of its own."""
+
+    def __init__(self, model: Model, most: int) -> None:
+        self._hpa = _Scaled(most)
+        self._server = Server(slots=model.slots, cold_start_s=model.cold_start_s, most=most)
+        self._memory = Memory()
+
+    def look(self, load: Load, _replicas: Replicas) -> Proposal:
+        self._memory, found = propose(self._memory, load, self._server)
+        exact = Tolerance(down=0.0, up=0.0)
+        proposed = average_metric(found.replicas * _MILLI, _MILLI, replicas=load.replicas, tolerance=exact)
+        return Proposal(self._hpa.decide(proposed, load, _WITHOUT_DELAY), found.reason)
+
+
+Policy = Callable[[Model, int], Scaler]
+POLICIES: Final[Mapping[str, Policy]] = {
+    "published": _Published,
+    "waiting": _Waiting,
+    "in-flight": _InFlight,
+    "tessera": _Tessera,
+}
+"""Makes a policy for replicas of a model, and at most so many of them."""

@@ -1,0 +1,183 @@
+"""Replicas of a model server: slots that serve requests in the order in which they come, and a balancer before them.
+
+A replica serves as many requests at once as it has slots; others wait in it, first come, first served. The balancer
+gives each request to the ready replica that serves it first; of equals, to the one with the fewest requests. A replica
+that is taken away gets no more requests and ends when it has served what it has, or when its grace period is over.
+"""
+
+from collections import deque
+from heapq import heappop, heappush, heapreplace
+
+import msgspec
+
+__all__ = ["Model", "Replica", "Replicas"]
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """How long requests take, and replicas to start; by default an 8B model on half an A100 (docs/serving.md)."""
+
+    slots: int = 8
+    """Requests that a replica serves at once."""
+    base_s: float = 0.03
+    context_s: float = 0.0003
+    """Seconds for each token of the prompt."""
+    generated_s: float = 0.02
+    """Seconds for each token of the answer."""
+    cold_start_s: float = 120.0
+    """From the decision until the replica serves."""
+    grace_s: float = 300.0
+    """`terminationGracePeriodSeconds`."""
+    slo_s: float = 2.0
+    """Longest wait for a slot that keeps the objective."""
+
+    def service_s(self, context: float, generated: float) -> float:
+        """Return how long a request takes in its slot."""
+        return self.base_s + self.context_s * context + self.generated_s * generated
+
+
+class Replica:
+    """One replica: when its slots are free, and what it serves."""
+
+    __slots__ = ("completed", "ends", "free", "queued_s", "ready_s", "starts")
+
+    def __init__(self, ready_s: float, slots: int) -> None:
+        self.ready_s = ready_s
+        self.free = [ready_s] * slots
+        """When each slot has served what it was given; a heap."""
+        self.ends: list[tuple[float, float, float]] = []
+        """End, wait and service of each request here, all in seconds; a heap."""
+        self.starts: deque[float] = deque()
+        """When the waiting requests start."""
+        self.completed = 0
+        """Requests that have ended here."""
+        self.queued_s = 0.0
+        """Sum of their waits."""
+
+    def copy(self) -> "Replica":
+        """Return an equal one that shares nothing with this."""
+        twin = Replica(self.ready_s, 0)
+        twin.free, twin.ends, twin.starts = [*self.free], [*self.ends], deque(self.starts)
+        return twin
+
+    def put(self, now_s: float, service_s: float) -> float:
+        """Serve a request after those that are here; return how long it waits."""
+        start_s = max(self.free[0], now_s)
+        heapreplace(self.free, start_s + service_s)
+        heappush(self.ends, (start_s + service_s, start_s - now_s, service_s))
+        if start_s > now_s:
+            self.starts.append(start_s)
+        return start_s - now_s
+
+    def waiting(self, now_s: float) -> int:
+        """Return how many requests here have no slot yet."""
+        starts = self.starts
+        while starts and starts[0] <= now_s:
+            starts.popleft()
+        return len(starts)
+
+
+class Replicas:
+    """All replicas of a server, and the counters that it exports.
+
+    Args:
+        model: how long things take.
+        count: replicas that are ready at time 0.
+
+    """
+
+    def __init__(self, model: Model, count: int) -> None:
+        self.model = model
+        self.live = [Replica(0.0, model.slots) for _ in range(count)]
+        """Those that serve or will, in the order in which they came."""
+        self.draining: list[tuple[Replica, float]] = []
+        """Those that were taken away, each with the end of its grace period."""
+        self.held: deque[float] = deque()
+        """Services of requests that came while no replica was ready, and when they came, in turns."""
+        self.completed = 0
+        """Requests that have ended."""
+        self.served_s = 0.0
+        """Sum of their services, without their waits."""
+        self.lost = 0
+        """Requests that were cut off."""
+
+    def copy(self) -> "Replicas":
+        """Return an equal state that shares nothing with this."""
+        twin = Replicas(self.model, 0)
+        twin.live = [each.copy() for each in self.live]
+        twin.draining = [(each.copy(), end_s) for each, end_s in self.draining]
+        twin.held = deque(self.held)
+        return twin
+
+    def ready(self, now_s: float) -> int:
+        """Return how many replicas take requests."""
+        return sum(each.ready_s <= now_s for each in self.live)
+
+    def put(self, now_s: float, service_s: float) -> float | None:
+        """Take a request; return how long it waits for a slot, None where no replica is ready yet to take it."""
+        best, fewest = None, (0.0, 0)
+        for each in self.live:
+            if each.ready_s > now_s:
+                continue
+            ends = each.ends
+            while ends and ends[0][0] <= now_s:
+                self._ended(each, heappop(ends))
+            rank = (max(now_s, each.free[0]), len(ends))
+            if best is None or rank < fewest:
+                best, fewest = each, rank
+        if best is None:
+            self.held.extend((now_s, service_s))
+            return None
+        return best.put(now_s, service_s)
+
+    def release(self, now_s: float) -> list[float]:
+        """Give requests that were held to replicas, now that one is ready; return how long they wait in all."""
+        waits = []
+        while self.held and self.ready(now_s):
+            came_s, service_s = self.held.popleft(), self.held.popleft()
+            wait_s = self.put(now_s, service_s)
+            assert wait_s is not None
+            waits.append(now_s - came_s + wait_s)
+        return waits
+
+    def settle(self, now_s: float) -> None:
+        """Count what has ended by now, and let go of drained replicas and of those whose grace period is over."""
+        for each in (*self.live, *(each for each, _ in self.draining)):
+            while each.ends and each.ends[0][0] <= now_s:
+                self._ended(each, heappop(each.ends))
+        kept = []
+        for each, end_s in self.draining:
+            if end_s <= now_s:
+                self.lost += len(each.ends)
+            elif each.ends:
+                kept.append((each, end_s))
+        self.draining = kept
+
+    def in_flight(self) -> int:
+        """Return the requests that are served or wait, as of the last `settle`."""
+        return sum(len(each.ends) for each in self.live) + len(self.held) // 2
+
+    def waiting(self, now_s: float) -> int:
+        """Return the requests that wait."""
+        return sum(each.waiting(now_s) for each in self.live) + len(self.held) // 2
+
+    def scale(self, now_s: float, count: int, *, start_s: float) -> None:
+        """Have so many replicas: new ones start, or some go, first those that have not started, then the least busy.
+
+        Args:
+            now_s: when.
+            count: replicas to have.
+            start_s: how long a new one takes.
+
+        """
+        self.live += [Replica(now_s + start_s, self.model.slots) for _ in range(count - len(self.live))]
+        first = sorted(self.live, key=lambda each: (each.ready_s <= now_s, len(each.ends), -each.ready_s))
+        going = first[: max(0, len(self.live) - count)]
+        gone = {id(each) for each in going}
+        self.live = [each for each in self.live if id(each) not in gone]
+        self.draining += [(each, now_s + self.model.grace_s) for each in going if each.ends]
+
+    def _ended(self, replica: Replica, request: tuple[float, float, float]) -> None:
+        replica.completed += 1
+        replica.queued_s += request[1]
+        self.completed += 1
+        self.served_s += request[2]

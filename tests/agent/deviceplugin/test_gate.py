@@ -1,0 +1,278 @@
+"""The last gate: no device to two pods, whatever the kubelet has forgotten."""
+
+import asyncio
+import contextlib
+import os
+
+import pytest
+from structlog.testing import capture_logs
+
+from builders.gpunodes import facts, sevenths
+from harness.pluginnode import CDI, GPU, MEMORY, NEED, SLICE, WHOLE, Node, mig, share
+from tessera.clients.kubelet import Container
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.errors import Conflict
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(node: Node) -> None:
+    layout = sevenths()[:2]
+    gpu = facts(0, layout=layout)
+    await node.offer((gpu, mig(layout)))
+    first = dict((await node.run("p", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
+    node.kubelet.forgotten.add(first)
+    second = dict((await node.run("q", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert {first, second} == {each.uuid for each in gpu.instances}, "steered round the one that is in use"
+    node.kubelet.forgotten.add(first)
+    with pytest.raises(Conflict, match=f"device {first} of {SLICE}, used by pod default/p, container main"):
+        await node.run("r", SLICE)
+    node.end("q")
+    assert dict((await node.run("s", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"] == second, "the refusal healed the kubelet"
+
+
+async def test_units_that_the_kubelet_forgot_are_not_given_twice(node: Node) -> None:
+    await node.offer((facts(0, "T4"), MEMORY), how=CDI)
+    for name in ("p", "q", "r"):
+        node.assign(name, 5, share(0, 5120))
+    await node.run("p", NEED, 5)
+    node.kubelet.forgotten |= node.plugins.gate.taken(NEED)
+    await node.run("q", NEED, 5)
+    ids = [set(each.device_ids) for each in await node.record.list()]
+    assert len(ids[0] | ids[1]) == 10
+    node.kubelet.forgotten |= node.plugins.gate.taken(NEED)
+    await node.run("r", NEED, 5)
+
+
+async def test_the_record_holds_over_a_restart_of_the_agent(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE)
+    await node.offer(pairs)
+    await node.run("p")
+    await node.kill()
+    node.plugins = node.started()
+    node.kubelet.forgotten.add(facts(0).uuid)
+    await node.offer(pairs)
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.run("q")
+
+
+async def test_what_pods_had_before_there_was_a_record_is_taken_in(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE), (facts(1), MEMORY)
+    await node.offer(*pairs, how=CDI)
+    node.assign("share", 2, share(1, 2048))
+    await node.run("p")
+    await node.run("share", NEED, 2)
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    node.plugins = node.started()
+    await node.offer(*pairs, how=CDI)
+    assert sorted(each.pod for each in node.plugins.gate.entries) == ["default/p", "default/share"]
+    node.kubelet.forgotten.add(facts(0).uuid)
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.run("q")
+
+
+async def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_its_last_process_ends(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+    process = node.process_of("p")
+    node.end("p")
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
+    node.ask("q")
+    creating = asyncio.ensure_future(node.kubelet.create("default", "q", "main"))
+    await asyncio.wait([creating], timeout=0.3)
+    assert not creating.done()
+    (process / "cgroup").unlink()
+    process.rmdir()
+    assert dict((await creating).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+
+
+async def test_processes_that_do_not_end_keep_the_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.2)
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+    node.process_of("p")
+    node.end("p")
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.run("q")
+
+
+async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: Node) -> None:
+    """As a kubelet leaves them behind that gave one device twice before there was a gate."""
+    await node.offer((facts(0, "T4"), WHOLE))
+    for name in ("p", "q"):
+        node.ask(name)
+        node.process_of(name, 100 + ord(name))
+        held = Container(name="main", limits=((GPU, 1),))
+        node.kubelet.record("default", name, held, (facts(0).uuid,))
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    ((later, clash),) = node.plugins.gate.conflicts()
+    assert (later.pod, clash.other and clash.other.pod) == ("default/q", "default/p")
+    with pytest.raises(Conflict, match="allocated by the kubelet to pods default/p and default/q"):
+        await node.kubelet.create("default", "p", "main")
+
+
+async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    node.ask("p")
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
+    node.end("p")
+    assert node.plugins.gate.by_name == {DeviceId(facts(0).uuid)}
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    assert node.plugins.gate.by_name == frozenset()
+    await node.run("q")
+
+
+async def test_nothing_is_allocated_that_cannot_be_recorded(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    (node.root / f".allocations.json.{os.getpid()}").mkdir()
+    with pytest.raises(Conflict, match="a file that can be written before a device is allocated"):
+        await node.run("p")
+    (node.root / f".allocations.json.{os.getpid()}").rmdir()
+    await node.run("q")
+
+
+async def test_a_record_that_is_broken_is_left_and_said(node: Node) -> None:
+    (node.root / "allocations.json").write_bytes(b"\xff[")
+    with capture_logs() as logs:
+        node.plugins = node.started()
+    assert logs[0]["event"] == "allocations_forgotten"
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+
+
+async def test_a_container_that_starts_again_passes(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    first = await node.run("p")
+    node.process_of("p")
+    assert await node.kubelet.create("default", "p", "main") == first
+
+
+async def test_a_container_is_given_what_its_pod_s_init_container_had(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    node.ask("p")
+    containers = node.pods["default", "p"]["spec"]
+    containers["initContainers"] = [{**containers["containers"][0], "name": "init"}]
+    for name in ("init", "main"):
+        await node.kubelet.allocate("default", "p", Container(name=name, limits=((GPU, 1),)), (facts(0).uuid,))
+    for name in ("init", "main"):
+        assert dict((await node.kubelet.create("default", "p", name)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+    node.ask("q")
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.kubelet.allocate("default", "q", Container(name="main", limits=((GPU, 1),)), (facts(0).uuid,))
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_container_starts_again_though_its_device_is_offered_no_more(node: Node) -> None:
+    """As after a policy that has fewer replicas, other names, or another mode."""
+    await node.offer((facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE))
+    first = await node.run("p")
+    (other,) = {facts(0).uuid, facts(1).uuid} - {dict(first.env)["NVIDIA_VISIBLE_DEVICES"]}
+    await node.offer((facts([facts(0).uuid, facts(1).uuid].index(other), "T4"), WHOLE))
+    assert await node.kubelet.create("default", "p", "main") == first
+    await node.offer((facts(2), MEMORY))
+    await node.kubelet.until_capacity(GPU, 0)
+    assert await node.kubelet.create("default", "p", "main") == first
+
+
+async def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    node.ask("static")
+    metadata = node.pods["default", "static"]["metadata"]
+    metadata["annotations"] = {"kubernetes.io/config.mirror": "hash-of-the-file"}
+    await node.kubelet.admit("default", "static", Container(name="main", limits=((GPU, 1),)), uid="hash-of-the-file")
+    assert dict((await node.kubelet.create("default", "static", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+    assert [each.pod for each in node.plugins.gate.entries] == ["default/static"]
+
+
+async def test_what_lies_across_a_device_in_use_is_not_preferred(node: Node) -> None:
+    """A GPU that a pod has as a whole, and that was cut behind its back: the kubelet knows no instance to be taken."""
+    await node.offer((facts(0), WHOLE), (facts(1), WHOLE))
+    got = dict((await node.run("p")).env)["NVIDIA_VISIBLE_DEVICES"]
+    layout = sevenths()[:1]
+    await node.offer((facts(0, layout=layout), mig(layout)), (facts(1, layout=layout), mig(layout)))
+    grant = dict((await node.run("q", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
+    (other,) = (facts(i, layout=layout) for i in (0, 1) if facts(i).uuid != got)
+    assert grant == other.instances[0].uuid
+
+
+async def test_the_pod_that_was_made_later_gives_way(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    for name, made in (("a", "2026-01-31T12:00:09Z"), ("z", "2026-01-31T12:00:00Z")):
+        node.ask(name)
+        node.pods["default", name]["metadata"]["creationTimestamp"] = made
+        node.kubelet.record("default", name, Container(name="main", limits=((GPU, 1),)), (facts(0).uuid,))
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    ((later, _),) = node.plugins.gate.conflicts()
+    assert later.pod == "default/a"
+
+
+async def test_where_the_checkpoint_cannot_be_read_the_kubelet_is_asked_about_each_pod(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    node.ask("p")
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
+    (node.kubelet.plugins / "kubelet_internal_checkpoint").write_bytes(b"\xff{")
+    assert dict((await node.kubelet.create("default", "p", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+    assert [each.pod for each in node.plugins.gate.entries] == ["default/p"]
+
+
+async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api_server_shows_its_end(
+    node: Node,
+) -> None:
+    """The kubelet forgets a pod that runs, and its record is written anew (docs/kubelet-races.md)."""
+    (node.proc / "self/ns/pid").unlink()
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+    node.kubelet.remove("default", "p")
+    node.ask("q")
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
+    assert node.plugins.gate.by_name == {DeviceId(facts(0, "T4").uuid)}
+    del node.watched["default", "p"]
+    node.plugins.gate.release()
+    assert node.plugins.gate.by_name == {DeviceId(facts(0, "T4").uuid)}, "the watch may be late"
+    del node.pods["default", "p"]
+    node.version += 1
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    assert node.plugins.gate.by_name == frozenset()
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
+
+
+async def test_a_pod_that_runs_uses_its_memory_though_its_assignment_went_while_no_agent_ran(node: Node) -> None:
+    """Its tenant deletes the annotations; an agent that starts then has its own record alone to go by."""
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("p", 8, share(0, 8192))
+    await node.run("p", NEED, 8)
+    node.process_of("p")
+    node.pods["default", "p"]["metadata"]["annotations"].clear()
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("q", 10, share(0, 10240))
+    with pytest.raises(Conflict, match="more memory than"):
+        await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 10),)))
+
+
+async def test_what_a_container_was_started_with_stays_counted_whatever_is_written_on_its_pod(node: Node) -> None:
+    """Its other container is refused to start again; the pod is found without an assignment, and still uses both."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+    node.assign("tenant", 16, share(0, 16384), share(0, 16384))
+    pod = node.pods["default", "tenant"]
+    pod["spec"]["containers"].append({**pod["spec"]["containers"][0], "name": "side"})
+    await node.kubelet.admit("default", "tenant", *(Container(name=n, limits=((NEED, 16),)) for n in ("main", "side")))
+    for name in ("main", "side"):
+        await node.kubelet.create("default", "tenant", name)
+    node.process_of("tenant")
+    await node.kill()
+    notes = pod["metadata"]["annotations"] | {"tessera.dev/gpu-memory-unit": "MiB"}
+    spoiled = {**pod, "metadata": {**pod["metadata"], "annotations": notes}, "status": {"phase": "Running"}}
+    node.pods["default", "tenant"] = node.watched["default", "tenant"] = spoiled
+    node.version += 1
+    node.plugins = node.started()
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+    with contextlib.suppress(Conflict):
+        await node.kubelet.create("default", "tenant", "side")
+    node.assign("honest", 20, share(0, 20480))
+    with pytest.raises(Conflict, match="used by pod default/tenant"):
+        await node.run("honest", NEED, 20)

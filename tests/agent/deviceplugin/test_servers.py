@@ -1,0 +1,75 @@
+"""Servers of device plugins: what goes wrong with one keeps none of the others from the kubelet."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from builders.gpunodes import facts, offered
+from builders.nodeviews import SaidPods
+from tessera.agent.deviceplugin import Gate, OfferedResource
+from tessera.agent.deviceplugin.servers import PluginServers
+from tessera.clients.kubelet import MemoryKubelet, PluginOptions
+from tessera.core.cluster.advertise import PluginDevice, Resource
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.log import logger
+
+pytestmark = pytest.mark.anyio
+
+GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"
+WHOLE = offered((facts(0, "T4"), Sharing(modes=(Mode.WHOLE,))))[GPU]
+
+
+class Shares:
+    """Decides about nothing: these resources go by name."""
+
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+        raise AssertionError((resource, ids))
+
+    async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
+        raise AssertionError((resource, ids))
+
+
+class Defective(OfferedResource):
+    """One that nobody thought of."""
+
+    broken = True
+
+    @property
+    def options(self) -> PluginOptions:
+        if self.broken:
+            raise KeyError("options")
+        return super().options
+
+
+def give(_: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
+    raise AssertionError(devices)
+
+
+async def allocatable() -> Mapping[str, frozenset[str]]:
+    return {}
+
+
+async def test_a_defect_in_one_resource_is_logged_once_and_keeps_no_other_from_the_kubelet(socket_folder: Path) -> None:
+    gate = Gate(SaidPods(), dict, logger())
+
+    def make(resource: Resource) -> OfferedResource:
+        return (Defective if resource.name == MIG else OfferedResource)(resource, give, gate, Shares())
+
+    async with MemoryKubelet(socket_folder) as kubelet:
+        servers = PluginServers(kubelet.plugins, make, allocatable, logger())
+        resources = (Resource(name=MIG, devices=WHOLE.devices, by_assignment=False), WHOLE)
+        with capture_logs() as logs:
+            await servers.offer(resources, policy="distributed")
+            await servers.tend()
+        await kubelet.until_allocatable(GPU, 1)
+        assert list(servers.problems) == [f"resource {MIG}: 'options'"]
+        (told,) = (each for each in logs if each["event"] == "resource_not_advertised")
+        assert isinstance(told["exc_info"], KeyError)
+        Defective.broken = False
+        await servers.tend()
+        await kubelet.until_allocatable(MIG, 1)
+        assert list(servers.problems) == []
+        await servers.close()

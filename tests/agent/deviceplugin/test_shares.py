@@ -1,0 +1,717 @@
+"""Shares by assignment: which pod an Allocate call is for, and what its container gets."""
+
+import asyncio
+import json
+import os
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from builders.gpunodes import facts, sevenths
+from builders.signed import AGENT, SERVER, STRANGER, keys, signed
+from harness.pluginnode import CDI, MEMORY, MINORS, NEED, SLICE, Node, mig, share
+from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.pods.signatures import is_signed, key_id, signature_text
+from tessera.clients.kubelet import Container
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.holdings import given
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.node.nodesharing import PluginOptions
+from tessera.errors import Conflict, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_each_pod_gets_its_own_share_by_cdi_in_whatever_order_they_come(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY), how=CDI)
+    for number in range(6):
+        node.assign(f"p{number}", 2, share(number % 2, 2048))
+    for number in reversed(range(6)):
+        got = await node.run(f"p{number}", NEED, 2)
+        edits = node.spec(got)
+        env = dict(pair.split("=", 1) for pair in edits["env"])
+        assert env["TESSERA_GPU_UUIDS"] == facts(number % 2).uuid
+        assert env["NVIDIA_VISIBLE_DEVICES"] == "void"
+        assert env["ALIYUN_COM_GPU_MEM_IDX"] == str(number % 2)
+        assert edits["deviceNodes"][0]["path"] == f"/dev/nvidia{number % 2}"
+        assert node.assigned(f"p{number}")[0]["gpu"] == number % 2
+    assert await node.kubelet.create("default", "p3", "main") == await node.kubelet.create("default", "p3", "main")
+
+
+async def test_equal_shares_that_were_mistaken_are_exchanged(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
+    for number in range(4):
+        node.assign(f"p{number}", 2, share(number % 2, 2048))
+    for number in (3, 0, 2, 1):
+        got = dict((await node.run(f"p{number}", NEED, 2)).env)
+        assert got["NVIDIA_VISIBLE_DEVICES"] == facts(node.assigned(f"p{number}")[0]["gpu"]).uuid
+        assert got["TESSERA_GPU_UUIDS"] == got["NVIDIA_VISIBLE_DEVICES"]
+    gpus = [node.assigned(f"p{number}")[0]["gpu"] for number in range(4)]
+    assert sorted(gpus) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_exchanges_hold_while_the_watch_is_late(node: Node, seed: int) -> None:
+    """Pods are admitted and created in any order, and changes of their annotations are seen whenever."""
+    rng = random.Random(seed)
+    await node.offer(*((facts(index), MEMORY) for index in range(3)))
+    node.late = []
+    for number in range(12):
+        node.assign(f"p{number:02}", 1 + number % 2, share(number % 3, 1024 * (1 + number % 2)))
+    waiting = [f"p{number:02}" for number in range(12)]
+    rng.shuffle(waiting)
+    admitted: list[str] = []
+    got: dict[str, str] = {}
+    while waiting or admitted:
+        node.tell(rng.randrange(4))
+        if waiting and (rng.random() < 0.6 or not admitted):
+            name = waiting.pop()
+            await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 1 + int(name[1:]) % 2),)))
+            admitted.append(name)
+        else:
+            name = admitted.pop(rng.randrange(len(admitted)))
+            got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    node.tell(1000)
+    assert {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got} == got
+    gpus = Counter((node.assigned(name)[0]["gpu"], node.assigned(name)[0]["memoryMiB"]) for name in got)
+    assert gpus == Counter((number % 3, 1024 * (1 + number % 2)) for number in range(12))
+
+
+async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgotten(node: Node) -> None:
+    pairs = (facts(0), MEMORY), (facts(1, "T4"), MEMORY)
+    await node.offer(*pairs)
+    for number in range(3):
+        node.assign(f"p{number}", 2, share(number % 2, 2048))
+    node.silent = True
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="API server: silence"):
+        await node.kubelet.create("default", "p1", "main")
+    await node.kubelet.admit("default", "p0", Container(name="main", limits=((NEED, 2),)))
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer(*pairs)
+    node.silent = False
+    got = {}
+    for name in ("p1", "p0"):
+        got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert got == {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got}
+    assert sorted(node.assigned(f"p{number}")[0]["gpu"] for number in range(3)) == [0, 0, 1]
+
+
+async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(node: Node) -> None:
+    """As one whose annotations are as long as they may be: the API server takes no change of it, ever."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(4)))
+    for number in range(4):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    node.full = {"p1"}
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="its assignment cannot be corrected: HTTP 422"):
+        await node.kubelet.create("default", "p1", "main")
+    for name in ("p2", "p0", "p3"):
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 2),)))
+    got = {}
+    for name in ("p2", "p0", "p3"):
+        got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
+    assert len(set(got.values())) == 3
+    assert {uid for uid, _ in node.plugins.gate._refused} == {"uid-p1"}
+
+
+async def test_a_defect_in_a_turn_is_logged_each_time_with_its_traceback(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+
+    async def tidy(_: object) -> None:
+        nonlocal turns
+        turns += 1
+        raise KeyError("1g.5gb")
+
+    monkeypatch.setattr("tessera.agent.deviceplugin.plugins._TIDY_S", 0.0)
+    await node.offer((facts(0), MEMORY), how=CDI)
+    monkeypatch.setattr(node.plugins.gate, "tidy", tidy)
+    with capture_logs() as logs:
+        while turns < 3:  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0.01)
+    found = [each for each in logs if each["event"] == "device_handover_impaired"]
+    assert len(found) >= 2
+    assert all(isinstance(each["exc_info"], KeyError) and each["log_level"] == "error" for each in found)
+
+
+async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    with pytest.raises(Unavailable, match="no container with these device ids"):
+        await node.plugins.shares.pre_start(NEED, ("GPU-x-_-0",))
+
+
+@pytest.mark.parametrize(
+    ("units", "want"), [(None, "no container with these device ids"), (3, "an assignment to 3 units")]
+)
+async def test_an_assignment_that_went_or_changed(
+    node: Node, monkeypatch: pytest.MonkeyPatch, units: int | None, want: str
+) -> None:
+    monkeypatch.setattr("tessera.agent.deviceplugin.shares._LATE_S", 0.1)
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    node.watched.clear()
+    node.pods.clear()
+    if units:
+        node.assign("p", units, share(0, 3072))
+    with pytest.raises(Conflict, match=want):
+        await node.kubelet.create("default", "p", "main")
+
+
+async def test_memory_that_cannot_be_written_is_said(node: Node) -> None:
+    (node.root / f".shares.json.{os.getpid()}").mkdir()
+    await node.offer((facts(0), MEMORY))
+    node.assign("p", 2, share(0, 2048))
+    with capture_logs() as logs:
+        assert (await node.run("p", NEED, 2)).env
+    assert "answers_not_kept" in [each["event"] for each in logs]
+
+
+async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
+    for number in range(2):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    await node.plugins.shares.tidy()
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
+
+
+async def test_pods_that_ask_the_same_may_change_shares_of_different_kinds(node: Node) -> None:
+    cut = facts(1, layout=sevenths())
+    await node.offer((facts(0), MEMORY), (cut, Sharing(layout=cut.layout)))
+    node.assign("a", 2, share(0, 2048))
+    node.assign("b", 2, share(1, 4864, profile="1g.5gb", start=3, mode=Mode.MIG))
+    await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
+    await node.kubelet.admit("default", "a", Container(name="main", limits=((NEED, 2),)))
+    uuids = {}
+    for name in ("b", "a"):
+        uuids[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert [(node.assigned(name)[0]["gpu"], node.assigned(name)[0]["mode"]) for name in ("a", "b")] == [
+        (1, "mig"),
+        (0, "memory-share"),
+    ]
+    assert uuids == {"b": facts(0).uuid, "a": cut.instances[3].uuid}
+
+
+async def test_a_share_that_another_ask_needs_is_not_exchanged(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("a", 2, share(0, 2048))
+    node.assign("b", 2, share(1, 2048, compute_percent=30), compute_percent=30)
+    await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="another size or kind"):
+        await node.kubelet.create("default", "b", "main")
+    assert [node.assigned(name)[0]["gpu"] for name in ("a", "b")] == [0, 1]
+
+
+async def test_the_agent_is_killed_between_allocation_and_creation(node: Node) -> None:
+    pairs = (facts(0), MEMORY), (facts(1, "T4"), MEMORY)
+    await node.offer(*pairs)
+    for number in range(2):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer(*pairs)
+    got = dict((await node.kubelet.create("default", "p1", "main")).env)
+    assert got["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
+    got = dict((await node.run("p0", NEED, 2)).env)
+    assert got["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
+
+
+async def test_an_instance_is_cut_before_its_container_is_created(node: Node) -> None:
+    gpu = facts(0, layout=())
+    node.minors.write_text(MINORS)
+    await node.offer((gpu, Sharing(layout=())), how=CDI)
+    place = sevenths()[3]
+    node.assign("p", 4, share(0, 4864, mode=Mode.MIG, profile=place.profile, start=place.start))
+    got = await node.run("p", NEED, 4)
+    assert node.cut == [(gpu.uuid, place)]
+    edits = node.spec(got)
+    assert "TESSERA_GPU_UUIDS=MIG-new" in edits["env"]
+    assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
+    await node.kubelet.create("default", "p", "main")
+    assert len(node.cut) == 1
+    assert given(node.plugins.shares.assigned_requests(), node.inventory) == {(gpu.uuid, place)}
+    assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
+
+
+async def test_an_assignment_that_the_watch_does_not_show_yet_is_found(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    node.watched.clear()
+    assert node.spec(await node.run("p", NEED, 2))
+
+
+async def test_while_the_api_server_is_silent_the_watch_is_waited_for(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.silent = True
+    node.looked.clear()
+    running = asyncio.create_task(node.run("p", NEED, 2))
+    await asyncio.wait_for(node.looked.wait(), 10)
+    node.assign("p", 2, share(0, 2048))
+    assert node.spec(await running)
+
+
+# sentence: (units and shares of the pod's assignment, or None; units asked; what the pod's event says)
+IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
+    "no assignment": (None, 2, "no pod of this node with an assignment"),
+    "an assignment to another size": ((3, [share(0, 3072)]), 2, "assigned pods request other amounts"),
+    "a GPU that is not there": ((2, [share(5, 2048)]), 2, "GPU 5: no such GPU"),
+    "an instance that cannot be": (
+        (2, [share(1, 2048, mode=Mode.MIG, profile="9g.1gb", start=0)]),
+        2,
+        "GPU 1 .* profile '9g.1gb' at 0; expected a MIG instance that A100-40GB can have; hint: 1g.5gb, ",
+    ),
+    "a replica of an instance that cannot be": (
+        (2, [share(1, 2048, mode=Mode.MIG_MPS, profile="9g.1gb")]),
+        2,
+        "GPU 1 .* profile '9g.1gb' at no start",
+    ),
+    "an instance that cannot be made now": (
+        (2, [share(1, 2048, mode=Mode.MIG, profile="1g.5gb", start=0)]),
+        2,
+        "no MIG instance 1g.5gb at 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+async def test_shares_that_cannot_be_given(node: Node, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    monkeypatch.setattr("tessera.agent.deviceplugin.shares._LATE_S", 0.1)
+    assignment, units, want = IMPOSSIBLE[case]
+
+    node.able = False
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
+    if assignment:
+        node.assign("p", assignment[0], *assignment[1])
+    with pytest.raises(Conflict, match=want):
+        await node.run("p", NEED, units)
+
+
+async def test_an_assignment_that_cannot_be_harms_no_other_pod(node: Node) -> None:
+    pairs = (facts(0), MEMORY), (facts(1, layout=sevenths()[:2]), mig(sevenths()[:2]))
+    await node.offer(*pairs, how=CDI)
+    node.assign("hostile", 2, share(1, 2048, mode=Mode.MIG_MPS, profile="no such", start=9))
+    with pytest.raises(Conflict, match=r"GPU 1 .* profile 'no such' at 9"):
+        await node.run("hostile", NEED, 2)
+    assert node.cut == []
+    node.assign("good", 3, share(0, 3072))
+    assert node.spec(await node.run("good", NEED, 3))
+    assert node.offers(*pairs) == ["aliyun.com/gpu-mem", SLICE, NEED]
+
+
+async def test_a_lost_gpu_is_given_to_nobody(node: Node) -> None:
+    lost = msgspec.structs.replace(facts(0), lost=True)
+    await node.offer((lost, MEMORY), (facts(1), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    with pytest.raises(Conflict, match="a GPU that the driver has lost"):
+        await node.run("p", NEED, 2)
+
+
+async def test_what_no_container_needs_is_removed(node: Node) -> None:
+    await node.offer((facts(0), AUTO), how=CDI)
+    (node.cdi / "nvidia.json").write_text("{}")
+    (node.cdi / "tessera.dev-share-stale.json").write_text("{}")
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    node.assign("q", 2, share(0, 2048))
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
+    desk = node.plugins.shares  # its task looks every half minute
+    await desk.tidy()
+    assert {path.name for path in node.cdi.iterdir()} >= {"nvidia.json", "tessera.dev-gpu.json"}
+    assert len(list(node.cdi.glob("tessera.dev-share-*"))) == 1
+    node.end("p")
+    node.end("q")
+    await desk.tidy()
+    desk._unheld_s = dict.fromkeys(desk._unheld_s, -1e9)  # a minute later
+    await desk.tidy()
+    await desk.tidy()
+    assert list(node.cdi.glob("tessera.dev-share-*")) == []
+
+
+async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Node) -> None:
+    """As just after the kubelet has started."""
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    got = await node.run("p", NEED, 2)
+    node.watched["default", "p"] = {**node.pods["default", "p"], "status": {"phase": "Running"}}
+    node.kubelet.remove("default", "p")
+    for _ in range(3):
+        await node.plugins.shares.tidy()  # its task looks every half minute
+    assert node.spec(got)
+
+
+async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer_than_a_minute(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named its node before the agent had registered its resource: the kubelet records nothing of it, ever."""
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("honest", 2, share(0, 2048))
+    for name in ("early", "stray"):
+        node.ask(name, NEED, 2)
+    node.watched["default", "early"] = node.pods["default", "early"] | {"status": {"phase": "Running"}}
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {}
+    monkeypatch.setattr("tessera.agent.nodepods._LACKING_S", -1.0)
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
+
+
+async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), how=CDI)
+    node.assign("p", 15, share(0, facts(0, "T4").memory_mib))
+    await node.run("p", NEED, 15)
+    node.assign("q", 1, share(0, 1024))
+    with pytest.raises(Conflict, match=r"more memory than the .*, used by pod default/p"):
+        await node.run("q", NEED, 1)
+
+
+async def test_memory_that_is_broken_is_left_and_said(node: Node) -> None:
+    (node.root / "shares.json").write_text("{")
+    with capture_logs() as logs:
+        node.plugins = node.started()
+    assert logs[0]["event"] == "answers_forgotten"
+    await node.offer((facts(0), MEMORY))
+    node.assign("p", 2, share(0, 2048))
+    assert (await node.run("p", NEED, 2)).env
+
+
+async def test_neither_of_the_kubelet_s_records_can_be_read(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    (node.kubelet.plugins / "kubelet_internal_checkpoint").write_bytes(b"\xff{")
+
+    async def broken(*_: str) -> tuple[()]:
+        raise Unavailable("socket", found="no answer", expected="the record")
+
+    node.record.get = broken  # type: ignore[assignment,method-assign]  # a kubelet that hangs
+    with pytest.raises(Conflict, match="no answer"):
+        await node.kubelet.create("default", "p", "main")
+
+
+async def test_pods_without_assignment_are_refused_at_once_and_hold_nobody_up(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    for number in range(20):
+        with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
+            await node.run(f"stray{number}", NEED, 1)
+    assert loop.time() - began_s < 3.0, "less than one of them was waited for before"
+    node.assign("p", 2, share(0, 2048))
+    assert node.spec(await node.run("p", NEED, 2))
+
+
+async def test_shares_of_init_containers_are_those_of_their_pod(node: Node) -> None:
+    await node.offer((facts(0, "T4"), MEMORY), how=CDI)
+    node.assign("p", 8, share(0, 8192))
+    containers = node.pods["default", "p"]["spec"]
+    containers["initContainers"] = [{"name": "init", "resources": {"limits": {NEED: "0"}}}]
+    await node.run("p", NEED, 8)
+    node.assign("q", 7, share(0, 7168))
+    assert node.spec(await node.run("q", NEED, 7))
+
+
+async def test_a_pod_that_named_its_node_takes_nothing_from_those_that_were_assigned(node: Node) -> None:
+    """It comes beside honest ones of its size, so that Allocate cannot tell; no container of it is ever started."""
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.ask("stray", NEED, 2)
+    node.assign("p", 2, share(0, 2048))
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
+        await node.kubelet.create("default", "stray", "main")
+    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
+    assert node.spec(await node.run("p", NEED, 2))
+    node.end("stray")
+    await node.plugins.gate.view.refresh()
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {}
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 2), (1, 2), (2, 1)])
+async def test_an_init_container_has_its_pod_s_share_before_the_others(node: Node, first: int, then: int) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", then, share(0, 1024 * max(first, then)))
+    init = {"name": "init", "resources": {"limits": {NEED: str(first)}}}
+    node.pods["default", "p"]["spec"]["initContainers"] = [init]
+    node.pods["default", "p"] = signed(node.pods["default", "p"])
+    node.watched["default", "p"] = node.pods["default", "p"]
+    ids = tuple(f"{facts(0).uuid}-_-{number}" for number in range(max(first, then)))
+    for name, count in (("init", first), ("main", then)):
+        await node.kubelet.allocate("default", "p", Container(name=name, limits=((NEED, count),)), ids[:count])
+    for name in ("init", "main"):
+        edits = node.spec(await node.kubelet.create("default", "p", name))
+        assert f"TESSERA_GPU_UUIDS={facts(0).uuid}" in edits["env"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_nobody_is_unassigned_while_no_server_s_key_is_known(node: Node, *, known: bool) -> None:
+    """As where the servers' keys were deleted and the agent starts anew: no pod can be judged."""
+    node.trust.knows_servers = known
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("honest", 2, share(0, 2048))
+    node.ask("p", NEED, 2)
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
+        await node.kubelet.create("default", "p", "main")
+    assert list(node.plugins.shares.unassigned.values()) == (["default/p"] if known else [])
+
+
+async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_the_end(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    node.assign("p", 3, share(0, 3072))
+    with pytest.raises(Conflict, match="an assignment to 3 units"):
+        await node.kubelet.create("default", "p", "main")
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._HELD_UP_S", -1.0)
+    assert node.plugins.gate.held_up() == {"uid-p": ("default/p", "an assignment to 3 units, and it asks 2")}
+
+
+async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_were_assigned(node: Node) -> None:
+    """`Allocate` took it for the honest one, and answered with what that was assigned."""
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.ask("stray", NEED, 10)
+    node.assign("p", 10, share(0, 10240))
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
+    with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
+        await node.kubelet.create("default", "stray", "main")
+    assert dict((await node.run("p", NEED, 10)).env)["TESSERA_GPU_UUIDS"] == facts(0, "T4").uuid
+
+
+async def test_what_half_an_exchange_leaves_free_is_used_by_one_pod_alone(node: Node) -> None:
+    """A server that saw one write of two may give the place away: whom it was for has not started, and does not."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    node.full = {"p0"}
+    given = dict((await node.run("p1", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert given == facts(0, "T4").uuid
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [0, 0], "one of two was written"
+    node.assign("late", 8, share(1, 8192))
+    assert dict((await node.run("late", NEED, 8)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
+    with pytest.raises(Conflict):
+        await node.run("p0", NEED, 10)
+
+
+async def test_a_pod_whose_image_never_comes_keeps_nothing_that_it_was_mistaken_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named its node. What `Allocate` answered it was meant for an honest pod, whose turn comes after a minute."""
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("p", 10, share(0, 10240))
+    node.ask("stray", NEED, 10)
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    assert [(each.pod, len(each.uses)) for each in node.plugins.gate.entries] == [("default/stray", 1)]
+    node.end("p")
+    node.assign("q", 10, share(0, 10240))
+    assert dict((await node.run("q", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0, "T4").uuid
+
+
+async def test_a_pod_without_assignment_is_found_before_its_container_is_created(node: Node) -> None:
+    pair = facts(0, "T4"), MEMORY
+    await node.offer(pair)
+    for name in ("started", "created", "stray", "late"):
+        node.assign(name, 3, share(0, 3072))
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 3),)))
+    await node.kubelet.create("default", "started", "main")
+    await node.kill()
+    assigned = node.pods["default", "late"]
+    assigned["metadata"]["resourceVersion"] = "99"
+    for name in ("started", "created", "stray", "late"):
+        node.ask(name, NEED, 3)
+    node.pods["default", "late"] = assigned  # the watch does not show it yet
+    node.pods["default", "created"]["status"] = {
+        "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]
+    }
+    node.plugins = node.started()
+    await node.offer(pair)
+    node.silent = True
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {}, "nobody is blamed while the API server is silent"
+    node.silent = False
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
+
+
+async def test_an_exchange_is_never_written_to_the_next_pod_of_a_name(node: Node) -> None:
+    """As a StatefulSet makes them: the same name, another pod, another GPU."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(3)))
+    node.assign("p", 2, share(0, 2048))
+    node.assign("q", 2, share(1, 2048))
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
+    node.silent = True  # that it was given the other's cannot be written
+    with pytest.raises(Conflict):
+        await node.kubelet.create("default", "q", "main")
+    node.silent = False
+    node.end("q")
+    node.assign("q", 2, share(2, 2048))
+    again = node.pods["default", "q"]
+    again["metadata"]["uid"] = "uid-q-again"
+    node.pods["default", "q"] = node.watched["default", "q"] = signed(again)
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)), uid="uid-q-again")
+    assert [each["gpu"] for each in node.assigned("q")] == [2]
+
+
+# What was started before all public keys were lost
+
+
+async def restart(node: Node, how: PluginOptions | None) -> None:
+    """Let an agent start that knows no key but its own."""
+    await node.kill()
+    node.trust.keys = keys(AGENT)
+    node.plugins = node.started()
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=how)
+
+
+def forge(node: Node, name: str, *shares: Share) -> None:
+    """Let a pod's tenant write another assignment on it, beside the signature that is there."""
+    changed = node.pods["default", name]
+    text = {**changed["metadata"]["annotations"], "tessera.dev/assignment": write_shares(shares)}
+    changed = {**changed, "metadata": {**changed["metadata"], "annotations": text}}
+    node.pods["default", name] = node.watched["default", name] = changed
+
+
+HOWS = {"cdi-cri": CDI, "envvar": None}
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_container_starts_again_though_all_public_keys_are_lost(node: Node, how: str) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=HOWS[how])
+    for name, gpu in (("p", 0), ("late", 1)):
+        node.assign(name, 2 + gpu, share(gpu, 1024 * (2 + gpu), compute_percent=10))
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 2 + gpu),)))
+    await node.kubelet.create("default", "p", "main")
+    await restart(node, HOWS[how])
+    forge(node, "p", share(0, 2048, compute_percent=100))
+    got = await node.kubelet.create("default", "p", "main")
+    if how == "cdi-cri":
+        assert f"TESSERA_GPU_UUIDS={facts(0).uuid}" in node.spec(got)["env"]
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100" not in node.spec(got)["env"]
+    with pytest.raises(Conflict, match=f"does not count: a signature of key '{key_id(SERVER.public)}'"):
+        await node.kubelet.create("default", "late", "main")
+    assert node.plugins.shares.unassigned == {"uid-late": "default/late"}
+    await node.plugins.shares.repair()
+    assert [each["computePercent"] for each in node.assigned("p")] == [10]
+    assert is_signed(node.pods["default", "p"], keys(AGENT))
+    assert not is_signed(node.pods["default", "late"], keys(AGENT))
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_container_does_not_start_again_whose_key_was_revoked_while_it_ran(node: Node, how: str) -> None:
+    """What it uses stays counted, so that nobody else gets it."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=HOWS[how])
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    running = {**node.pods["default", "p"], "status": {"phase": "Running"}}
+    node.pods["default", "p"] = node.watched["default", "p"] = running
+    assert len(node.plugins.shares.assigned_requests()) == 1
+    node.trust.keys, node.trust.revoked_keys = keys(AGENT), {key_id(SERVER.public)}
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+    assert [each.shares for each in node.plugins.shares.assigned_requests()] == [(share(0, 2048),)]
+    await node.plugins.shares.repair()
+    assert not is_signed(node.pods["default", "p"], keys(AGENT))
+    await node.plugins.shares.tidy()
+    node.trust.revoked_keys = set()
+    await restart(node, HOWS[how])  # one that has forgotten what was revoked
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_container_does_not_start_again_whose_assignment_a_revoked_key_signed(node: Node, how: str) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=HOWS[how])
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    node.trust.revoked_keys = {key_id(SERVER.public)}
+    await restart(node, HOWS[how])
+    tampered = node.pods["default", "p"]["metadata"]["annotations"]
+    tampered["tessera.dev/assignment-signature"] = signature_text(STRANGER.public, b"x" * 64)
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+    await node.plugins.shares.repair()
+    assert not is_signed(node.pods["default", "p"], keys(AGENT))
+
+
+RECORDED: dict[str, dict[str, Any]] = {
+    "other ids": {"ids": ["x", "y"]},
+    "other devices": {"uses": [{"gpu": "GPU-x", "sharer": "memory", "memory_mib": 2048}]},
+    "nothing started": {"started": False},
+    "another container": {"container": "side"},
+    "another pod": {"uid": "another"},
+}
+
+
+@pytest.mark.parametrize("case", RECORDED)
+async def test_nothing_starts_by_a_record_of_anything_else(node: Node, case: str) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    path = node.root / "allocations.json"
+    (entry,) = json.loads(path.read_text())
+    await node.kill()
+    path.write_text(json.dumps([entry | RECORDED[case]]))
+    await restart(node, CDI)
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+    await node.plugins.shares.repair()
+    assert not is_signed(node.pods["default", "p"], keys(AGENT))
+
+
+async def test_who_restores_an_assignment_from_before_an_exchange_is_given_the_later_one_back(node: Node) -> None:
+    """Servers would take the GPU that the pod uses for free, and the other for used."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+    for number in range(2):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    former = {f"p{number}": dict(node.pods["default", f"p{number}"]["metadata"]["annotations"]) for number in range(2)}
+    for name in ("p1", "p0"):
+        await node.run(name, NEED, 2)
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0], "they were exchanged"
+    for _ in range(2):
+        for name, annotations in former.items():
+            changed = {**node.pods["default", name]["metadata"], "annotations": dict(annotations)}
+            node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name]} | {
+                "metadata": changed
+            }
+        assert [each.shares[0].gpu for each in node.plugins.shares.assigned_requests()] == [1, 0]
+        await node.plugins.shares.repair()
+        assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0]
+        assert is_signed(node.pods["default", "p0"], node.trust.keys)
+        await node.kill()
+        node.plugins = node.started()  # and one that starts then knows it too
+        await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+
+
+async def test_what_an_agent_of_before_started_is_known_once_the_record_was_tidied(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    for name in ("p", "other"):
+        node.assign(name, 2, share(0, 2048))
+        await node.run(name, NEED, 2)
+    await node.kill()
+    path = node.root / "allocations.json"
+    kept = json.loads(path.read_text())
+    for each in kept:
+        del each["assignment"], each["key"]
+    path.write_text(json.dumps(kept))
+    node.plugins = node.started()
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
+    node.assign("other", 2, share(1, 2048))  # another than it was started with, who knows why
+    await node.plugins.shares.tidy()
+    on_record = {each.pod: (each.assignment, each.key) for each in node.plugins.gate.entries}
+    text = node.pods["default", "p"]["metadata"]["annotations"]["tessera.dev/assignment"]
+    assert on_record == {"default/p": (text, key_id(SERVER.public)), "default/other": ("", "")}

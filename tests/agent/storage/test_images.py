@@ -1,0 +1,206 @@
+"""The agent's side of ImageWarmups: it pulls what has its turn, pins, unpins and reports, over any restart."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from conformance.kubesuite import definition
+from tessera.agent.storage.images import ImageWarmer
+from tessera.api.oci.dockerconfig import Credential
+from tessera.api.tessera.imagewarmups import API_VERSION, new_node_images, node_spec, node_status, read_node_images
+from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, NODE_IMAGES, NODES, SECRETS, MemoryKube, Selection, follow
+from tessera.clients.runtime import LocalImage, MemoryRuntime
+from tessera.core.storage.images import Reference
+from tessera.core.storage.warmup import DesiredImage, NodeImages, ObservedImage
+from tessera.errors import Unsupported
+
+pytestmark = pytest.mark.anyio
+
+A, B = "r.example/a:1", "r.example/b:1"
+ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+
+
+class Node:
+    """A node whose agent runs inside `running`."""
+
+    def __init__(self) -> None:
+        self.kube = MemoryKube()
+        self.runtime = MemoryRuntime()
+        self.runtime.offered = {A: (ONE, 7), B: (TWO, 9)}
+        self.now_s = 1000.0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        warmer = ImageWarmer("n1", self.kube, self.runtime, interval_s=0.01, now_s=lambda: self.now_s)
+        task = asyncio.create_task(warmer.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def tell(self, *desired: DesiredImage) -> None:
+        body = {"apiVersion": API_VERSION, "kind": "NodeImages", "metadata": {"name": "n1"}}
+        await self.kube.apply(
+            NODE_IMAGES, {**body, "spec": node_spec(desired)}, manager="tessera-controller", force=True
+        )
+
+    async def reports(self, ready: Callable[[NodeImages], bool]) -> NodeImages:
+        """Return what the agent reports when it is as desired."""
+        async with asyncio.timeout(10):
+            async for change in follow(self.kube, NODE_IMAGES, Selection(), on_trouble=lambda _: None):
+                if change.object is not None and change.object.get("status"):
+                    found = read_node_images(change.object)
+                    if ready(found):
+                        return found
+        raise AssertionError
+
+    async def reports_states(self, **states: str) -> NodeImages:
+        want = {f"r.example/{name}:1": state for name, state in states.items()}
+        return await self.reports(lambda found: {each.image: each.state for each in found.observed} == want)
+
+
+@pytest.fixture
+async def node() -> Node:
+    one = Node()
+    await one.kube.create(NODES, {"metadata": {"name": "n1", "uid": "uid-1"}})
+    return one
+
+
+def wanted(image: str, attempt: int = 0, **more: Any) -> DesiredImage:
+    return DesiredImage(image=image, attempt=attempt, **more)
+
+
+async def test_the_object_is_made_and_says_that_an_agent_is_there(node: Node) -> None:
+    async with node.running():
+        found = await node.reports(lambda _: True)
+    assert (found.name, found.observed) == ("n1", ())
+    made = await node.kube.get(NODE_IMAGES, "n1")
+    assert made is not None
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    assert made["status"]["runtime"] == "memory 1"
+
+
+async def test_what_has_its_turn_is_pulled_and_pinned(node: Node) -> None:
+    await node.tell(wanted(A, 1, pinned=True), wanted(B, pinned=True))
+    async with node.running():
+        found = await node.reports(lambda found: any(each.pinned for each in found.observed))
+    assert found.observed == (
+        ObservedImage(image=A, state="Present", digest=ONE, bytes=7, pinned=True, attempt=1),
+        ObservedImage(image=B, state="Missing"),
+    )
+    assert node.runtime.pulls == [A]
+
+
+async def test_what_is_no_longer_listed_is_unpinned_also_by_the_next_agent(node: Node) -> None:
+    await node.tell(wanted(A, 1, pinned=True))
+    async with node.running():
+        await node.reports(lambda found: any(each.pinned for each in found.observed))
+    await node.tell()
+    async with node.running():
+        await node.reports(lambda found: not found.observed)
+    assert (await node.runtime.pinned(), node.runtime.images[A].pinned) == (frozenset(), False)
+    assert node.runtime.pulls == [A]
+
+
+async def test_a_digest_is_pulled_where_the_name_stands_for_another(node: Node) -> None:
+    node.runtime.images[A] = LocalImage(digest=TWO, bytes=7, pinned=False)
+    await node.tell(wanted(A, 3, digest=ONE))
+    async with node.running():
+        found = await node.reports_states(a="Present")
+    assert found.observed[0].digest == ONE
+    assert node.runtime.pulls == [f"r.example/a@{ONE}"]
+
+
+async def test_a_failure_is_reported_once_for_each_turn(node: Node) -> None:
+    del node.runtime.offered[A]
+    await node.tell(wanted(A, 1))
+    async with node.running():
+        found = await node.reports_states(a="Failed")
+        assert (found.observed[0].attempt, found.observed[0].failed_s) == (1, 1000.0)
+        assert "none of this name" in found.observed[0].reason
+        node.runtime.offered[A] = (ONE, 7)
+        await node.tell(wanted(A, 2))
+        await node.reports_states(a="Present")
+    assert node.runtime.pulls == [A, A]
+
+
+async def test_an_agent_that_starts_again_keeps_the_number_and_the_time_of_a_failure(node: Node) -> None:
+    failed = ObservedImage(image=A, state="Failed", attempt=2, failed_s=500.0, reason="no such image")
+    pulling = ObservedImage(image=B, state="Pulling", attempt=1)
+    await node.kube.create(NODE_IMAGES, new_node_images("n1", "uid-1"))
+    await node.tell(wanted(A, 2), wanted(B, 1))
+    status = node_status([failed, pulling], disk_percent=0, runtime="")
+    await node.kube.patch(NODE_IMAGES, "n1", {"status": status}, subresource="status")
+    async with node.running():
+        found = await node.reports_states(a="Failed", b="Missing")
+    assert found.observed == (failed, msgspec.structs.replace(pulling, state="Missing"))
+    assert node.runtime.pulls == []
+
+
+async def test_how_full_the_disk_is_stands_in_the_report(node: Node) -> None:
+    node.runtime.percent = 90
+    async with node.running():
+        assert (await node.reports(lambda _: True)).disk_percent == 90
+
+
+def secret(name: str, data: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "tessera-system"}, "data": data}
+
+
+async def test_credentials_come_from_the_secrets_that_are_named(node: Node) -> None:
+    node.runtime.passwords["r.example"] = "p"
+    auths = json.dumps({"auths": {"r.example": {"username": "u", "password": "p"}}, "credsStore": "evil"})
+    await node.kube.create(
+        SECRETS, secret("registry", {".dockerconfigjson": base64.b64encode(auths.encode()).decode()})
+    )
+    await node.tell(wanted(A, 1, secrets=("registry",)), wanted(B, 1, secrets=("none",)))
+    async with node.running():
+        found = await node.reports_states(a="Present", b="Failed")
+    assert "Secret tessera-system/none: none of this name" in found.observed[1].reason
+
+
+class Unpinnable(MemoryRuntime):
+    """A runtime that cannot pin, and whose pulls last until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def pull(self, reference: Reference, digest: str, credential: Credential | None) -> None:
+        await self.go.wait()
+        await super().pull(reference, digest, credential)
+
+    async def pin(self, reference: Reference) -> None:
+        raise Unsupported(reference.name, found="CRI-O", expected="containerd")
+
+
+async def test_a_runtime_that_cannot_pin_is_said_in_the_report(node: Node) -> None:
+    node.runtime = Unpinnable()
+    node.runtime.offered = {A: (ONE, 7)}
+    await node.tell(wanted(A, 1, pinned=True))
+    async with node.running():
+        await node.reports_states(a="Pulling")
+        node.runtime.go.set()
+        found = await node.reports(lambda found: bool(found.observed[0].reason))
+    assert (found.observed[0].state, found.observed[0].pinned) == ("Present", False)
+    assert "expected containerd" in found.observed[0].reason
+
+
+async def test_it_waits_for_the_api_and_the_runtime(node: Node) -> None:
+    """An API server that is gone, then a kind that is not there yet."""
+    node.kube.uninstall(NODE_IMAGES)
+    async with node.running():
+        await asyncio.sleep(0)
+        node.kube.stop()
+        await asyncio.sleep(0)
+        node.kube.start()
+        await node.kube.create(CUSTOM_RESOURCE_DEFINITIONS, definition(NODE_IMAGES))
+        await node.tell(wanted(A, 1))
+        await node.reports_states(a="Present")

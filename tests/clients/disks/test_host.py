@@ -1,0 +1,144 @@
+"""The machine's own disks, as far as loop devices show them: no RAID. tests/guest has the whole."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conformance.disksuite import DisksSuite, spec_of
+from harness.diskworlds import HostWorld
+from tessera.agent.storage.disks import observe_plan, prepare
+from tessera.clients.disks import DiskPaths, HostDisks
+from tessera.core.storage.disks import Content, DiskSpec
+from tessera.core.storage.disksteps import StopArray
+from tessera.errors import InvalidInput, Unavailable, Unsupported
+
+DISK_BYTES = 64 << 20
+
+
+@contextlib.contextmanager
+def attached(image: Path) -> Iterator[str]:
+    """Give the kernel's name of a loop device on a new image."""
+    with image.open("wb") as file:
+        file.truncate(DISK_BYTES)
+    done = subprocess.run(("losetup", "--find", "--show", str(image)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no loop device to be had: {done.stderr.strip()}")
+    path = done.stdout.strip()
+    try:
+        yield path.removeprefix("/dev/")
+    finally:
+        subprocess.run(("losetup", "--detach", path), check=True)
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
+    folder = tmp_path_factory.mktemp("images")
+    with contextlib.ExitStack() as stack:
+        yield tuple(stack.enter_context(attached(folder / f"{number}.img")) for number in range(4))
+
+
+class TestLoopDevices(DisksSuite):
+    @pytest.fixture
+    def world(self, names: tuple[str, ...], tmp_path: Path) -> Iterator[HostWorld]:
+        made = HostWorld(names, tmp_path)
+        yield made
+        made.reboot()
+
+    async def test_what_only_the_kernel_knows_to_be_in_use_is_refused(self, world: HostWorld) -> None:
+        number = os.open(f"/dev/{world.names[0]}", os.O_RDONLY | os.O_EXCL)
+        try:
+            plan = await prepare(world.disks, spec_of(world, 1))
+        finally:
+            os.close(number)
+        assert plan.reasons == (f"{world.names[0]} cannot be read: Device or resource busy",)
+
+    async def test_what_a_program_says_when_it_fails_is_said(
+        self, world: HostWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        program = tmp_path / "mdadm"
+        program.write_text("#!/bin/sh\necho 'mdadm: no such array' >&2; exit 1\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(Unavailable, match="mdadm --stop /dev/md9: exit status 1: mdadm: no such array"):
+            await world.disks.apply(StopArray(device="/dev/md9"))
+
+    async def test_a_record_that_nobody_can_read_is_refused(self, world: HostWorld) -> None:
+        state = Path(world.mount_point).parent / "state"
+        state.mkdir()
+        for text in ("", "{}", "[", '{"array": 1, "filesystem": ""}'):
+            (state / "creation.json").write_text(text)
+            with pytest.raises(InvalidInput, match=r"creation\.json"):
+                await observe_plan(world.disks, spec_of(world))
+
+
+SYSFS = {
+    "nvme0n1": {
+        "dev": "259:0",
+        "size": "2048",
+        "device/model": "Amazon EC2 NVMe Instance Storage ",
+        "device/serial": "S",
+    },
+    "nvme0n1/nvme0n1p1": {"partition": "1"},
+    "nvme0n1p1": {"dev": "259:1", "size": "1024", "partition": "1"},
+    "nvme0c1n1": {"dev": "259:2", "size": "2048", "hidden": "1"},
+    "gone": {},
+    "md127": {"dev": "9:127", "size": "x", "md/array_state": "inactive", "slaves/sdb": "", "slaves/sda": ""},
+    "dm-0": {"dev": "253:0", "size": "8", "slaves/sda": ""},
+    "cciss!c0d0": {"dev": "104:0", "size": "8", "ro": "1", "holders/dm-0": ""},
+    "sda": {"dev": "8:0", "size": "8"},
+    "sr0": {"dev": "11:0", "size": "8"},
+}
+
+
+@pytest.mark.anyio
+async def test_sysfs_is_read_without_opening_a_device(tmp_path: Path) -> None:
+    """A device that is probed is said to be unreadable: none of these is there."""
+    for name, files in SYSFS.items():
+        (tmp_path / "sys/class/block" / name).mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            path = tmp_path / "sys/class/block" / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
+    by_id = tmp_path / "dev/disk/by-id"
+    by_id.mkdir(parents=True)
+    (by_id / "nvme-Amazon_EC2_NVMe_Instance_Storage_S").symlink_to("../../nvme0n1")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/swaps").write_text("Filename Type Size Used Priority\n/dev/sda partition 8 0 -2\n")
+    mounts = "1 1 259:1 / / rw - ext4 /dev/root rw\n2 1 0:9 / /data ro - btrfs /dev/sda rw\n"
+    (tmp_path / "proc/self/mountinfo").write_text(mounts)
+    paths = DiskPaths(sys=tmp_path / "sys", proc=tmp_path / "proc", dev=tmp_path / "dev", state=tmp_path / "state")
+    observed = await HostDisks(paths).observe(DiskSpec(mount=str(tmp_path / "mnt")))
+    devices = {each.name: each for each in observed.devices}
+    assert {name: each.kind for name, each in devices.items()} == {
+        "nvme0n1": "disk",
+        "nvme0n1p1": "partition",
+        "md127": "array",
+        "dm-0": "other",
+        "cciss/c0d0": "disk",
+        "sda": "disk",
+        "sr0": "other",
+    }
+    nvme = devices["nvme0n1"]
+    assert (nvme.size_bytes, nvme.model, nvme.serial) == (1 << 20, "Amazon EC2 NVMe Instance Storage", "S")
+    assert (nvme.partitions, nvme.links) == (("nvme0n1p1",), ("nvme-Amazon_EC2_NVMe_Instance_Storage_S",))
+    assert nvme.problem
+    assert (devices["md127"].slaves, devices["md127"].array_state) == (("sda", "sdb"), "inactive")
+    assert (devices["cciss/c0d0"].read_only, devices["cciss/c0d0"].holders) == (True, ("dm-0",))
+    assert [(each.path, each.read_only) for each in devices["sda"].mounts] == [("/data", True)]
+    assert devices["sda"].swap
+    assert [each.path for each in devices["nvme0n1p1"].mounts] == ["/"]
+    plan = await observe_plan(HostDisks(paths), msgspec.structs.replace(DiskSpec(), mount=str(tmp_path / "mnt")))
+    assert [each.content for each in plan.disks] == [Content.FOREIGN]
+
+
+@pytest.mark.anyio
+async def test_without_sysfs_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text("")
+    with pytest.raises(Unsupported, match="sysfs of a Linux kernel"):
+        await HostDisks(DiskPaths(sys=tmp_path, proc=tmp_path / "proc")).observe(DiskSpec())

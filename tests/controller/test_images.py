@@ -1,0 +1,138 @@
+"""ImageWarmups in a cluster of this process: controller and agents bring all images to all nodes."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tessera.agent.storage.images import ImageWarmer
+from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, NODES, PODS, MemoryKube, Object, Selection, follow
+from tessera.clients.runtime import MemoryRuntime
+from tessera.controller.images import ImageWarmups
+
+pytestmark = pytest.mark.anyio
+
+A, B = "r.example/a:1", "r.example/b:1"
+ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
+
+
+def node(name: str, *, ready: str = "True", pool: str = "gpu") -> Object:
+    conditions = [{"type": "Ready", "status": ready}]
+    return {"metadata": {"name": name, "labels": {"pool": pool}}, "status": {"conditions": conditions}}
+
+
+def warmup(*images: str, name: str = "servers", **spec: Any) -> Object:
+    return {"metadata": {"name": name, "generation": 1}, "spec": {"images": list(images), **spec}}
+
+
+class Cluster:
+    """Nodes, of which all have an agent, and a controller; they run inside `running`."""
+
+    def __init__(self) -> None:
+        self.kube = MemoryKube()
+        self.nodes: dict[tuple[str, str], Object] = {}
+        self.runtimes: dict[str, MemoryRuntime] = {}
+
+    async def add(self, *nodes: Object) -> None:
+        for each in nodes:
+            name = each["metadata"]["name"]
+            self.nodes["", name] = await self.kube.create(NODES, each)
+            self.runtimes[name] = MemoryRuntime()
+            self.runtimes[name].offered = {A: (ONE, 7), B: (TWO, 9)}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        loops = [ImageWarmups(self.kube, lambda: self.nodes, now=lambda: NOW, least_s=0.01).run()]
+        loops += [ImageWarmer(name, self.kube, each).run() for name, each in self.runtimes.items()]
+        tasks = [asyncio.create_task(each) for each in loops]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def status(self, ready: Callable[[Any], bool], name: str = "servers") -> Any:
+        """Return the status of a warmup when it is as desired."""
+        selection = Selection(fields=(("metadata.name", name),))
+        async with asyncio.timeout(20):
+            async for change in follow(self.kube, IMAGE_WARMUPS, selection, on_trouble=lambda _: None):
+                status = (change.object or {}).get("status") or {}
+                if status and ready(status):
+                    return status
+        raise AssertionError
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+async def test_all_selected_nodes_get_all_images(cluster: Cluster) -> None:
+    await cluster.add(node("n1"), node("n2"), node("n3", pool="other"))
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(A, B, nodeSelector={"matchLabels": {"pool": "gpu"}}))
+    async with cluster.running():
+        status = await cluster.status(lambda status: status.get("pinned") == 2)
+    assert (status["nodes"], status["ready"], status["observedGeneration"]) == (2, 2, 1)
+    assert list(status["images"]) == [
+        {"image": A, "digest": ONE, "nodes": 2},
+        {"image": B, "digest": TWO, "nodes": 2},
+    ]
+    assert {each["type"]: each["status"] for each in status["conditions"]} == {"Accepted": "True", "Ready": "True"}
+    assert [sorted(each.images) for each in cluster.runtimes.values()] == [[A, B], [A, B], []]
+
+
+async def test_a_tag_that_moves_stays_what_it_was_resolved_to(cluster: Cluster) -> None:
+    await cluster.add(node("n1"))
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(A))
+    async with cluster.running():
+        await cluster.status(lambda status: status.get("ready") == 1)
+    await cluster.add(node("n2"))
+    cluster.runtimes["n2"].offered = {A: (TWO, 7), "r.example/a:former": (ONE, 7)}
+    async with cluster.running():
+        await cluster.status(lambda status: status.get("ready") == 2)
+    assert cluster.runtimes["n2"].pulls == [f"r.example/a@{ONE}"]
+
+
+async def test_images_of_pending_pods_come_first(cluster: Cluster) -> None:
+    await cluster.add(node("n1"))
+    pod = {"metadata": {"name": "p", "namespace": "x"}, "spec": {"containers": [{"image": B}, {"image": "no name"}]}}
+    await cluster.kube.create(PODS, pod)
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(A, B))
+    async with cluster.running():
+        status = await cluster.status(lambda status: status.get("ready") == 1)
+    assert cluster.runtimes["n1"].pulls == [B, A]
+    assert [each.get("pendingPods") for each in status["images"]] == [None, 1]
+
+
+async def test_a_warmup_that_is_deleted_leaves_images_unpinned(cluster: Cluster) -> None:
+    await cluster.add(node("n1"))
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(A))
+    async with cluster.running():
+        await cluster.status(lambda status: status.get("pinned") == 1)
+        await cluster.kube.delete(IMAGE_WARMUPS, "servers")
+        async with asyncio.timeout(20):
+            async for change in follow(cluster.kube, NODE_IMAGES, Selection(), on_trouble=lambda _: None):
+                if change.object and not change.object["spec"].get("images") and not change.object["status"]["images"]:
+                    break
+    assert (list(cluster.runtimes["n1"].images), await cluster.runtimes["n1"].pinned()) == ([A], frozenset())
+
+
+async def test_what_cannot_be_carried_out_says_why_and_stops_no_other(cluster: Cluster) -> None:
+    await cluster.add(node("n1"), node("n2", ready="Unknown"))
+    await cluster.kube.create(IMAGE_WARMUPS, warmup("A b", name="bad"))
+    await cluster.kube.create(IMAGE_WARMUPS, warmup(A))
+    await cluster.kube.create(NODE_IMAGES, {"metadata": {"name": "odd"}})
+    odd = {"status": {"images": [{"image": A, "state": "Odd"}]}}
+    await cluster.kube.patch(NODE_IMAGES, "odd", odd, subresource="status")
+    async with cluster.running():
+        bad = await cluster.status(lambda _: True, "bad")
+        status = await cluster.status(lambda status: status.get("ready") == 1 and status["nodes"] == 2)
+    (accepted,) = bad["conditions"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "Invalid")
+    assert "image 'A b'" in accepted["message"]
+    assert list(status["problems"]) == [{"node": "n2", "reason": "the node is not ready"}]

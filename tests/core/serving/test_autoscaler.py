@@ -1,0 +1,131 @@
+"""Tessera's autoscaling policy: what it asks for under smooth, growing, bursty and absent traffic."""
+
+import math
+from collections.abc import Callable, Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.core.serving.autoscaler import Load, Memory, Proposal, Server, propose
+
+SERVER = Server(slots=8, cold_start_s=120.0)
+SERVICE_S = 4.0
+
+
+def looks(
+    rate: Callable[[float], float], hours: float, server: Server = SERVER, replicas: int = 1
+) -> Iterable[tuple[float, Proposal]]:
+    """Yield what is asked for each 15 s under so many requests a second, all of them served at once."""
+    memory, arrived = Memory(), 0.0
+    for step in range(int(hours * 240)):
+        at_s = 15.0 * step
+        arrived += 15 * rate(at_s)
+        flying = min(round(rate(at_s) * SERVICE_S), int(arrived))
+        done = int(arrived) - flying
+        load = Load(
+            at_s=at_s,
+            arrived=int(arrived),
+            completed=done,
+            served_s=done * SERVICE_S,
+            in_flight=flying,
+            replicas=replicas,
+            ready=replicas,
+        )
+        memory, found = propose(memory, load, server)
+        replicas = found.replicas
+        yield at_s, found
+
+
+def last(rate: Callable[[float], float], hours: float, server: Server = SERVER, replicas: int = 1) -> int:
+    return [found.replicas for _, found in looks(rate, hours, server, replicas)][-1]
+
+
+def test_steady_traffic_gets_what_it_needs_and_little_more() -> None:
+    """10 requests a second of 4 s each take 40 slots, 5 replicas; requests in flight may take 80 % of the slots."""
+    assert last(lambda _: 10.0, 3, replicas=12) == 7
+
+
+def test_growth_is_met_before_it_comes() -> None:
+    """A rate that grows by 1 a second in 10 minutes: what is asked for now holds what comes in two minutes."""
+    for at_s, found in looks(lambda at_s: 4 + at_s / 600, 2, replicas=4):
+        if at_s > 1800:
+            assert found.replicas * SERVER.slots >= (4 + (at_s + SERVER.cold_start_s) / 600) * SERVICE_S
+
+
+def test_bursts_get_a_margin_that_smooth_traffic_of_the_same_mean_does_not() -> None:
+    bursty = last(lambda at_s: 24.0 if at_s % 600 < 120 else 1.0, 4, replicas=6)
+    assert last(lambda _: 5.6, 4, replicas=6) < bursty
+
+
+def test_fewer_only_after_a_while() -> None:
+    """The load halves after two hours: nothing goes for twenty minutes, then about half."""
+    asked = dict(looks(lambda at_s: 12.0 if at_s < 7200 else 6.0, 4, replicas=7))
+    before = asked[7185.0].replicas
+    assert all(asked[7200.0 + 15 * step].replicas >= before for step in range(79))
+    assert asked[4 * 3600 - 15.0].replicas <= before // 2 + 1
+    assert "were needed within 20 minutes" in asked[8000.0 - 8000.0 % 15].reason
+
+
+def test_what_is_there_at_the_beginning_stays_at_first() -> None:
+    asked = [found.replicas for at_s, found in looks(lambda _: 1.0, 0.5, replicas=5) if at_s < 300 + 1200 - 15]
+    assert set(asked) == {5}
+
+
+def test_it_never_asks_for_more_than_there_can_be_nor_for_fewer_than_there_must() -> None:
+    assert last(lambda _: 100.0, 1, server=Server(slots=8, cold_start_s=120.0, most=3)) == 3
+    assert last(lambda _: 0.0, 1, server=Server(slots=8, cold_start_s=120.0, least=2), replicas=4) == 2
+
+
+def test_to_zero_and_back() -> None:
+    """With no request for twenty minutes there are none; the first that waits brings one back."""
+    server = Server(slots=8, cold_start_s=120.0, least=0)
+    asked = dict(looks(lambda at_s: 2.0 if at_s < 3600 or at_s > 10_800 else 0.0, 3.5, server, 2))
+    assert asked[3600.0 + 1200].replicas > 0
+    assert asked[3600.0 + 2 * 1200 + 60].replicas == 0
+    assert asked[10_875.0].replicas >= 1
+
+
+def test_counters_that_go_back_are_a_new_beginning() -> None:
+    """Rather than a negative rate: what is there stays, as after a restart."""
+    load = Load(at_s=0.0, arrived=900, completed=800, served_s=3200.0, in_flight=40, replicas=6, ready=6)
+    memory, _ = propose(Memory(), load, SERVER)
+    again = Load(at_s=15.0, arrived=3, completed=0, served_s=0.0, in_flight=3, replicas=6, ready=6)
+    memory, found = propose(memory, again, SERVER)
+    assert (found.replicas, memory.began_s, memory.loads) == (6, 15.0, (again,))
+
+
+def test_it_remembers_no_more_than_an_hour() -> None:
+    memory = Memory()
+    for step in range(600):
+        load = Load(at_s=15.0 * step, arrived=9, completed=9, served_s=1.0, in_flight=0, replicas=1, ready=1)
+        memory, _ = propose(memory, load, SERVER)
+    assert {len(memory.loads), len(memory.errors), len(memory.forecasts)} == {240, 241} - {241} | {240}
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.floats(0.1, 600)), max_size=60),
+    least=st.integers(0, 4),
+    most=st.integers(4, 64),
+    slots=st.integers(1, 256),
+)
+def test_whatever_it_is_told_it_stays_within_its_bounds(
+    steps: list[tuple[int, int, float]], least: int, most: int, slots: int
+) -> None:
+    server = Server(slots=slots, cold_start_s=60.0, least=least, most=most)
+    memory, replicas, at_s, arrived = Memory(), least, 0.0, 0
+    for came, flying, pause_s in steps:
+        at_s, arrived = at_s + pause_s, arrived + came
+        served = max(0, arrived - flying)
+        load = Load(
+            at_s=at_s,
+            arrived=arrived,
+            completed=served,
+            served_s=served * SERVICE_S,
+            in_flight=flying,
+            replicas=replicas,
+            ready=replicas,
+        )
+        memory, found = propose(memory, load, server)
+        assert least <= found.replicas <= most
+        assert math.isfinite(sum(slots for _, slots in memory.forecasts))
+        replicas = found.replicas

@@ -1,0 +1,263 @@
+"""A node with a kubelet in memory, GPUs of the builders, pods, and the agent's plugins, which die and start again."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders.gpunodes import facts, shared
+from builders.nodeviews import of_the_host
+from builders.signed import Trusting, signed
+from judges.grants import shares_of
+from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
+from tessera.agent.nodeview import NodeView
+from tessera.api.tessera.pods.assignments import write_shares
+from tessera.clients.kube import Listing
+from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
+from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.holdings import given
+from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.node.nodesharing import PluginOptions
+from tessera.errors import InvalidInput, Unavailable
+from tessera.log import logger
+
+GPU, NEED, SLICE = "nvidia.com/gpu", "tessera.dev/gpu-memory", "nvidia.com/mig-1g.5gb"
+WHOLE = Sharing(modes=(Mode.WHOLE,))
+SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
+MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
+MEMORY = Sharing(modes=(Mode.MEMORY_SHARE, Mode.MPS))
+CDI = PluginOptions(list_strategies=("cdi-cri",))
+MINORS = "gpu0/gi1/access 30\ngpu0/gi1/ci0/access 31\ngpu0/gi2/access 39\ngpu0/gi2/ci0/access 40\n"
+
+
+class Node:
+    """A node with a kubelet, some GPUs, and the pods that the API server knows."""
+
+    def __init__(self, kubelet: MemoryKubelet, root: Path) -> None:
+        self.kubelet = kubelet
+        self.root = root
+        self.pods: dict[tuple[str, str], dict[str, Any]] = {}
+        self.watched: dict[tuple[str, str], dict[str, Any]] = {}
+        """The pods as the agent's watch shows them."""
+        self.late: list[tuple[tuple[str, str], dict[str, Any]]] | None = None
+        """Changes that the watch does not show yet; None where it shows all at once."""
+        self.looked = asyncio.Event()
+        """Whether the agent looked at its pods."""
+        self.version = 100
+        self.silent = False
+        """Whether the API server does not answer."""
+        self.full: set[str] = set()
+        """Pods of which it takes no change."""
+        self.inventory = Inventory(gpus=())
+        self.cut: list[tuple[str, Placement]] = []
+        self.able = True
+        """Whether instances can be cut."""
+        self.minors = root / "mig-minors"
+        self.cdi = root / "cdi"
+        self.record = PodResources(kubelet.pod_resources)
+        self.proc = of_the_host(root / "proc")
+        self.trust = Trusting()
+        self.plugins = self.started()
+        self.task: asyncio.Task[None] | None = None
+
+    def started(self, *, driver_folder: str = "") -> Plugins:
+        """Return the plugins of an agent that has just started."""
+        paths = Paths(
+            plugins=self.kubelet.plugins,
+            cdi=self.cdi,
+            driver_specs=(self.root / "nvidia.yaml",),
+            driver_folder=driver_folder,
+            minors=self.minors,
+            memory=self.root / "shares.json",
+            allocations=self.root / "allocations.json",
+            mps_root=self.root / "mps",
+            dev=self.root / "dev",
+        )
+        view = NodeView(self.seen, self.relist, DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.proc)
+        assigned = AssignedPods(view.pods, self.correct, self.trust)
+        return Plugins(paths, view, assigned, self, logger())
+
+    def seen(self) -> Iterable[dict[str, Any]]:
+        """Return the pods to the agent."""
+        self.looked.set()
+        return self.watched.values()
+
+    async def relist(self) -> Listing:
+        """Return the pods as the API server has them."""
+        if self.silent:
+            raise Unavailable("API server", found="silence", expected="an answer")
+        return Listing(objects=tuple(self.pods.values()), resource_version=str(self.version))
+
+    def process_of(self, name: str, number: int = 100) -> Path:
+        """Let a process of a pod run; return what to remove when it ends."""
+        folder = self.proc / str(number)
+        folder.mkdir(parents=True)
+        uid = self.pods["default", name]["metadata"]["uid"]
+        (folder / "cgroup").write_text(f"0::/kubepods/besteffort/pod{uid}/abc\n")
+        return folder
+
+    def end(self, name: str) -> None:
+        """Let a pod be gone, for the API server and for the kubelet."""
+        del self.pods["default", name], self.watched["default", name]
+        self.kubelet.remove("default", name)
+
+    async def correct(self, changed: dict[str, Any], annotations: Mapping[str, str]) -> dict[str, Any] | None:
+        """Change a pod; whoever watches is told at once, or later."""
+        if self.silent:
+            raise Unavailable("API server", found="silence", expected="an answer")
+        if changed["metadata"]["name"] in self.full:
+            raise InvalidInput("a pod", found="HTTP 422, Too long", expected="success")
+        namespace, name = changed["metadata"]["namespace"], changed["metadata"]["name"]
+        pod = self.pods[namespace, name]
+        assert pod["metadata"]["uid"] == changed["metadata"]["uid"]
+        self.version += 1
+        metadata = {
+            **pod["metadata"],
+            "annotations": {**pod["metadata"]["annotations"], **annotations},
+            "resourceVersion": str(self.version),
+        }
+        self.pods[namespace, name] = {**pod, "metadata": metadata}
+        if self.late is None:
+            self.watched[namespace, name] = self.pods[namespace, name]
+            return None
+        self.late.append(((namespace, name), self.pods[namespace, name]))
+        return self.pods[namespace, name]
+
+    def tell(self, count: int) -> None:
+        """Let the watch show so many of the changes that are late, in their order."""
+        for name, pod in (self.late or [])[:count]:
+            self.watched[name] = pod
+        self.late = (self.late or [])[count:]
+
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
+        """Enforce nothing."""
+
+    async def disable_mig(self, gpu: str) -> Inventory:
+        """Switch MIG off."""
+        await asyncio.sleep(0)
+        self.inventory = Inventory(
+            gpus=tuple(each if each.uuid != gpu else facts(each.index, each.model.name) for each in self.inventory.gpus)
+        )
+        return self.inventory
+
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
+        self.cut.append((gpu, placement))
+        if not self.able:
+            return self.inventory
+        cut = Instance(placement=placement, uuid="MIG-new", gpu_instance=2, compute_instance=0, memory_mib=4864)
+        self.inventory = Inventory(
+            gpus=tuple(
+                msgspec.structs.replace(each, instances=(*each.instances, cut)) if each.uuid == gpu else each
+                for each in self.inventory.gpus
+            )
+        )
+        return self.inventory
+
+    def offered(self, *pairs: tuple[GpuFacts, Sharing], options: OfferOptions | None = None) -> NodeOffer:
+        self.inventory = Inventory(gpus=tuple(gpu for gpu, _ in pairs))
+        return offer([shared(gpu, sharing) for gpu, sharing in pairs], self.inventory, options or OfferOptions())
+
+    def offers(self, *pairs: tuple[GpuFacts, Sharing]) -> list[str]:
+        """Return the names of what is offered beside what pods were assigned."""
+        options = OfferOptions(given=given(self.plugins.shares.assigned_requests(), self.inventory))
+        return [resource.name for resource in self.offered(*pairs, options=options).resources]
+
+    async def offer(
+        self, *pairs: tuple[GpuFacts, Sharing], how: PluginOptions | None = None, options: OfferOptions | None = None
+    ) -> None:
+        """Offer GPUs and start the task that keeps them advertised."""
+        if self.task is None:
+            self.task = asyncio.create_task(self.plugins.run())
+        found = self.offered(*pairs, options=options)
+        assert await self.plugins.offer(found, self.inventory, how or PluginOptions())
+        assert self.plugins.problems == ()
+        for resource in found.resources:
+            healthy = sum(device.healthy for device in resource.devices)
+            await self.kubelet.until_allocatable(resource.name, healthy)
+
+    async def kill(self) -> None:
+        """End the agent as a signal does."""
+        if self.task is not None:
+            self.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+            self.task = None
+
+    def assign(self, name: str, units: int, *shares: Share, compute_percent: int = 0) -> None:
+        """Let the API server know a pod with an assignment."""
+        asked = {NEED: str(units)} | ({"tessera.dev/gpu-compute": str(compute_percent)} if compute_percent else {})
+        pod = {
+            "metadata": {
+                "namespace": "default",
+                "name": name,
+                "uid": f"uid-{name}",
+                "creationTimestamp": "2026-01-31T12:00:00Z",
+                "annotations": {"tessera.dev/assignment": write_shares(shares)},
+            },
+            "spec": {
+                "nodeName": "n",
+                "containers": [{"name": "main", "resources": {"limits": asked}}],
+            },
+        }
+        self.pods["default", name] = self.watched["default", name] = signed(pod)
+
+    def assigned(self, name: str) -> list[dict[str, Any]]:
+        """Return the shares on record for a pod."""
+        return shares_of(self.pods["default", name])
+
+    def ask(self, name: str, resource: str = GPU, count: int = 1) -> None:
+        """Let the API server know a pod that asks for devices by name."""
+        self.pods["default", name] = {
+            "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}", "annotations": {}},
+            "spec": {
+                "nodeName": "n",
+                "containers": [{"name": "main", "resources": {"limits": {resource: str(count)}}}],
+            },
+        }
+        self.watched["default", name] = self.pods["default", name]
+
+    async def run(self, name: str, resource: str = GPU, count: int = 1) -> Grant:
+        """Admit a pod and create its container."""
+        if ("default", name) not in self.pods:
+            self.ask(name, resource, count)
+        await self.kubelet.admit("default", name, Container(name="main", limits=((resource, count),)))
+        return await self.kubelet.create("default", name, "main")
+
+    def spec(self, grant: Grant) -> dict[str, Any]:
+        """Return the edits of the one CDI device of an answer, as the runtime finds them."""
+        (desired,) = grant.cdi_devices
+        kind, _, name = desired.partition("=")
+        for path in self.cdi.glob("*.json"):
+            written = json.loads(path.read_text())
+            for device in written["devices"]:
+                if (written["kind"], device["name"]) == (kind, name):
+                    found: dict[str, Any] = device["containerEdits"]
+                    return found
+        pytest.fail(f"no CDI device {desired}")
+
+
+def share(gpu: int, memory_mib: int = 1024, **changes: Any) -> Share:
+    mode = Mode.MEMORY_SHARE
+    plain = Share(
+        gpu=gpu,
+        mode=mode,
+        memory_mib=memory_mib,
+        compute_percent=0,
+        isolation=mode.isolation,
+        resource=NEED,
+        container="main",
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def mig(layout: Iterable[Placement]) -> Sharing:
+    return Sharing(modes=(Mode.MIG,), layout=tuple(layout), allow_repartition=False)

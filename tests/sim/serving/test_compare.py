@@ -1,0 +1,97 @@
+"""Policies under a small trace: the published rule swings, Tessera's holds, the plan is below all of them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tessera.core.serving.autoscaler import Load, Proposal
+from tessera.sim.report.replicas import replica_figures
+from tessera.sim.serving.clairvoyant import clairvoyant
+from tessera.sim.serving.compare import Comparison, compare, log_lines, rows
+from tessera.sim.serving.policies import POLICIES
+from tessera.sim.serving.replicas import Model, Replicas
+from tessera.sim.serving.run import run
+from tessera.sim.serving.traces import Requests
+
+MODEL = Model()
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    """Return three hours of 3 to 6 requests a second."""
+    rng = np.random.default_rng(3)
+    gaps = rng.gamma(0.25, 4.0, 48_000) / (4.5 + 1.5 * np.sin(np.arange(48_000) / 8000))
+    times = np.cumsum(gaps) - gaps[0]
+    kept = times < 3 * 3600
+    count = int(kept.sum())
+    requests = Requests(times[kept], rng.uniform(100, 2000, count), rng.uniform(20, 400, count))
+    return compare(requests, MODEL, tuple(POLICIES), 16)
+
+
+def test_each_policy_has_a_row_and_costs_more_than_the_plan(found: Comparison) -> None:
+    table = {each.policy: each for each in rows(found)}
+    assert list(table) == ["published", "waiting", "in-flight", "tessera"]
+    assert found.plan.within_slo >= 0.99
+    assert all(each.replica_hours > each.clairvoyant_replica_hours for each in table.values())
+    assert table["tessera"].within_slo >= 0.99 > table["published"].within_slo
+    assert table["tessera"].replica_hours < table["published"].replica_hours
+    assert [each.lost for each in table.values()] == [0, 0, 0, 0]
+
+
+def test_replica_hours_follow_from_the_log_but_for_what_drains(found: Comparison) -> None:
+    lines = [json.loads(line) for line in log_lines(found)]
+    for each in rows(found):
+        own = [line for line in lines if line["policy"] == each.policy]
+        assert own[0]["time_s"] == 0.0
+        assert own[0]["desired"] == own[0]["ready"] == found.plan.warm
+        assert len(own) == each.changes + 1
+        ends = [*(line["time_s"] for line in own[1:]), found.requests.span_s]
+        hours = sum(line["desired"] * (end - line["time_s"]) for line, end in zip(own, ends, strict=True)) / 3600
+        assert hours - 0.001 <= each.replica_hours <= hours * 1.1
+
+
+def test_figures(found: Comparison) -> None:
+    drawn = dict(replica_figures(found))
+    assert drawn["replicas.png"].startswith(b"\x89PNG")
+    assert b"tessera" in drawn["replicas.svg"]
+
+
+class Fixed:
+    """So many replicas from a moment on."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def look(self, _load: Load, _replicas: Replicas) -> Proposal:
+        return Proposal(self.count, "")
+
+
+def test_requests_that_wait_too_long_are_counted() -> None:
+    """Eight slots, nine requests at once of ten seconds each, then one a minute later."""
+    times = np.array([0.0] * 9 + [60.0])
+    found = run(times, np.full(10, 10.0), MODEL, Fixed(1), 1)
+    assert (found.within_slo, found.changes) == (0.9, 0)
+    assert found.replica_hours == pytest.approx(60 / 3600)
+
+
+def test_requests_without_a_replica_are_late_until_one_starts() -> None:
+    times = np.arange(0.0, 300.0, 10.0)
+    found = run(times, np.full(30, 1.0), MODEL, Fixed(1), 0)
+    late = (15 + MODEL.cold_start_s) // 10 + 1
+    assert found.within_slo == pytest.approx(1 - late / 30, abs=0.07)
+    assert run(times, np.full(30, 1.0), MODEL, Fixed(0), 0).within_slo == 0
+
+
+def test_requests_that_are_cut_off_are_lost_and_late() -> None:
+    times = np.array([0.0, 40.0])
+    found = run(times, np.array([100.0, 1.0]), Model(grace_s=10.0), Fixed(0), 1)
+    assert (found.lost, found.within_slo) == (1, 0.0)
+
+
+def test_a_plan_has_the_fewest_replicas_of_each_step() -> None:
+    """Ten minutes of nothing but one request a minute, ten of 40 in flight."""
+    times = np.concatenate([np.arange(0, 600, 60.0), np.arange(600, 1200, 0.1)])
+    plan = clairvoyant(times, np.full(len(times), 4.0), MODEL, 16)
+    assert (plan.step_s, set(plan.replicas[:9]), set(plan.replicas[12:20])) == (60.0, {1}, {5})
+    assert clairvoyant(times, np.full(len(times), 4.0), MODEL, 3).within_slo < 0.99
