@@ -9,7 +9,8 @@ import pytest
 
 from tessera.api import documents
 from tessera.cli.manifests import chart_folder
-from testbed.deploy import FOLDER, NAMESPACE, objects, rendered, write
+from tessera.server.settings import Settings, is_loopback
+from testbed.deploy import FOLDER, NAMESPACE, objects, rendered, scheduler_configuration, write
 
 CHART = chart_folder()
 RIGHTS = sorted(path.name for path in (CHART / "templates" / "rbac").glob("*.yaml"))
@@ -107,6 +108,38 @@ def test_admission_policies_are_in_force_unless_refused() -> None:
     policies = {("ValidatingAdmissionPolicy", f"tessera-{name}") for name in ("agents", "assignments", "node-name")}
     assert policies <= kinds(ANY)
     assert not policies & kinds({**ANY, "admission": {"policies": False}})
+
+
+LISTENS = {
+    "routing by the API server": (ANY, set()),
+    "routing by the webhook": (WEBHOOK, {8443}),
+}
+
+
+@pytest.mark.parametrize("case", LISTENS)
+def test_network_policies_let_in_what_the_api_server_asks_and_nothing_else(case: str) -> None:
+    """Health ports are for probes, which come from the pod's own node and need no rule."""
+    values, want = LISTENS[case]
+    policies = [each for each in rendered(values) if each["kind"] == "NetworkPolicy"]
+    closed = next(each["spec"] for each in policies if each["metadata"]["name"] == "tessera")
+    assert (closed["policyTypes"], closed.get("ingress", [])) == (["Ingress", "Egress"], [])
+    chosen = closed["podSelector"]["matchLabels"].items()
+    for part in PODS:
+        assert chosen <= pod(part, values)["metadata"]["labels"].items(), "every part is closed"
+        assert "hostNetwork" not in pod(part, values)["spec"], "a node's network has no NetworkPolicy"
+    rules = [rule for each in policies for rule in each["spec"].get("ingress", [])]
+    assert {port["port"] for rule in rules for port in rule["ports"]} == want
+
+
+@pytest.mark.parametrize("values", [ANY, WEBHOOK])
+def test_the_extender_is_asked_and_answers_on_the_loopback_of_its_pod(values: dict[str, Any]) -> None:
+    """Nobody else than the scheduler beside it reaches what binds pods."""
+    server, scheduler = pod("server", values)["spec"]["containers"]
+    assert (server["name"], scheduler["name"]) == ("server", "scheduler")
+    assert not any(each.startswith(("--host", "--port", "--tls")) for each in server["args"])
+    assert is_loopback(Settings().host)
+    (extender,) = scheduler_configuration()["extenders"]
+    assert extender["urlPrefix"] == f"http://{Settings().host}:{Settings().port}"
 
 
 def pod(name: str, values: dict[str, Any]) -> dict[str, Any]:

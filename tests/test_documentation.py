@@ -82,6 +82,17 @@ def test_files_that_a_page_names_exist(page: str) -> None:
     assert [name for name in named if not list(ROOT.glob(name)) and not list((ROOT / "docs").glob(name))] == []
 
 
+def test_every_claim_of_the_threat_model_names_tests_that_exist() -> None:
+    text = (ROOT / "docs/security.md").read_text().partition("## Threat model")[2].partition("\n### ")[0]
+    rows = [line for line in text.splitlines() if line.startswith("|")][2:]
+    ids = [re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row) for row in rows]
+    assert len(rows) > 15
+    assert [row for row, found in zip(rows, ids, strict=True) if not found] == []
+    named = {each for found in ids for each in found}
+    wanted = {(file, f"def {test}(" if test else "def test_") for file, test in named}
+    assert sorted((file, text) for file, text in wanted if text not in (ROOT / file).read_text()) == []
+
+
 def test_pages_that_the_source_names_are_there() -> None:
     sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*"), ROOT / "pyproject.toml"]
     named = {

@@ -44,6 +44,16 @@ async def test_what_is_no_request_gets_no_answer_and_the_next_is_answered(reques
         assert (await asked(port, b"GET /readyz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
+async def test_who_holds_connections_open_ends_their_own_and_the_kubelet_is_answered() -> None:
+    async with answering(0, str) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        assert (await asked(port, b"GET /readyz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        async with asyncio.timeout(2):  # before the deadline of a request, which would end them too
+            assert [await reader.read() for reader, _ in held[:60]] == [b""] * 60
+        for _, writer in held:
+            writer.close()
+
+
 async def test_a_port_that_is_taken_is_told() -> None:
     async with answering(0, str) as port:
         with pytest.raises(Unavailable, match=r"expected a free port; hint: another --health-port"):

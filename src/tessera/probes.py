@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from tessera.errors import Unavailable, shown
+from tessera.listeners import BoundedListener
 
 __all__ = ["answering"]
 
 _DEADLINE_S = 5.0
+_CONNECTIONS = 32
+"""A kubelet has two; others reach the port too."""
 
 
 @asynccontextmanager
@@ -40,10 +43,11 @@ async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIt
     try:
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
-        listener = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+        created = socket.create_server(("", port), family=family, dualstack_ipv6=both)
     except OSError as error:
         desired, accepted = "a free port", "another --health-port"
         raise Unavailable(f"port {port}", found=shown(error), expected=desired, hint=accepted) from error
+    listener = BoundedListener(created, _CONNECTIONS)
     async with await asyncio.start_server(answer, sock=listener):
         yield listener.getsockname()[1]
 

@@ -11,6 +11,10 @@ WRONG = {
     "a certificate without key": (["--tls-certificate", "x"], "--tls-key"),
     "an authority alone": (["--tls-client-authority", "x"], "--tls-certificate"),
     "another address without TLS": (["--host", "0.0.0.0", "--kubeconfig", "{config}"], "plain HTTP"),
+    "another address without client certificates": (
+        ["--host", "0.0.0.0", "--tls-certificate", "x", "--tls-key", "x", "--kubeconfig", "{config}"],
+        "--tls-client-authority",
+    ),
     "an admission port without certificate": (["--admission-port", "0"], "--admission-certificate"),
     "a policy that is none": (["--policy", "best"], "fgd"),
     "random, which replicas would not agree on": (["--policy", "random"], "fgd"),

@@ -342,6 +342,74 @@ def test_an_agent_writes_to_its_own_node_alone(apart: Cluster, tmp_path: Path, c
         patch(apart, made, "other", *words, *agent)
 
 
+BEYOND: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "a pod's image": (
+        {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "another"}]}},
+        (),
+    ),
+    "a pod's labels": ({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"app": "database"}}}, ()),
+    "what keeps a pod": ({"apiVersion": "v1", "kind": "Pod", "metadata": {"finalizers": ["a.b/c"]}}, ()),
+    "a node's taints": (
+        {"apiVersion": "v1", "kind": "Node", "spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
+        (),
+    ),
+    "a node closed to pods": ({"apiVersion": "v1", "kind": "Node", "spec": {"unschedulable": True}}, ()),
+    "a label that draws others' pods": (
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"labels": {"node-restriction.kubernetes.io/pool": "a"}}},
+        (),
+    ),
+    "such a label beside the status": (
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"labels": {"pool": "a"}}},
+        ("--subresource=status",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BEYOND)
+def test_an_agent_changes_of_its_node_and_pods_what_it_is_to_write_and_no_more(
+    apart: Cluster, tmp_path: Path, case: str
+) -> None:
+    """Whoever has its token starts no other program on the node by it, and draws no other pods to it."""
+    made, words = BEYOND[case]
+    whole = json.dumps({**made, "metadata": {**made.get("metadata", {}), "name": "own"}})
+    command: dict[str, tuple[tuple[str, ...], str | None]] = {
+        "Pod": (("patch", "pod", "on-own", "-p", json.dumps(made)), None),
+        "Node": (("apply", "--server-side", "--force-conflicts", "-f", "-", *words), whole),
+    }
+    arguments, text = command[made["kind"]]
+    with pytest.raises(Unavailable, match="an agent may change of a"):
+        apart.kubectl(*arguments, *as_agent(apart, tmp_path, *ON_ITS_NODE), input_text=text)
+
+
+def test_an_agent_labels_its_node_with_what_it_knows_of_gpus(apart: Cluster, tmp_path: Path) -> None:
+    agent = as_agent(apart, tmp_path, *ON_ITS_NODE)
+    names = ("nvidia.com/gpu.count=2", "tessera.dev/gpu-revision=1")
+    apart.kubectl("label", "node", "own", *names, "--overwrite", *agent)
+    apart.kubectl("label", "node", "own", "nvidia.com/gpu.count-", "tessera.dev/gpu-revision-", *agent)
+    apart.kubectl("label", "node", "own", "pool=a")
+    with pytest.raises(Unavailable, match="not pool"):
+        apart.kubectl("label", "node", "own", "pool-", *agent)
+    apart.kubectl("label", "node", "own", "pool-")
+
+
+def test_the_token_of_an_agents_pod_ends_with_the_pod(apart: Cluster, tmp_path: Path) -> None:
+    one = asking(nodeName="own", serviceAccountName="tessera-agent")
+    one["metadata"] |= {"name": "an-agent", "namespace": "tessera-system"}
+    apart.apply(one)
+    agent = as_agent(apart, tmp_path, "--bound-object-kind=Pod", "--bound-object-name=an-agent")
+    patch(apart, WRITES["a node"][0], "own", *agent)
+    apart.kubectl("delete", "pod", "an-agent", "-n", "tessera-system", "--force", "--grace-period=0")
+
+    def refused() -> bool:
+        try:
+            apart.kubectl("get", "node", "own", *agent)
+        except Unavailable as error:
+            return "Unauthorized" in str(error) or "logged in" in str(error)
+        return False
+
+    until("the token is refused", refused, timeout_s=60)
+
+
 def test_an_agents_account_without_a_node_writes_nothing(apart: Cluster, tmp_path: Path) -> None:
     agent = as_agent(apart, tmp_path)
     with pytest.raises(Unavailable, match=r"the agent of no node \(its token is not that of a pod\) may not write"):

@@ -26,7 +26,7 @@ _EPILOG = """
 Examples:
   tessera server
   tessera server --kubeconfig ~/.kube/config --port 39999
-  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key
+  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key --tls-client-authority ca.crt
   tessera server --admission-port 8443 --tls-certificate tls.crt --tls-key tls.key
 
 RBAC: get, list and watch nodes and pods; create pods/binding; get, list, watch, create and
@@ -41,7 +41,9 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 
 @click.command(epilog=_EPILOG)
 @kubeconfig_option
-@click.option("--host", default=_SETTINGS.host, show_default=True, help="Address; beyond loopback only with TLS.")
+@click.option(
+    "--host", default=_SETTINGS.host, show_default=True, help="Address; beyond loopback only with TLS both ways."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="0 for any.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Private key, PEM.")

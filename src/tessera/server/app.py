@@ -37,8 +37,8 @@ __all__ = ["make_admission_app", "make_app"]
 
 GPUSHARE = "/gpushare-scheduler"
 _ADMISSION = "/admission/v1/route"
-_REVIEW_BYTES = 8 << 20
-"""More than the API server stores of an object, which a review may have twice."""
+_REVIEW_BYTES = 4 << 20
+"""More than twice what the API server stores of an object. Strangers may send as much on each of their connections."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 

@@ -29,6 +29,7 @@ from tessera.clients.kube import (
 )
 from tessera.core.packing.ledger import Ledger
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported, shown
+from tessera.listeners import BoundedListener
 from tessera.log import logger
 from tessera.server.app import make_admission_app, make_app
 from tessera.server.binder import Binder, Clocks
@@ -36,7 +37,7 @@ from tessera.server.certificates import Certificates
 from tessera.server.claimer import Claimer
 from tessera.server.nominations import Nominations
 from tessera.server.selfsigned import SelfSigned
-from tessera.server.settings import Settings, Tls
+from tessera.server.settings import Settings, Tls, is_loopback
 from tessera.server.signingkey import SigningKey
 from tessera.server.verbs import Verbs
 from tessera.server.view import View
@@ -128,7 +129,8 @@ class Server:
             self._own.begin()
         self._http = tuple(_Http(self._config(each.app, each.tls)) for each in places)
         with contextlib.ExitStack() as stack:
-            listeners = [stack.enter_context(_listening(each.host, each.port)) for each in places]
+            most = self._settings.limits.connections
+            listeners = [stack.enter_context(_listening(each.host, each.port, most)) for each in places]
             self.port, *more = (listener.getsockname()[1] for listener in listeners)
             self.admission_port = next(iter(more), 0)
             self.listening.set()
@@ -339,7 +341,8 @@ class _Http(uvicorn.Server):
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def _listening(host: str, port: int, most: int) -> Iterator[socket.socket]:
+    """Listen, for so many connections at most where others than this machine reach the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
@@ -351,5 +354,5 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         raise Unavailable(
             f"address {host}, port {port}", found=shown(error), expected="a free port", hint=accepted
         ) from error
-    with contextlib.closing(listener):
-        yield listener
+    with contextlib.closing(listener if is_loopback(host) else BoundedListener(listener, most)) as bounded:
+        yield bounded

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.errors import InvalidInput
 
-__all__ = ["Admission", "Limits", "Settings", "Tls"]
+__all__ = ["Admission", "Limits", "Settings", "Tls", "is_loopback"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +17,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """After this a request is answered with an error; binding goes on, and a second request learns how it ended."""
     body_bytes: int = 128 << 20
     """5,000 nodes with all their fields have 100 MB; with `nodeCacheCapable` it is names alone."""
+    connections: int = 128
+    """Open connections at a port that others than this machine reach; for one too many another is ended. With
+    AdmissionReviews of 4 MiB at most that is half a GiB, whatever strangers send."""
     claim_lives_s: float = 120.0
     """A claim whose pod is neither bound nor gone by then is looked into, and dropped: no request lives so long."""
     unknown_s: float = 5.0
@@ -42,7 +45,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
     """With the chain up to the authority."""
     key: Path
     client_authority: Path | None = None
-    """Clients must show a certificate of this authority; without it anybody may ask."""
+    """Clients must show a certificate of this authority; without it anybody may ask: on the loopback alone."""
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,22 +79,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quarter of a second on 5,000 nodes; for a process that is a server and nothing else."""
 
     def check(self) -> None:
-        """Refuse plain HTTP where others could listen.
+        """Refuse plain HTTP where others could listen, and clients without a certificate where others could ask.
 
         Raises:
-            InvalidInput: no certificate, and an address that is not the loopback's.
+            InvalidInput: the address is not the loopback's, and there is no certificate or no authority for clients.
 
         """
-        if self.tls is None and not _loopback(self.host):
-            raise InvalidInput(
-                f"address {self.host}",
-                found="plain HTTP beyond this machine",
-                expected="TLS",
-                hint="--tls-certificate and --tls-key, or --host 127.0.0.1 beside the scheduler",
-            )
+        if is_loopback(self.host):
+            return
+        if self.tls is None:
+            found, desired = "plain HTTP beyond this machine", "TLS"
+            hint = "--tls-certificate, --tls-key and --tls-client-authority"
+        elif self.tls.client_authority is None:
+            found = "no authority for clients, so that any client that reaches it could have pods bound"
+            desired, hint = "an authority beyond this machine", "--tls-client-authority"
+        else:
+            return
+        raise InvalidInput(
+            f"address {self.host}",
+            found=found,
+            expected=desired,
+            hint=f"{hint}, or --host 127.0.0.1 beside the scheduler",
+        )
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine alone."""
     if host == "localhost":
         return True
     try:

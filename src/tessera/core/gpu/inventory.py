@@ -116,7 +116,10 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def remarks(self) -> tuple[str, ...]:
         """What people should know of these GPUs, one sentence each."""
-        unseen = (f"GPU {index}: lost before Tessera started, so it is not listed" for index in self.unseen)
+        unseen = (
+            f"GPU {index}: lost before Tessera started, or of the UUID of another, so it is not listed"
+            for index in self.unseen
+        )
         return (*self.notes, *unseen)
 
 

@@ -75,7 +75,8 @@ class Node:
                     raise
                 unseen.append(index)
             else:
-                found.setdefault(uuid, KnownGpu(index=index, uuid=uuid, sysfs=self._sysfs))
+                if found.setdefault(uuid, KnownGpu(index=index, uuid=uuid, sysfs=self._sysfs)).index != index:
+                    unseen.append(index)  # a broken driver names two alike: what has this name is one of them
         self._known = dict(sorted(found.items(), key=lambda each: each[1].index))
         self._unseen = tuple(unseen)
 

@@ -111,16 +111,22 @@ def mode(device: Any) -> MigMode | None:
     return None if found is None else MigMode(current=bool(found[0]), pending=bool(found[1]))
 
 
+_MOST_MEMORY = 4 << 40
+"""More bytes than any GPU has: what a broken driver reports beyond is not believed."""
+
+
 def _memory(device: Any) -> tuple[int, int, tuple[str, ...]]:
     """Return all memory and what of it can be allocated, in MiB, and what is wrong with that."""
     memory = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
-    if memory is not None:
-        return memory.total // MIB, (memory.total - memory.reserved) // MIB, ()
-    older = optional(pynvml.nvmlDeviceGetMemoryInfo, device)
-    if older is None:
+    found = memory or optional(pynvml.nvmlDeviceGetMemoryInfo, device)
+    if found is None:
         return 0, 0, ("the driver does not report its memory, so none is allocated",)
+    total, reserved = found.total, memory.reserved if memory else 0
+    if not reserved <= total <= _MOST_MEMORY or not total:
+        clause = f"the driver reports {total} bytes of memory, {reserved} of them reserved, so none is allocated"
+        return 0, 0, (clause,)
     clause = "the driver does not report how much memory it reserves, so all of it counts as usable"
-    return older.total // MIB, older.total // MIB, (clause,)
+    return total // MIB, (total - reserved) // MIB, () if memory else (clause,)
 
 
 def used_mib(device: Any) -> int:
