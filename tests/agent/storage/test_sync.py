@@ -25,7 +25,7 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 LARGE = os.urandom(2 * CHUNK_BYTES + 12_345)
 CONTENTS = {"config.json": b"{}", "empty": b"", "weights/a b+%.bin": LARGE}
 QUICK = SyncOptions(
-    limits=Limits(Patience(stall_s=0.5, give_up_s=1.5, first_wait_s=0.01, longest_wait_s=0.1)), reserve_bytes=0
+    limits=Limits(Patience(stall_s=2.0, give_up_s=5.0, first_wait_s=0.01, longest_wait_s=0.1)), reserve_bytes=0
 )
 
 
@@ -116,7 +116,7 @@ def server() -> Iterator[FlakyS3]:
 
 def s3(server: FlakyS3) -> Store:
     address = f"http://127.0.0.1:{server.server_port}"
-    return S3Store("models", "m", S3Settings(address, access_key="a", secret_key="b", timeout_s=0.5), utc_now)
+    return S3Store("models", "m", S3Settings(address, access_key="a", secret_key="b", timeout_s=2.0), utc_now)
 
 
 def run(store: Store, top: Path, **options: object) -> Synced:
