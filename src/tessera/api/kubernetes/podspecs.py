@@ -62,7 +62,6 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, asked: Need | None = No
     spec, annotations = pod.get("spec"), pod.get("metadata", "annotations")
     rules = AskRules(unit_mib=1, share_unit_mib=1) if asked else _ask_rules(annotations, share_unit_mib)
     effective = _effective(spec, rules)
-    counted = any(ask.form is Form.NEED for ask in effective.asks)
     affinity = spec.get("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     return Need(
         cpu_milli=min(units.round_up(1000 * effective.cpu), units.MOST_CPU_MILLI),
@@ -73,8 +72,15 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, asked: Need | None = No
         affinity=_affinity(affinity) if affinity.given else None,
         tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations").elements()),
         node_name=spec.get("nodeName").text(""),
-        unit_mib=rules.unit_mib if counted else Need().unit_mib,
+        unit_mib=_unit_mib(effective.asks, asked.asks if asked else effective.asks, rules.unit_mib),
     )
+
+
+def _unit_mib(counted: tuple[Ask, ...], asked: tuple[Ask, ...], unit_mib: int) -> int:
+    """Return MiB in one unit as the pod counts: what was asked by what is counted with units of `unit_mib`."""
+    count = sum(ask.memory_mib for ask in counted if ask.form is Form.NEED) // unit_mib
+    asked_mib = sum(ask.memory_mib for ask in asked if ask.form is Form.NEED)
+    return max(asked_mib // count, 1) if count else Need().unit_mib
 
 
 def ignored_constraints(pod: Field) -> tuple[str, ...]:

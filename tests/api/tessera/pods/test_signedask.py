@@ -61,8 +61,15 @@ def test_what_is_written_on_a_pod_after_its_ask_was_signed_judges_nothing(case: 
     live = read_live_pod(changed, keys=keys())
     assert (live.shares, live.need, live.wrong, live.unread) == ((amount(0),), need, "", "")
     seen = read_cluster(as_fields((node(), gpunode("a", gpu(0)), changed)), authority=authority())
-    assert [each.pod.need.asks for each in seen.snapshot.running] == [need.asks]
+    assert [(each.pod.need.asks, each.pod.need.unit_mib) for each in seen.snapshot.running] == [(need.asks, 1024)]
     assert [each.assignment.shares for each in seen.snapshot.running] == [(amount(0),)]
+
+
+@pytest.mark.parametrize(("unit", "mib"), [("GiB", 1024), ("MiB", 1)])
+def test_the_unit_in_which_a_pod_counts_follows_from_what_was_signed(unit: str, mib: int) -> None:
+    each, need = assigned("p", amount(0, memory_mib=4 * mib), gpu_memory_unit=unit)
+    live = read_live_pod(annotated(each, gpu_memory_unit=None), keys=keys())
+    assert (live.need.unit_mib, need.unit_mib) == (mib, mib)
 
 
 @pytest.mark.parametrize("case", CHANGES)
