@@ -6,6 +6,7 @@ import pytest
 
 from builders.kubeobjects import Object, amount, cut, gpu, gpunode, node, pod, share
 from builders.signed import SERVER, STRANGER, authority, keys, signed
+from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.assignments import read_shares, serves, signed_ask, write_shares
@@ -68,8 +69,9 @@ def test_what_is_written_on_a_pod_after_its_ask_was_signed_judges_nothing(case: 
 @pytest.mark.parametrize(("unit", "mib"), [("GiB", 1024), ("MiB", 1)])
 def test_the_unit_in_which_a_pod_counts_follows_from_what_was_signed(unit: str, mib: int) -> None:
     each, need = assigned("p", amount(0, memory_mib=4 * mib), gpu_memory_unit=unit)
-    live = read_live_pod(annotated(each, gpu_memory_unit=None), keys=keys())
-    assert (live.need.unit_mib, need.unit_mib) == (mib, mib)
+    field = object_field("Pod", annotated(each, gpu_memory_unit=None))
+    signed_now = read_need(field, asked=signed_ask(field, keys()))
+    assert (signed_now.asks, signed_now.unit_mib) == (need.asks, mib)
 
 
 @pytest.mark.parametrize("case", CHANGES)
