@@ -9,7 +9,7 @@ Source: containerd `internal/cri/labels/labels.go`, `core/metadata/images.go`; k
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ _PINNED, _MANAGED = "io.cri-containerd.pinned", "io.cri-containerd.image"
 _OURS = "tessera.dev/pinned"
 """Label of what was pinned here; its value is the name that was asked for."""
 _ANSWER_S, _PULL_S = 30.0, 3600.0
+_LOOKS, _PAUSE_S = 200, 0.05
 
 
 class CriRuntime:
@@ -62,8 +63,7 @@ class CriRuntime:
 
     async def image(self, reference: Reference) -> LocalImage | None:
         """Return an image by the name that pods use."""
-        spec = cri.ImageSpec(image=reference.name)
-        said = await self._ask(f"{_IMAGES}/ImageStatus", cri.ImageStatusRequest(image=spec), cri.ImageStatusResponse)
+        said = await self._status(reference)
         if not said.HasField("image"):
             return None
         digest, pinned = "", said.image.pinned
@@ -93,6 +93,7 @@ class CriRuntime:
         await self._ask(f"{_IMAGES}/PullImage", request, cri.PullImageResponse, deadline_s=_PULL_S)
         if by_digest and reference.tag:
             await self._name(reference, digest)
+            await self._settled(reference, lambda said: said.HasField("image"))
 
     async def pin(self, reference: Reference) -> None:
         """Let the kubelet's garbage collection spare an image that the node has."""
@@ -110,6 +111,7 @@ class CriRuntime:
             found = await self._named(name)
             if found is not None and (_PINNED not in found.labels or _OURS in found.labels):
                 await self._label(found, {_PINNED: "pinned", _OURS: reference.name})
+        await self._settled(reference, lambda said: said.image.pinned)
 
     async def unpin(self, name: str) -> None:
         """Take back what `pin` did for the image of this name."""
@@ -137,6 +139,17 @@ class CriRuntime:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
+
+    async def _status(self, reference: Reference) -> Any:
+        request = cri.ImageStatusRequest(image=cri.ImageSpec(image=reference.name))
+        return await self._ask(f"{_IMAGES}/ImageStatus", request, cri.ImageStatusResponse)
+
+    async def _settled(self, reference: Reference, shows: Callable[[Any], bool]) -> None:
+        """Wait until CRI shows what was written to containerd, of which it hears by an event."""
+        for _ in range(_LOOKS):
+            if shows(await self._status(reference)):
+                return
+            await asyncio.sleep(_PAUSE_S)
 
     async def _is_containerd(self) -> bool:
         if self._containerd is None:
