@@ -53,6 +53,65 @@ def test_configurations_keep_their_order() -> None:
     assert list(read(f"version: v1\nmig-configs: {{b: {group}, a: {group}}}\n")) == ["b", "a"]
 
 
+def config_map(data: str) -> str:
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: default-mig-parted-config}}\n{data}"
+
+
+OPERATORS = """data:
+  config.yaml: |
+    version: v1
+    mig-configs:
+      all-disabled:
+        - devices: all
+          mig-enabled: false
+
+      # A comment, as the published one has them.
+      all-1g.24gb-me:
+        - devices: all
+          mig-enabled: true
+          mig-devices:
+            "1g.24gb-me": 4
+      all-balanced:
+        - device-filter: ["0x20B010DE", "0x20B110DE"]
+          devices: all
+          mig-enabled: true
+          mig-devices:
+            "1g.5gb": 2
+            "2g.10gb": 1
+            "3g.20gb": 1
+"""
+
+
+def test_the_gpu_operators_config_map_is_read_as_it_is() -> None:
+    found = read(config_map(OPERATORS))
+    assert list(found) == ["all-disabled", "all-1g.24gb-me", "all-balanced"]
+    assert found["all-balanced"] == (
+        Group(
+            enabled=True,
+            filters=("0x20B010DE", "0x20B110DE"),
+            instances=(("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "want"),
+    [
+        ("data: {other.yaml: ''}", "data[config.yaml]: nothing; expected a text"),
+        ("data: {config.yaml: 'version: v2'}", "config.yaml, data[config.yaml], document 1, line 1: version: 'v2'"),
+        (
+            "data: {config.yaml: 'kind: ConfigMap'}",
+            "config.yaml, data[config.yaml], document 1, line 1: kind: an unknown field",
+        ),
+    ],
+    ids=["another key", "another version", "a ConfigMap in it"],
+)
+def test_a_config_map_without_such_a_file_is_refused(data: str, want: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read(config_map(data))
+    assert want in str(caught.value)
+
+
 REFUSED = {
     "no version": ("mig-configs: {}\n", "version: nothing; expected a text"),
     "another version": ("version: v2\nmig-configs: {}\n", "'v2'; expected a version this reader knows"),

@@ -1,11 +1,13 @@
 """NVIDIA mig-parted's configuration file, version v1: what its MIG manager applies to the GPUs of a node.
 
-Source: NVIDIA/mig-parted `api/spec/v1/spec.go`, `pkg/types/mig_config.go`; refused is what that program refuses.
+Source: NVIDIA/mig-parted `api/spec/v1/spec.go`, `pkg/types/mig_config.go`; refused is what that program refuses. The
+GPU operator has the file in a ConfigMap: NVIDIA/gpu-operator `assets/state-mig-manager/0400_configmap.yaml`.
 """
 
 import re
 from collections.abc import Mapping
 
+from tessera.api import documents
 from tessera.api.documents import Document, Plain
 from tessera.api.documents import write as write_document
 from tessera.api.fields import Field
@@ -16,16 +18,21 @@ __all__ = ["Group", "read", "write"]
 _VERSION = "v1"
 _PROFILE = re.compile(r"[1-9][0-9]?(c\.[1-9][0-9]?)?g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)*)*")
 _MAX_INDEX = 1024
+_KEY = "config.yaml"
+"""Of the ConfigMap: under this name the MIG manager finds the file."""
 
 
 def read(document: Document) -> dict[str, tuple[Group, ...]]:
-    """Return the configurations of a mig-parted file by name.
+    """Return the configurations of a mig-parted file by name; also of one in a ConfigMap, as the GPU operator has it.
 
     Raises:
         InvalidInput: another version, an unknown or missing field, no configuration, an empty one, MIG devices without
-            MIG, a profile name that is none.
+            MIG, a profile name that is none; a ConfigMap without the key `config.yaml`.
 
     """
+    if isinstance(document.data, dict) and document.data.get("kind") == "ConfigMap":
+        text = Field(document, document.data).get("data", _KEY).text()
+        document = documents.one(f"{document.source}, data[{_KEY}]", text)
     root = Field(document, document.data).only("version", "mig-configs")
     if root.get("version").text() != _VERSION:
         raise root.get("version").refuse("a version this reader knows", _VERSION)

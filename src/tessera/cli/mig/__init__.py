@@ -51,7 +51,8 @@ _file_option = click.option(
     "-f",
     "--file",
     metavar="FILE",
-    help="mig-parted configuration file; - is stdin. Built-in names such as all-balanced need no file.",
+    help="mig-parted configuration file, or the GPU operator's ConfigMap with it; - is stdin. Built-in names such as "
+    "all-balanced need no file.",
 )
 _kubelet_option = click.option(
     "--kubelet-socket",
