@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
-from tessera.agent.nodeview import NodeView
+from tessera.agent.pods.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import Keys, key_id
 from tessera.clients.kube import Listing

@@ -41,8 +41,11 @@ def prepare_bridge() -> Iterator[tuple[str, ...]]:
     yield ("ip", "address", "add", f"{CONTROL_PLANE}/24", "dev", "br0")
     yield ("ip", "link", "set", "br0", "up")
     yield _FORWARD
+    yield _RESERVE
 
 
+_RESERVE = ("sh", "-c", "echo 39990-39999 > /proc/sys/net/ipv4/ip_local_reserved_ports")
+"""Ports on which servers listen lie among those that the kernel gives to connections, which must not come first."""
 _FORWARD = ("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
 
 

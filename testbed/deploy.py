@@ -7,6 +7,7 @@ from typing import Any
 
 from tessera.api import documents
 from tessera.api.kubernetes import quota
+from tessera.api.prometheus import queuerules
 from tessera.api.scheduler.configuration import configuration
 from tessera.api.tessera import crds, installation
 from tessera.cli.manifests import chart_folder, render_chart
@@ -29,7 +30,11 @@ EXTENDER_URL = "http://127.0.0.1:39999"
 KUBE_VERSION = "1.36.3"
 
 _HEAD = "# Made by scripts/generate; do not edit.\n"
-_ANY_IMAGE: dict[str, Any] = {"image": {"repository": "tessera"}, "createNamespace": True}
+_ANY_IMAGE: dict[str, Any] = {
+    "image": {"repository": "tessera"},
+    "createNamespace": True,
+    "metricsApi": {"enabled": True},
+}
 
 
 def objects(*names: str, values: dict[str, Any] | None = None) -> tuple[dict[str, Any], ...]:
@@ -81,6 +86,8 @@ def write(folder: Path) -> None:
     files["chart/values.schema.json"] = json.dumps(installation.schema_of_values(said), indent=2) + "\n"
     files["quota/needs-only.yaml"] = _HEAD + documents.write(quota.needs_only())
     files["quota/kueue-resources.yaml"] = _HEAD + documents.write(quota.kueue_resources())
+    files["monitoring/model-servers.yaml"] = _HEAD + documents.write(queuerules.prometheus_rules(), block=True)
+    files["monitoring/prometheus-adapter.yaml"] = _HEAD + documents.write(queuerules.adapter_rules(), block=True)
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -200,7 +200,7 @@ class Node:
         self.stop_process("kubelet")
 
     def restart_kubelet(self) -> None:
-        """Stop the kubelet and start it again; returns when it says it is healthy, with its sockets made anew."""
+        """Stop the kubelet and start it again; returns when it says it is healthy, with its sockets recreated."""
         self.stop_kubelet()
         self.start_kubelet()
         until(f"kubelet of {self.name}", self.kubelet_healthy, timeout_s=_READY_S, found=self._kubelet_words)
@@ -280,7 +280,10 @@ class Node:
             # And when nothing changes as seldom as by default, which setting the other would change.
             "nodeStatusReportFrequency": "5m",
             "resolvConf": str(self.folder / "resolv.conf"),
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            # The machine's disk may be nearly full of other things. Images come from no registry, so one that is
+            # removed to make room is gone; and a hundredth of a large disk is more than all pods of a testbed need.
+            "imageGCHighThresholdPercent": 100,
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "100Mi", "imagefs.available": "100Mi"},
         }
 
     def _start_containerd(self, waiter: Path) -> None:

@@ -16,7 +16,18 @@ import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["GO_OLDEST", "HELM", "MODULES", "OPENTOFU", "REGISTRY", "Module", "Report", "go_version", "programs"]
+__all__ = [
+    "CERT_MANAGER",
+    "GO_OLDEST",
+    "HELM",
+    "MODULES",
+    "OPENTOFU",
+    "REGISTRY",
+    "Module",
+    "Report",
+    "go_version",
+    "programs",
+]
 
 GO_OLDEST = (1, 26, 6)
 """The oldest Go that builds all of them. Source: the `go` line of containerd 2.4.2's go.mod; Kubernetes asks 1.26.0."""
@@ -29,16 +40,18 @@ Report = Callable[[str, int, int], None]
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A Go module and the programs that are built from it."""
+    """A Go module and the programs that are built from it, or the files that are taken from it."""
 
     name: str
     path: str
     version: str
-    packages: tuple[str, ...]
+    packages: tuple[str, ...] = ()
     version_flags: tuple[str, ...] = ()
     """What the module's own build passes to the linker so that the program knows its version."""
     replaced: tuple[str, ...] = ()
     """Lines of its go.mod without which it does not build: a module that is required has no say in them."""
+    files: tuple[str, ...] = ()
+    """Files of the module that are put beside the programs."""
 
 
 _KUBERNETES = "v1.36.3"
@@ -98,6 +111,16 @@ OPENTOFU = (
 _REGISTRY_MODULE = "github.com/distribution/distribution/v3"
 REGISTRY = (Module("registry", _REGISTRY_MODULE, "v3.1.2", (f"{_REGISTRY_MODULE}/cmd/registry",)),)
 """The reference registry, which tests of images ask."""
+
+CERT_MANAGER = (
+    Module(
+        "certmanager",
+        "github.com/cert-manager/cert-manager",
+        "v1.21.2",
+        files=tuple(f"deploy/crds/cert-manager.io_{kind}.yaml" for kind in ("certificates", "issuers")),
+    ),
+)
+"""Definitions of kinds of cert-manager, which tests of the chart ask. No module has its controllers."""
 
 _RENAMED = {"server": "etcd", "v3": "etcd"}
 """Programs whose package is not called what everybody calls them."""
@@ -171,8 +194,14 @@ def _build(scratch: Path, report: Report, modules: tuple[Module, ...]) -> None:
     for module in modules:
         work = scratch / module.name
         work.mkdir()
-        _write_go_mod(go, module, work, environment)
-        _compile(go, module, work, environment, report)
+        downloaded = json.loads(
+            _run([go, "mod", "download", "-json", f"{module.path}@{module.version}"], work, environment)
+        )
+        for name in module.files:
+            shutil.copy(Path(downloaded["Dir"]) / name, scratch / "bin")
+        if module.packages:
+            _write_go_mod(module, work, Path(downloaded["GoMod"]).read_text())
+            _compile(go, module, work, environment, report)
     for package, name in _RENAMED.items():
         built = scratch / "bin" / package
         if built.exists():
@@ -193,14 +222,12 @@ def _go(scratch: Path, report: Report) -> tuple[str, dict[str, str]]:
     return str(venv / "bin" / "go"), _environment(caches)
 
 
-def _write_go_mod(go: str, module: Module, work: Path, environment: dict[str, str]) -> None:
-    """Write the go.mod of a throw-away module that requires the one to build.
+def _write_go_mod(module: Module, work: Path, text: str) -> None:
+    """Write the go.mod of a throw-away module that requires the one to build, whose go.mod is `text`.
 
     Kubernetes replaces its staging modules by folders of its own repository, which a module that requires it cannot
     see; they are published beside it under v0.
     """
-    said = _run([go, "mod", "download", "-json", f"{module.path}@{module.version}"], work, environment)
-    text = Path(json.loads(said)["GoMod"]).read_text()
     oldest = re.search(r"^go [\d.]+$", text, re.MULTILINE)
     staging = f"v0{module.version.removeprefix('v1')}"
     replaced = re.findall(r"^\s*(k8s\.io/[a-z-]+) => \./staging/", text, re.MULTILINE)

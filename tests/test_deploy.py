@@ -1,5 +1,6 @@
 """What is deployed: generated files are as committed, and no part may do more than it does."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -13,6 +14,8 @@ from tessera.server.settings import Settings, is_loopback
 from testbed.deploy import FOLDER, NAMESPACE, objects, rendered, scheduler_configuration, write
 
 CHART = chart_folder()
+ALL = {"disks": {"enabled": True}}
+"""Values with which every part is installed."""
 RIGHTS = sorted(path.name for path in (CHART / "templates" / "rbac").glob("*.yaml"))
 PARTS = [name for name in RIGHTS if name != "people.yaml"]
 ANY = {"image": {"repository": "tessera"}}
@@ -39,7 +42,7 @@ def test_the_charts_version_is_the_programs() -> None:
 
 @pytest.mark.parametrize("file", RIGHTS)
 def test_rights_are_listed_one_by_one(file: str) -> None:
-    for each in objects(f"rbac/{file}"):
+    for each in objects(f"rbac/{file}", values=ALL):
         for rule in each.get("rules", ()):
             words = [word for key in ("apiGroups", "resources", "verbs") for word in rule[key]]
             assert "*" not in words
@@ -55,7 +58,7 @@ def test_rights_are_listed_one_by_one(file: str) -> None:
 @pytest.mark.parametrize("file", PARTS)
 def test_a_part_has_one_account_in_our_namespace_and_rights_for_it_alone(file: str) -> None:
     account = f"tessera-{file.removesuffix('.yaml')}"
-    found = objects(f"rbac/{file}")
+    found = objects(f"rbac/{file}", values=ALL)
     want = [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]
     assert [each["metadata"]["name"] for each in found if each["kind"] == "ServiceAccount"] == [account]
     assert all(each["subjects"] == want for each in found if each["kind"].endswith("RoleBinding"))
@@ -64,14 +67,44 @@ def test_a_part_has_one_account_in_our_namespace_and_rights_for_it_alone(file: s
 def test_tessera_itself_is_bound_to_no_role_of_kubernetes() -> None:
     for file in set(PARTS) - {"scheduler.yaml"}:
         roles = {
-            each["metadata"]["name"] for each in objects(f"rbac/{file}") if each["kind"] in {"ClusterRole", "Role"}
+            each["metadata"]["name"]
+            for each in objects(f"rbac/{file}", values=ALL)
+            if each["kind"] in {"ClusterRole", "Role"}
         }
-        named = {each["roleRef"]["name"] for each in objects(f"rbac/{file}") if each["kind"].endswith("RoleBinding")}
+        named = {
+            each["roleRef"]["name"]
+            for each in objects(f"rbac/{file}", values=ALL)
+            if each["kind"].endswith("RoleBinding")
+        }
         assert named == roles
 
 
 def kinds(values: dict[str, Any], kube_version: str = "1.36.3") -> set[tuple[str, str]]:
     return {(each["kind"], each["metadata"]["name"]) for each in rendered(values, kube_version)}
+
+
+def test_rights_to_the_metrics_apis_come_with_them() -> None:
+    """Who makes its certificate may write one Secret and the three APIServices."""
+    found = kinds({**ANY, "metricsApi": {"enabled": True}}) - kinds(ANY)
+    roles = {name for kind, name in found if kind.endswith("Role")}
+    assert roles == {"tessera-metrics", "tessera-metrics-proxy", "tessera-metrics-certificate"}
+    managed = {**ANY, "metricsApi": {"enabled": True}, "admission": {"certificate": {"source": "cert-manager"}}}
+    assert {name for kind, name in kinds(managed) if kind.endswith("Role")} - {
+        name for kind, name in kinds(ANY) if kind.endswith("Role")
+    } == {"tessera-metrics", "tessera-metrics-proxy"}
+    (rules,) = (
+        each["rules"]
+        for each in objects("metrics.yaml")
+        if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "tessera-metrics-certificate")
+    )
+    services = [each["metadata"]["name"] for each in objects("metrics.yaml") if each["kind"] == "APIService"]
+    assert [(rule["resourceNames"], rule["verbs"]) for rule in rules] == [(services, ["get", "patch"])]
+
+
+def test_each_metrics_api_can_be_left_to_another() -> None:
+    for one, other in (("custom", "external"), ("external", "custom")):
+        found = kinds({**ANY, "metricsApi": {"enabled": True, one: False}})
+        assert {name.split(".")[1] for kind, name in found if kind == "APIService"} == {other}
 
 
 def test_rights_outside_of_rbac_are_those_for_the_certificate_of_the_webhook_alone() -> None:
@@ -87,6 +120,40 @@ def test_rights_outside_of_rbac_are_those_for_the_certificate_of_the_webhook_alo
     assert (rule["resourceNames"], rule["verbs"]) == (["tessera-scheduler-name"], ["get", "patch"])
     managed = {**ANY, "admission": {"routing": "webhook", "certificate": {"source": "cert-manager"}}}
     assert not any(kind.endswith("Role") for kind, _ in kinds(managed) - kinds(ANY))
+
+
+def test_the_page_brings_the_rights_to_ask_who_looks_at_it_and_a_sign_in() -> None:
+    shown = {**ANY, "server": {"page": True}}
+    rules = {
+        name: [
+            (tuple(rule["resources"]), tuple(rule["verbs"]))
+            for each in rendered(values)
+            if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "tessera-server")
+            for rule in each["rules"]
+        ]
+        for name, values in (("without", ANY), ("with", shown))
+    }
+    assert [each for each in rules["with"] if each not in rules["without"]] == [
+        (("tokenreviews",), ("create",)),
+        (("subjectaccessreviews",), ("create",)),
+        (("nodeimages", "nodemodels"), ("get", "list", "watch")),
+    ]
+    args = pod("server", shown)["spec"]["containers"][0]["args"]
+    assert {"--page-port=8085", "--page-sign-in=required"} <= set(args)
+    assert not any(each.startswith("--page-host") for each in args), "it listens on the loopback alone"
+
+
+def test_the_page_says_how_to_remove_all_kinds() -> None:
+    names = sorted(name for kind, name in kinds(ANY) if kind == "CustomResourceDefinition")
+    assert f"kubectl delete crd {' '.join(names)}\n" in (Path(__file__).parents[1] / "docs" / "install.md").read_text()
+
+
+def test_a_certificate_of_cert_manager_has_a_subject() -> None:
+    """Who signs itself is its own issuer, and RFC 5280, 4.1.2.4, wants an issuer that is not empty."""
+    managed = {**ANY, "admission": {"routing": "webhook", "certificate": {"source": "cert-manager"}}}
+    (certificate,) = (each["spec"] for each in rendered(managed) if each["kind"] == "Certificate")
+    assert [certificate["commonName"]] == certificate["dnsNames"]
+    assert len(certificate["commonName"]) <= 64
 
 
 ROUTING = {
@@ -129,6 +196,51 @@ def test_network_policies_let_in_what_the_api_server_asks_and_nothing_else(case:
         assert "hostNetwork" not in pod(part, values)["spec"], "a node's network has no NetworkPolicy"
     rules = [rule for each in policies for rule in each["spec"].get("ingress", [])]
     assert {port["port"] for rule in rules for port in rule["ports"]} == want
+
+
+def test_network_policies_let_out_to_the_ports_named_and_to_pods_of_model_servers_alone() -> None:
+    values = {**ANY, "metricsApi": {"enabled": True}}
+    policies = [each for each in rendered(values) if each["kind"] == "NetworkPolicy"]
+    rules = {each["metadata"]["name"]: each["spec"]["egress"] for each in policies if "egress" in each["spec"]}
+    assert rules.keys() == {"tessera", "tessera-models", "tessera-metrics-api"}
+    servers = {"matchExpressions": [{"key": "serving.tessera.dev/server", "operator": "Exists"}]}
+    assert rules.pop("tessera-metrics-api") == [{"to": [{"namespaceSelector": {}, "podSelector": servers}]}]
+    assert [list(rule) for each in rules.values() for rule in each] == [["ports"], ["ports"]]
+
+
+def test_a_page_asks_prometheus_where_one_is_named() -> None:
+    shown = {**ANY, "server": {"page": True, "prometheus": "http://prometheus.monitoring:9090"}}
+    args = pod("server", shown)["spec"]["containers"][0]["args"]
+    assert "--page-prometheus=http://prometheus.monitoring:9090" in args
+    egress = {
+        each["metadata"]["name"]: {port["port"] for rule in each["spec"]["egress"] for port in rule["ports"]}
+        for each in rendered(shown)
+        if each["kind"] == "NetworkPolicy"
+    }
+    assert egress["tessera-page"] == {53, 9090}
+    without = {**ANY, "server": {"prometheus": "http://prometheus.monitoring:9090"}}
+    assert "prometheus.monitoring" not in json.dumps(rendered(without)), "nothing asks it without the page"
+
+
+def test_metrics_are_read_by_those_who_are_named_alone() -> None:
+    peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    values = {**ANY, "metrics": {"allowFrom": peers, "podMonitor": True, "podMonitorLabels": {"release": "prom"}}}
+    objects = rendered(values)
+    policy = next(each for each in objects if each["metadata"]["name"] == "tessera-metrics")
+    assert policy["spec"]["ingress"] == [{"from": peers, "ports": [{"protocol": "TCP", "port": 9400}]}]
+    monitor = next(each for each in objects if each["kind"] == "PodMonitor")
+    assert monitor["metadata"]["labels"] == {"release": "prom"}
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["honorLabels"]) == ("metrics", True)
+    for part in PODS:
+        spec = pod(part, values)
+        chosen = monitor["spec"]["selector"]["matchLabels"].items()
+        assert chosen <= spec["metadata"]["labels"].items()
+        ports = [port for each in spec["spec"]["containers"] for port in each.get("ports", ())]
+        assert {"name": "metrics", "containerPort": 9400} in ports
+    without = rendered({**ANY, "metrics": {"enabled": False, "podMonitor": True, "allowFrom": peers}})
+    assert "9400" not in json.dumps(without)
+    assert not [each for each in without if each["kind"] == "PodMonitor"]
 
 
 @pytest.mark.parametrize("values", [ANY, WEBHOOK])
@@ -281,6 +393,14 @@ def test_what_holds_data_stays_when_the_chart_goes() -> None:
         ("Namespace", NAMESPACE),
         *(
             ("CustomResourceDefinition", f"{kind}.tessera.dev")
-            for kind in ("gpunodes", "gpupolicies", "imagewarmups", "nodeimages")
+            for kind in (
+                "gpunodes",
+                "gpupolicies",
+                "imagewarmups",
+                "modelcaches",
+                "modelservers",
+                "nodeimages",
+                "nodemodels",
+            )
         ),
     }

@@ -93,6 +93,16 @@ def test_every_claim_of_the_threat_model_names_tests_that_exist() -> None:
     assert sorted((file, text) for file, text in wanted if text not in (ROOT / file).read_text()) == []
 
 
+def test_tests_that_pages_name_exist() -> None:
+    """And every row of the table of deaths names one, or says that there is none."""
+    named = {each for page in CURRENT for each in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())}
+    assert sorted((file, test) for file, test in named if f"def {test}(" not in (ROOT / file).read_text()) == []
+    deaths = (ROOT / "docs/operations.md").read_text().partition("## What the death")[2].partition("\n## ")[0]
+    rows = [line for line in deaths.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 8
+    assert [row for row in rows if "`tests/" not in row and "not tested" not in row] == []
+
+
 def test_pages_that_the_source_names_are_there() -> None:
     sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*"), ROOT / "pyproject.toml"]
     named = {
@@ -129,7 +139,7 @@ def test_every_decision_is_in_the_index() -> None:
 
 def test_the_readme_has_every_command_and_every_page() -> None:
     text = (ROOT / "README.md").read_text()
-    assert [name for name in COMMANDS if f"| `tessera {name}" not in text] == []
+    assert [name for name in COMMANDS if not re.search(rf"^\| [^|]*`tessera {name}\b", text, re.MULTILINE)] == []
     pages = [str(page.relative_to(ROOT)) for page in CURRENT if page.name != "README.md"]
     assert [page for page in pages if f"({page})" not in text] == []
 

@@ -15,9 +15,14 @@ from tessera.errors import Unsupported
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 JOB = str(ROOT / "examples/1-job-of-60-slices/job.yaml")
-MODULES = {"grpcio": "grpc", "nvidia-ml-py": "pynvml", "protobuf": "google"}
+MODULES = {
+    "grpcio": "grpc",
+    "nvidia-ml-py": "pynvml",
+    "prometheus-client": "prometheus_client",
+    "protobuf": "google",
+}
 """What packages are imported as, where that is not their name."""
-BASE = ("plan", "explain", "simulate", "profiles", "sim-gpus", "completion", "manifests", "disks")
+BASE = ("plan", "explain", "simulate", "profiles", "sim-gpus", "completion", "manifests", "disks", "render", "size")
 """The planner, and what else asks neither a cluster nor a GPU's driver."""
 
 

@@ -4,7 +4,7 @@ import contextlib
 import pytest
 
 from tessera.errors import Unavailable
-from tessera.probes import answering
+from tessera.probes import answering, exposing
 
 pytestmark = pytest.mark.anyio
 
@@ -63,4 +63,18 @@ async def test_a_port_that_is_taken_is_told() -> None:
 
 async def test_without_a_port_nothing_listens() -> None:
     async with answering(None, str) as port:
+        assert port == 0
+
+
+async def test_metrics_are_answered_whole_and_nothing_else_is() -> None:
+    text = b"m 1\n" * 200_000
+    async with exposing(0, lambda: text) as port:
+        answer = await asked(port, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n")
+        assert answer.endswith(b"\r\n\r\n" + text)
+        assert (await asked(port, b"GET /healthz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+        assert (await asked(port, b"GET /usage HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+    async with exposing(0, bytes, lambda: b"{}") as port:
+        assert (await asked(port, b"GET /usage HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n{}")
+    async with exposing(None, bytes) as port:
         assert port == 0

@@ -13,6 +13,10 @@ packages=(
   libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libssl3 libffi8 libbz2-1.0 liblzma5 libuuid1 libcrypt1
   python3.11-minimal libpython3.11-minimal libpython3.11-stdlib dash
 )
+# The programs of `tessera disk-agent`, of packages of which nothing else is kept, and the libraries that these need.
+disk_packages=(mdadm e2fsprogs xfsprogs util-linux mount)
+disk_programs=(./sbin/mdadm ./sbin/mke2fs ./sbin/mkfs.ext4 ./sbin/mkfs.xfs ./sbin/blkid ./sbin/wipefs ./bin/mount ./etc/mke2fs.conf)
+disk_libraries=(libblkid1 libcom-err2 libext2fs2 libinih1 libmount1 libpcre2-8-0 libselinux1 libsmartcols1 libudev1 liburcu8)
 stdlib=usr/lib/python3.11
 libraries=usr/local/lib/python3.11/dist-packages
 
@@ -34,7 +38,7 @@ precompile() {
 
 # download FOLDER: gets the packages; fails where the lists of apt are not there, or too old.
 download() {
-  (cd -- "$1" && apt-get download -qq -o APT::Sandbox::User=root "${packages[@]}")
+  (cd -- "$1" && apt-get download -qq -o APT::Sandbox::User=root "${packages[@]}" "${disk_packages[@]}" "${disk_libraries[@]}")
 }
 
 make_base() {
@@ -47,9 +51,17 @@ make_base() {
   mkdir -p "$out"/usr/{bin,sbin,lib,lib64} "$out"/{etc,tmp,proc,sys,dev,run,var/lib,"$libraries"}
   chmod 1777 "$out/tmp"
   for package in bin sbin lib lib64; do ln -s "usr/$package" "$out/$package"; done
+  for package in "${disk_packages[@]}"; do
+    # tar fails for those programs of the list that are another package's.
+    dpkg-deb --fsys-tarfile "$debs/$package"_*.deb | tar -x -C "$out" --keep-directory-symlink "${disk_programs[@]}" 2>/dev/null || true
+    rm "$debs/$package"_*.deb
+  done
   for package in "$debs"/*.deb; do
     dpkg-deb --fsys-tarfile "$package" | tar -x -C "$out" --keep-directory-symlink --exclude='./usr/share/*' --exclude='./etc/apt*' \
       --exclude='./usr/lib/*/gconv' --exclude='*/lib2to3' --exclude='*/pydoc_data' --exclude='*/ensurepip' --exclude='*/distutils'
+  done
+  for package in mdadm mke2fs mkfs.ext4 mkfs.xfs blkid wipefs mount; do
+    chroot "$out" /bin/sh -c "PATH=/sbin:/bin; $package -V" >/dev/null 2>&1 || stop "$package: does not run in the image; a library is missing"
   done
   ln -sf python3.11 "$out/usr/bin/python3"
   ln -sf dash "$out/usr/bin/sh"

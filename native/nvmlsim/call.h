@@ -85,6 +85,7 @@ uint32_t max_mig_devices(const gpu_t *gpu);
 uint32_t count_processes(const machine_t *machine, uint32_t gpu, uint32_t instance, uint32_t compute);
 uint64_t used_mib(const machine_t *machine, uint32_t gpu, uint32_t instance);
 uint32_t busy_percent(const machine_t *machine, uint32_t gpu);
+uint32_t busy_percent_of(const machine_t *machine, uint32_t gpu, uint32_t instance);
 /* memory.c: whether a process more would take its cgroup, or one above it, over a limit. */
 bool exceeds_limit(const machine_t *machine, const process_t *process);
 

@@ -85,6 +85,9 @@ static const field_t gpu_fields[] = {
     LIVE(gpu_t, mig_needs_reset),
     LIVE(gpu_t, lost),
     LIVE(gpu_t, temperature_c),
+    LIVE(gpu_t, throttle_reasons),
+    LIVE(gpu_t, ecc_corrected),
+    LIVE(gpu_t, ecc_uncorrected),
 };
 static const field_t profile_fields[] = {
     TEXT(profile_t, name),

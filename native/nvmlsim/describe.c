@@ -81,6 +81,8 @@ static void add_gpu(text_t *text, const machine_t *all, uint32_t index)
         gpu->mig_units ? "true" : "false", gpu->mig_current, gpu->mig_pending, gpu->mig_needs_reset ? "true" : "false");
     add(text, ",\"lost\":%s,\"compute_mode\":%u,\"temperature_c\":%u", gpu->lost ? "true" : "false", gpu->compute_mode,
         gpu->temperature_c);
+    add(text, ",\"throttle_reasons\":%u,\"ecc_errors\":[%u,%u]", gpu->throttle_reasons, gpu->ecc_corrected,
+        gpu->ecc_uncorrected);
     add(text, ",\"power_limit_mw\":%u,\"locked_sm_mhz\":[%u,%u],\"instances\":[", gpu->power_limit_mw,
         gpu->locked_sm_mhz[0], gpu->locked_sm_mhz[1]);
     add_instances(text, gpu);

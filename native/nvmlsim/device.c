@@ -275,7 +275,7 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned int error
         return leave(NVML_ERROR_INVALID_ARGUMENT);
     if (!at.gpu->ecc)
         return leave(NVML_ERROR_NOT_SUPPORTED);
-    *count = 0;
+    *count = error == 0 ? at.gpu->ecc_corrected : at.gpu->ecc_uncorrected;
     return leave(NVML_SUCCESS);
 }
 

@@ -40,6 +40,7 @@ typedef enum {
 #define NVML_UUID_TYPE_BINARY 2u
 #define NVML_FEATURE_DISABLED 0u
 #define NVML_FEATURE_ENABLED 1u
+#define NVML_CLOCKS_IDLE 1ull
 #define NVML_COMPUTEMODE_EXCLUSIVE_THREAD 1u
 #define NVML_COMPUTEMODE_PROHIBITED 2u
 #define NVML_COMPUTEMODE_COUNT 4u
@@ -223,6 +224,23 @@ typedef struct {
     unsigned int encUtil;
     unsigned int decUtil;
 } nvmlProcessUtilizationSample_t;
+
+/* c_nvmlGpmSupport_t, c_nvmlGpmMetric_t, c_nvmlGpmMetricsGet_t; the sample is opaque to callers */
+typedef struct {
+    unsigned int version, isSupportedDevice;
+} nvmlGpmSupport_t;
+typedef struct nvmlGpmSample_st *nvmlGpmSample_t;
+typedef struct {
+    unsigned int metricId;
+    nvmlReturn_t nvmlReturn;
+    double value;
+    const char *metricInfo[3]; /* short name, long name, unit */
+} nvmlGpmMetric_t;
+typedef struct {
+    unsigned int version, numMetrics;
+    nvmlGpmSample_t sample1, sample2;
+    nvmlGpmMetric_t metrics[]; /* as many as `numMetrics` says */
+} nvmlGpmMetricsGet_t;
 
 /* c_nvmlGpuInstancePlacement_t and c_nvmlComputeInstancePlacement_t */
 typedef struct {
@@ -477,6 +495,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned int t
 NVML_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned int type, unsigned int *mhz);
 NVML_API nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned int type, unsigned int id, unsigned int *mhz);
 NVML_API nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned int *count, unsigned int *mhz);
+NVML_API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons);
+NVML_API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons);
 NVML_API nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned int memory_mhz,
                                                            unsigned int *count, unsigned int *mhz);
 NVML_API nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, unsigned int lowest, unsigned int highest);
@@ -562,6 +582,13 @@ NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, u
                                                           nvmlDevice_t *mig_device);
 NVML_API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig_device, nvmlDevice_t *device);
 NVML_API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes);
+
+NVML_API nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support);
+NVML_API nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *sample);
+NVML_API nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample);
+NVML_API nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample);
+NVML_API nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t sample);
+NVML_API nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *metrics);
 
 NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set);
 NVML_API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set);

@@ -175,6 +175,29 @@ static uint32_t highest_clock(const gpu_t *gpu, unsigned int type)
     return type == NVML_CLOCK_MEM ? gpu->memory_clock_mhz : gpu->sm_clock_mhz;
 }
 
+static nvmlReturn_t reasons_of(const target_t *at, unsigned long long *reasons)
+{
+    if (!reasons)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    bool idle = !at->gpu->throttle_reasons && !busy_percent(machine(), at->index);
+    *reasons = idle ? NVML_CLOCKS_IDLE : at->gpu->throttle_reasons;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
+{
+    target_t at;
+    CALL_GPU(device, &at);
+    return leave(reasons_of(&at, reasons));
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons)
+{
+    target_t at;
+    CALL_GPU(device, &at);
+    return leave(reasons_of(&at, reasons));
+}
+
 /* A busy GPU runs at its highest clock, an idle one at a fifth, both within what is locked. */
 static uint32_t current_clock(const target_t *at, unsigned int type)
 {

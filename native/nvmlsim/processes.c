@@ -31,14 +31,19 @@ uint64_t used_mib(const machine_t *all, uint32_t gpu, uint32_t instance)
     return mib;
 }
 
-uint32_t busy_percent(const machine_t *all, uint32_t gpu)
+uint32_t busy_percent_of(const machine_t *all, uint32_t gpu, uint32_t instance)
 {
     uint64_t percent = 0;
     for (int n = 0; n < MAX_PROCESSES; n++) {
-        if (is_on(&all->processes[n], gpu, NVML_NO_INSTANCE, NVML_NO_INSTANCE))
+        if (is_on(&all->processes[n], gpu, instance, NVML_NO_INSTANCE))
             percent += all->processes[n].sm_percent;
     }
     return percent > 100 ? 100 : (uint32_t)percent;
+}
+
+uint32_t busy_percent(const machine_t *all, uint32_t gpu)
+{
+    return busy_percent_of(all, gpu, NVML_NO_INSTANCE);
 }
 
 /* ---- lists ---- */

@@ -16,7 +16,7 @@
 #include "nvml.h"
 
 #define STATE_MAGIC 0x3153474d4953564eull /* "NVSIMGS1" */
-#define STATE_LAYOUT 2u
+#define STATE_LAYOUT 3u
 
 enum {
     MAX_GPUS = 32,
@@ -118,6 +118,9 @@ typedef struct {
     uint32_t locked_sm_mhz[2]; /* lowest and highest; 0 and 0 when not locked */
     uint32_t locked_memory_mhz[2];
     uint32_t temperature_c;
+    uint32_t throttle_reasons; /* bits of nvmlClocksEventReason* */
+    uint32_t ecc_corrected;
+    uint32_t ecc_uncorrected;
     instance_t instances[MAX_INSTANCES];
 } gpu_t;
 

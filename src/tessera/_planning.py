@@ -14,6 +14,7 @@ from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.nodemodels import model_rules
 from tessera.api.tessera import fleets
+from tessera.api.tessera.modelservers import with_pods
 from tessera.api.tessera.plans import (
     AssignmentDocument,
     CostDocument,
@@ -29,7 +30,7 @@ from tessera.api.tessera.plans import (
 from tessera.core.cluster.snapshot import LeftOut, Node, Snapshot
 from tessera.core.packing import plan as core
 from tessera.core.workload.need import Form, Pod
-from tessera.core.workload.resources import SHARE_MEMORY
+from tessera.core.workload.resources import MODEL_RESOURCE, SHARE_MEMORY
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
 __all__ = [
@@ -156,10 +157,11 @@ def snapshot_of(
             expected="at least one node with GPUs",
             hint="--cluster FILE or --gpus 8xH100-80GB",
         )
-    read = workloads.read(manifests, share_unit_mib=unit_mib, nodes=nodes)
+    read = workloads.read(with_pods(manifests), share_unit_mib=unit_mib, nodes=nodes)
     notes = [*observed.notes, *read.notes, *_left_out(read.left_out)]
     if share_unit is None and _looks_like_mib(nodes, (*observed.pending, *read.pods)):
         notes.append(f"{SHARE_MEMORY} is read as GiB; if it counts MiB, use --share-unit MiB")
+    notes += _assumed_models(nodes, (*observed.pending, *read.pods))
     twice = next((name for name, count in Counter(node.name for node in nodes).items() if count > 1), None)
     if twice is not None:
         raise InvalidInput(f"node {twice}", found="it in both --cluster and --gpus", expected="each node once")
@@ -169,6 +171,14 @@ def snapshot_of(
     ]
     pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
     return msgspec.structs.replace(observed, nodes=nodes, pending=pending, notes=tuple(notes), left_out=read.left_out)
+
+
+def _assumed_models(nodes: Sequence[Node], pods: Iterable[Pod]) -> Iterator[str]:
+    """Yield that cached models are taken to be on nodes, where the fleet does not say which these have."""
+    if any(node.cached_models is None for node in nodes):
+        names = sorted({f"{MODEL_RESOURCE}{name}" for pod in pods for name in pod.need.cached_models})
+        if names:
+            yield f"{', '.join(names)}: taken to be on each node whose models the fleet does not say"
 
 
 def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:

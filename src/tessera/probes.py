@@ -1,4 +1,7 @@
-"""Answers a kubelet's probes: `/healthz` while the event loop turns, `/readyz` when the process does its work."""
+"""Answers a kubelet's probes and Prometheus, each at a port of its own.
+
+`/healthz` while the event loop turns, `/readyz` when the process does its work; `/metrics`.
+"""
 
 import asyncio
 import contextlib
@@ -6,12 +9,14 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from tessera.api.prometheus.exposition import CONTENT_TYPE
 from tessera.errors import Unavailable, shown
 from tessera.listeners import BoundedListener
 
-__all__ = ["answering"]
+__all__ = ["answering", "exposing"]
 
 _DEADLINE_S = 5.0
+_PLAIN = "text/plain; charset=utf-8"
 _CONNECTIONS = 32
 """A kubelet has two; others reach the port too."""
 
@@ -28,6 +33,39 @@ async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIt
         Unavailable: the port is taken.
 
     """
+    async with _listening(port, "--health-port", lambda path: _answer(path, waiting_for)) as found:
+        yield found
+
+
+@asynccontextmanager
+async def exposing(
+    port: int | None, metrics: Callable[[], bytes], usage: Callable[[], bytes] | None = None
+) -> AsyncIterator[int]:
+    """Answer `/metrics` on all addresses of the machine while the body runs; give the port.
+
+    Args:
+        port: where; 0 for any, None to answer nowhere, which gives 0.
+        metrics: returns the metrics in Prometheus' text format, at once.
+        usage: returns what `/usage` answers besides, as JSON.
+
+    Raises:
+        Unavailable: the port is taken.
+
+    """
+
+    def answer(path: list[bytes]) -> bytes:
+        if path == [b"/metrics"]:
+            return _response("200 OK", CONTENT_TYPE, metrics())
+        if path == [b"/usage"] and usage is not None:
+            return _response("200 OK", "application/json", usage())
+        return _response("404 Not Found", _PLAIN, b"only /metrics\n")
+
+    async with _listening(port, "--metrics-port", answer) as found:
+        yield found
+
+
+@asynccontextmanager
+async def _listening(port: int | None, option: str, respond: Callable[[list[bytes]], bytes]) -> AsyncIterator[int]:
     if port is None:
         yield 0
         return
@@ -36,7 +74,7 @@ async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIt
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
             async with asyncio.timeout(_DEADLINE_S):
                 path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1:2]
-                writer.write(_answer(path, waiting_for))
+                writer.write(respond(path))
                 await writer.drain()
         writer.close()
 
@@ -45,7 +83,7 @@ async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIt
         family = socket.AF_INET6 if both else socket.AF_INET
         created = socket.create_server(("", port), family=family, dualstack_ipv6=both)
     except OSError as error:
-        desired, accepted = "a free port", "another --health-port"
+        desired, accepted = "a free port", f"another {option}"
         raise Unavailable(f"port {port}", found=shown(error), expected=desired, hint=accepted) from error
     listener = BoundedListener(created, _CONNECTIONS)
     async with await asyncio.start_server(answer, sock=listener):
@@ -59,6 +97,9 @@ def _answer(path: list[bytes], waiting_for: Callable[[], str]) -> bytes:
     elif path == [b"/readyz"]:
         waiting = waiting_for()
         status, text = ("503 Service Unavailable", waiting) if waiting else ("200 OK", "ok")
-    body = f"{text}\n".encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+    return _response(status, _PLAIN, f"{text}\n".encode())
+
+
+def _response(status: str, kind: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Connection: close\r\n\r\n".encode() + body

@@ -16,21 +16,21 @@ from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
 from builders.signed import SERVER, Trusting
 from harness.virtualtime import run
-from tessera.agent.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
-from tessera.agent.gpunode import GpuNodeLink
-from tessera.agent.nodepods import NodePods
-from tessera.agent.noderecord import NodeRecord
-from tessera.agent.nodeview import NodeView
+from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.nodestate.gpunode import GpuNodeLink
+from tessera.agent.nodestate.noderecord import NodeRecord
+from tessera.agent.pods.nodepods import NodePods
+from tessera.agent.pods.nodeview import NodeView
 from tessera.api.tessera.gpunodes import claims_field, read_gpu_node
 from tessera.api.tessera.pods.assignments import read_shares, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field
 from tessera.clients.kube import EVERYTHING, GPU_NODES, PODS, Kind, Listing, MemoryKube, Object, Selection, WatchEvent
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.cluster.advertise import NodeOffer, OfferOptions, PluginDevice, Resource, offer
-from tessera.core.cluster.allocators import devices_one_by_one
+from tessera.core.cluster.advertise import ListedDevice, NodeOffer, OfferOptions, Resource, offer
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
+from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.lastgate import Checkpointed
@@ -69,9 +69,9 @@ class PacedKube(MemoryKube):
         if asyncio.current_task() is self.agent:
             await self.permits.acquire()
 
-    async def _reach(self, kind: Kind) -> None:
+    async def _reach(self, kind: Kind, namespace: str = "") -> None:
         await self.turn()
-        await super()._reach(kind)
+        await super()._reach(kind, namespace)
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
         async for event in super().watch(kind, since, selection):
@@ -96,7 +96,7 @@ class Kubelet(PodResources):
     def __init__(self, kube: PacedKube) -> None:
         super().__init__()
         self._kube = kube
-        self.listed: tuple[PluginDevice, ...] = ()
+        self.listed: tuple[ListedDevice, ...] = ()
         self.used: dict[str, str] = {}
         """Pod by device id."""
 

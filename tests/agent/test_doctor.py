@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from builders.nodeviews import of_the_host
-from tessera.agent.configuration import Sources
+from tessera.agent.declarations.configuration import Sources
 from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.clients.gpu import MemoryDriver

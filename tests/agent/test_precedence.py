@@ -11,7 +11,7 @@ import pytest
 
 from builders.policyobjects import gpu_policy
 from harness.agentmachine import Machine, WatchedDriver
-from tessera.agent.configuration import APPLIED, CONFIG_LABEL
+from tessera.agent.declarations.configuration import APPLIED, CONFIG_LABEL
 from tessera.agent.settings import Settings
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, NODES, MemoryKube, Object, annotations_of
 from tessera.clients.kubelet import MemoryKubelet

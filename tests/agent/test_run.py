@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from builders.kubeobjects import amount, share
 from harness.agentmachine import CONFIG, STATE, Machine
-from tessera.agent.configuration import APPLIED
+from tessera.agent.declarations.configuration import APPLIED
 from tessera.agent.run import Agent
 from tessera.api.tessera.gpunodes import desired_field
 from tessera.api.tessera.nodereports import DEVICE_LIST

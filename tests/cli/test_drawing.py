@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from builders.scenes import SCENES, Scene
 from tessera.api.kubernetes.nodes import CPU_MILLI, MEMORY_MIB
-from tessera.cli.drawing import svg
 from tessera.cli.drawing.alike import EVERY_GPU
 from tessera.cli.drawing.compact import MOST_TILES
 from tessera.cli.drawing.elements import number
 from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.lettering import break_lines, clean, counted, elide, gib, listing, percent, width
 from tessera.cli.drawing.palette import tone
-from tessera.cli.drawing.sheet import MOST_REASONS
+from tessera.cli.drawing.sheet import MOST_REASONS, svg
 from tessera.cli.drawing.views import DeviceView, GpuView, TenantView, fleet, pod_name
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.gpumodels import model

@@ -437,3 +437,29 @@ def test_wide_lines_are_not_folded() -> None:
     text = run("plan", "--gpus", "8xH100-80GB", "-f", JOB, "-o", "wide").stdout
     assert "embed-58" in next(line for line in text.splitlines() if "embed-56" in line)
     assert max(map(len, text.splitlines())) < 400
+
+
+def test_a_cached_model_is_looked_for_on_the_nodes_that_say_which_they_have(tmp_path: Path) -> None:
+    """In a saved cluster; a model that no node has is the ModelCache's to fetch, and no GPU is blamed."""
+    amounts = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
+    nodes = [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}},
+            "status": {"allocatable": {**amounts, **models}},
+        }
+        for name, models in (("bare", {"models.tessera.dev/llama": "0"}), ("warm", {"models.tessera.dev/llama": "256"}))
+    ]
+    cluster = json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes})
+    text = pod("nvidia.com/gpu: 1, models.tessera.dev/llama: 1")
+    other = pod("nvidia.com/gpu: 1, models.tessera.dev/other: 1", "b")
+    path = tmp_path / "pods.yaml"
+    path.write_text(f"{text}---\n{other}")
+    read = json.loads(run("plan", "--cluster", "-", "-f", str(path), "-o", "json", given=cluster).stdout)
+    assumed = run("plan", "--gpus", "2xA100-40GB", "-f", str(path))
+    assert [(each["pod"], each["node"]) for each in read["assignments"]] == [("default/a", "warm")]
+    (pending,) = read["waiting"]
+    assert "the node does not offer models.tessera.dev/other" in pending["reason"]
+    assert "2 of 2 pods placed" in assumed.stdout
+    assert "models.tessera.dev/llama, models.tessera.dev/other: taken to be on each node" in assumed.stderr

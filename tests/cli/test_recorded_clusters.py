@@ -52,6 +52,12 @@ WANT = {
         skipped=("gpu-2",),
         told=("gpu-2 is left out", "--gpu-model gpu-2=MODEL"),
     ),
+    "dra-driver": Want(
+        gpus={"H100-80GB 81559": 2},
+        placed=("one gpu-2 [0] whole",),
+        pending={"waits": "single-gpu is a name of dynamic resource allocation, which Tessera does not read"},
+        told=("gpu-1: it is labelled nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3 but advertises no GPU",),
+    ),
     "eks-managed-nodes": Want(
         gpus={"A10G 23028": 4, "T4 15360": 1},
         placed=("next ip-10-0-0-12 [0] whole",),
@@ -61,16 +67,26 @@ WANT = {
     "eks-time-slicing-without-discovery": Want(
         gpus={"T4 15360": 4}, placed=("notebook ip-10-0-0-21 [0] time-slicing",)
     ),
-    "gke-parts-of-a-gpu": Want(
-        gpus={"RTX-PRO-6000-Blackwell-96GB 22888": 1},
-        placed=("small gke-g4-1 [0] mps",),
-        pending={"slice": "1 x RTX-PRO-6000-Blackwell-96GB without MIG"},
+    "fake-gpu-operator": Want(
+        gpus={"A100-40GB 40960": 2},
+        placed=("one kind-worker [0] whole", "slice kind-worker [1] mig"),
+    ),
+    "finished-and-ending-pods": Want(
+        gpus={"T4 15360": 4},
+        pending={"one": "all 4 places are allocated"},
+        guessed=("gpu-1",),
+        told=("gpu-1: nobody recorded which GPUs running pods use",),
     ),
     "gke-autopilot-new-machine": Want(
         gpus={"B200-180GB 183359": 8, "RTX-PRO-6000-Blackwell-96GB 97887": 2},
         placed=("one gke-g4-1 [0] whole",),
     ),
     "gke-partitions": Want(gpus={"H100-80GB 81559": 8}, placed=("slice gke-a3-1 [0] mig",)),
+    "gke-parts-of-a-gpu": Want(
+        gpus={"RTX-PRO-6000-Blackwell-96GB 22888": 1},
+        placed=("small gke-g4-1 [0] mps",),
+        pending={"slice": "1 x RTX-PRO-6000-Blackwell-96GB without MIG"},
+    ),
     "gke-time-sharing-and-mps": Want(
         gpus={"L4 23034": 1, "T4 15360": 2},
         placed=("shared gke-t4-1 [0] mps",),
@@ -81,6 +97,11 @@ WANT = {
         pending={"too-large": "2 x unknown of 15360 MiB shared as memory-share"},
     ),
     "gpushare-mib": Want(gpus={"T4 15110": 4}, placed=("fits gpu-1 [0] memory-share",)),
+    "grace-hopper": Want(
+        gpus={"GB200-186GB 189471": 4, "H100-96GB 97871": 1},
+        placed=("one gh-1 [0] whole",),
+        pending={"five": "5 x nvidia.com/gpu requested", "intel": "has no label kubernetes.io/arch=amd64"},
+    ),
     "hami": Want(
         gpus={"A100-40GB 40960": 2},
         placed=("one gpu-1 [0] whole",),
@@ -88,6 +109,13 @@ WANT = {
     ),
     "hami-older": Want(
         gpus={"T4 15360": 2}, placed=("one gpu-1 [0] whole",), pending={"two": "the only place is allocated"}
+    ),
+    "kai-fractions": Want(
+        gpus={"A100-80GB 81920": 2},
+        placed=("one gpu-1 [1] whole",),
+        pending={"quarter": "gpu-fraction is a name of KAI", "two": "no room for nvidia.com/gpu"},
+        guessed=("gpu-1",),
+        told=("gpu-1: nobody recorded which GPUs running pods use",),
     ),
     "karpenter-eks": Want(
         gpus={"A100-40GB 40960": 8, "A100-80GB 81920": 8, "H100-80GB 81559": 8, "L4 23034": 1},
@@ -103,6 +131,18 @@ WANT = {
         placed=("one ip-10-0-0-52 [0] whole",),
         skipped=("ip-10-0-0-51",),
         told=("'x900'; expected a GPU model that Tessera knows", "--gpu-model ip-10-0-0-51=MODEL"),
+    ),
+    "koordinator": Want(
+        gpus={"T4 15360": 1},
+        placed=("one gpu-2 [0] whole",),
+        pending={"next": "koordinator.sh/gpu is a name of Koordinator"},
+        skipped=("gpu-1",),
+        told=("--gpu-model gpu-1=MODEL",),
+    ),
+    "kubevirt-passthrough": Want(
+        gpus={"A10 23028": 2},
+        placed=("one gpu-1 [0] whole",),
+        pending={"vm-next": "the node has no GPU (vm-host)"},
     ),
     "lost-gpu": Want(
         gpus={"L40S 46068": 4},
@@ -122,6 +162,14 @@ WANT = {
         placed=("one ip-10-0-0-62 [0] whole",),
         pending={"two": "the node has no GPU (ip-10-0-0-61)"},
         told=("ip-10-0-0-61: it is labelled node.kubernetes.io/instance-type=g5.xlarge but advertises no GPU",),
+    ),
+    "no-gpus": Want(gpus={}, pending={"one": "the node has no GPU (cpu-1)"}),
+    "nos-mps": Want(
+        gpus={},
+        pending={
+            "next": "nvidia.com/gpu-10gb is a name of nos, which Tessera does not read: ask for tessera.dev/gpu-memory"
+        },
+        told=("gpu-1: it is labelled nvidia.com/gpu.product=NVIDIA-A100-PCIE-40GB but advertises no GPU",),
     ),
     "not-ready-and-cordoned": Want(
         gpus={"T4 15360": 4},
@@ -150,11 +198,39 @@ WANT = {
         guessed=("gpu-1",),
         told=("run tessera agent there",),
     ),
+    "other-vendors": Want(
+        gpus={"L40S 46068": 2},
+        placed=("one gpu-1 [0] whole",),
+        pending={"amd-next": "amd.com/gpu is a device of AMD", "tpu": "google.com/tpu is a device of Google's TPUs"},
+    ),
+    "volcano-vgpu": Want(
+        gpus={"T4 15360": 1},
+        placed=("one gpu-2 [0] whole",),
+        pending={"next": "volcano.sh/vgpu-memory is a name of Volcano, which Tessera does not read"},
+    ),
+    "windows-and-virtual-nodes": Want(
+        gpus={"T4 15360": 1},
+        placed=("one aks-gpu-1-vmss000000 [0] whole",),
+        pending={"two": "does not tolerate the taint sku=gpu:NoSchedule"},
+        skipped=("virtual-node-aci-linux",),
+        told=("--gpu-model virtual-node-aci-linux=MODEL",),
+    ),
 }
+NO_JSON = "expected an object with apiVersion and kind; hint: kubectl prints objects with -o yaml or -o json"
 REFUSED = {
+    "not-saved-as-json": NO_JSON,
+    "pods-only": "no node; expected at least one node; hint: nodes: in a fleet file, or Node objects, as in "
+    "kubectl get nodes,pods -A -o json",
     "unknown-gpus-only": "GPUs of an unknown model; expected a label that names the GPU model; hint: the label "
     "tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model gpu-1=MODEL",
+    "vgpu-guests": "GPU model: 'NVIDIA-A16-16Q'; expected a GPU model that Tessera knows; hint: T4, L4",
 }
+WITHOUT_USAGE = {
+    "not-saved-as-json": NO_JSON,
+    "pods-only": "expected a cluster; hint: the output of `kubectl get nodes,pods,gpunodes -A -o json`",
+}
+UNKNOWN = {"unknown-gpus-only": {"gpu-1"}, "vgpu-guests": {"vm-1", "vm-2"}}
+"""Nodes whose GPUs are not known, of clusters without a plan."""
 
 
 def run(*arguments: str) -> Result:
@@ -191,14 +267,14 @@ def test_a_recorded_cluster_gives_a_plan(name: str) -> None:
     assert [words for words in want.told if words not in told] == []
 
 
-@pytest.mark.parametrize("name", sorted({*WANT, *REFUSED}))
+@pytest.mark.parametrize("name", sorted({*WANT, *UNKNOWN}))
 def test_the_usage_of_a_recorded_cluster_is_shown(name: str) -> None:
     result = CliRunner().invoke(main, ["inspect", "-o", "gpushare", "--cluster", path(name)])
     assert result.exit_code == 0, result.output
     sums = [(int(used), int(total)) for used, total in re.findall(r"\b(\d+)/(\d+)\b", result.stdout)]
     assert sums
     assert all(used <= total for used, total in sums)
-    unknown = {*WANT[name].skipped} if name in WANT else {"gpu-1"}
+    unknown = UNKNOWN.get(name) or {*WANT[name].skipped}
     rows = [line.split() for line in result.stdout.splitlines()]
     assert {row[0] for row in rows if row and row[-1] == "?/?"} == unknown
     assert all(f"note: node {node}: " in result.stderr for node in unknown)
@@ -208,6 +284,13 @@ def placed(assignment: dict[str, Any]) -> str:
     gpus = [device["gpu"] for device in assignment["devices"]]
     (mode,) = {device["mode"] for device in assignment["devices"]}
     return f"{assignment['pod'].removeprefix('default/')} {assignment['node']} {gpus} {mode}"
+
+
+@pytest.mark.parametrize("name", WITHOUT_USAGE)
+def test_what_is_no_cluster_has_no_usage_but_an_error_that_says_what_to_do(name: str) -> None:
+    result = CliRunner().invoke(main, ["inspect", "-o", "gpushare", "--cluster", path(name)])
+    assert result.exit_code == 2
+    assert WITHOUT_USAGE[name] in result.stderr
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -189,7 +189,8 @@ def test_the_tree_has_minor_numbers_nodes_and_pci_devices(state: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "command", ["create", "list", "env", "xid", "process add", "process remove", "fault call", "reset", "tree"]
+    "command",
+    ["create", "list", "env", "xid", "measure", "process add", "process remove", "fault call", "reset", "tree"],
 )
 def test_help_has_an_example(command: str) -> None:
     assert f"  tessera sim-gpus {command} " in done(*command.split(), "--help").replace("env)", "env )")

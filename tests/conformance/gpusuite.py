@@ -395,3 +395,35 @@ class GpuSuite:
         with pytest.raises(Unavailable, match="closed"):
             await world.driver.create_instance(a100.uuid, SMALL)
         await world.driver.close()
+
+    # Measuring
+
+    async def test_a_reading_has_the_memory_of_each_process_and_of_the_gpu(self, world: World) -> None:
+        _, t4 = await read(world)
+        world.start_process(t4, 7, memory_mib=100)
+        world.start_process(t4, 8, memory_mib=50)
+        found = await world.driver.measure(t4.uuid)
+        assert found.memory_used_mib == 150
+        assert [(each.pid, each.memory_mib, each.gpu_instance) for each in found.processes] == [
+            (7, 100, None),
+            (8, 50, None),
+        ]
+        assert found.gpu_percent is not None
+        assert found.instances == ()
+
+    async def test_a_reading_under_mig_is_of_each_instance_and_has_no_utilization(self, world: World) -> None:
+        gpu = await cut(world, SMALL, LARGE)
+        world.start_process(gpu, 7, LARGE, memory_mib=200)
+        found = await world.driver.measure(gpu.uuid)
+        assert found.gpu_percent is None
+        assert [(each.placement, each.memory_used_mib) for each in found.instances] == [(SMALL, 0), (LARGE, 200)]
+        on = next(each.gpu_instance for each in gpu.instances if each.placement == LARGE)
+        assert [(each.pid, each.gpu_instance, each.sm_percent) for each in found.processes] == [(7, on, None)]
+
+    async def test_a_lost_gpu_and_one_that_is_not_there_cannot_be_measured(self, world: World) -> None:
+        _, t4 = await read(world)
+        world.lose(t4)
+        with pytest.raises(Unavailable, match="lost"):
+            await world.driver.measure(t4.uuid)
+        with pytest.raises(InvalidInput, match="no such GPU"):
+            await world.driver.measure("GPU-none")

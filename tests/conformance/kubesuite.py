@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tessera.api.kubernetes.reviews import Attributes, User, access_review, refusal, reviewed_user, token_review
 from tessera.clients.kube import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -14,6 +15,8 @@ from tessera.clients.kube import (
     LEASES,
     NODES,
     PODS,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
     Election,
     Kind,
     Kube,
@@ -26,8 +29,8 @@ from tessera.clients.kube import (
     name_of,
     version_of,
 )
-from tessera.core.cluster.leadership import Terms
-from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
+from tessera.core.cluster.protocols.leadership import Terms
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
 NAMESPACE = "default"
 HERE = Selection(namespace=NAMESPACE, labels=(("suite", "kube"),))
@@ -128,6 +131,14 @@ class KubeSuite:
         await kube.delete(CONFIG_MAPS, "absent", namespace=NAMESPACE)
         await kube.evict("absent", NAMESPACE)
 
+    async def test_a_pod_that_is_not_there_answers_nothing(self, kube: Kube) -> None:
+        with pytest.raises(Unavailable, match="Pod default/absent at port 80"):
+            await kube.ask_pod("absent", NAMESPACE, port=80, path="usage")
+
+    async def test_a_pod_that_is_not_there_has_no_log(self, kube: Kube) -> None:
+        with pytest.raises(Unavailable, match="log of Pod default/absent"):
+            [each async for each in kube.logs("absent", NAMESPACE)]
+
     async def test_a_name_is_given_once(self, kube: Kube) -> None:
         await kube.create(CONFIG_MAPS, config_map("one"))
         with pytest.raises(Conflict, match="ConfigMap default/one"):
@@ -181,6 +192,9 @@ class KubeSuite:
         field = Selection(namespace=NAMESPACE, fields=(("metadata.name", "two"),))
         assert [name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, field)).objects] == ["two"]
         assert (await kube.list(CONFIG_MAPS, Selection(labels=(("suite", "other"),)))).objects == ()
+        labelled = Selection(namespace=NAMESPACE, having=("suite",))
+        assert [name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, labelled)).objects] == ["one", "two"]
+        assert (await kube.list(CONFIG_MAPS, Selection(having=("suite", "other")))).objects == ()
         assert {"one", "two"} <= {name_of(each)[1] for each in (await kube.list(CONFIG_MAPS, EVERYTHING)).objects}
 
     async def test_a_store_follows_what_comes_changes_and_goes(self, kube: Kube) -> None:
@@ -230,6 +244,19 @@ class KubeSuite:
             with pytest.raises(TesseraError):
                 await kube.patch(CONFIG_MAPS, name, {"data": {}}, namespace=NAMESPACE)
         assert await kube.get(CONFIG_MAPS, "../pods", NAMESPACE) is None
+
+    # Reviews
+
+    async def test_a_token_that_nobody_has_is_nobodys(self, kube: Kube) -> None:
+        assert reviewed_user(await kube.create(TOKEN_REVIEWS, token_review("no-such-token"))) is None
+
+    async def test_access_is_reviewed_by_name_and_group(self, kube: Kube) -> None:
+        questions = [Attributes(verb="list", resource="pods", namespace=each) for each in ("", NAMESPACE)]
+        for groups, want in (((), False), (("system:masters",), True)):
+            user = User(username="somebody", groups=groups)
+            for asked in (*questions, Attributes(path="/no-such-path")):
+                answer = await kube.create(SUBJECT_ACCESS_REVIEWS, access_review(user, asked))
+                assert (refusal(answer) is None) is want
 
     # Binding
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tessera.agent.storage.images import ImageWarmer
-from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, NODES, PODS, MemoryKube, Object, Selection, follow
+from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, NODES, PODS, MemoryKube, Object, Selection, Store, follow
 from tessera.clients.runtime import MemoryRuntime
 from tessera.controller.images import ImageWarmups
 
@@ -34,19 +34,19 @@ class Cluster:
 
     def __init__(self) -> None:
         self.kube = MemoryKube()
-        self.nodes: dict[tuple[str, str], Object] = {}
         self.runtimes: dict[str, MemoryRuntime] = {}
 
     async def add(self, *nodes: Object) -> None:
         for each in nodes:
             name = each["metadata"]["name"]
-            self.nodes["", name] = await self.kube.create(NODES, each)
+            await self.kube.create(NODES, each)
             self.runtimes[name] = MemoryRuntime()
             self.runtimes[name].offered = {A: (ONE, 7), B: (TWO, 9)}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        loops = [ImageWarmups(self.kube, lambda: self.nodes, now=lambda: NOW, least_s=0.01).run()]
+        nodes = Store(self.kube, NODES)
+        loops = [nodes.run(), ImageWarmups(self.kube, nodes, now=lambda: NOW, least_s=0.01).run()]
         loops += [ImageWarmer(name, self.kube, each).run() for name, each in self.runtimes.items()]
         tasks = [asyncio.create_task(each) for each in loops]
         try:

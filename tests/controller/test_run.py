@@ -29,6 +29,7 @@ from tessera.clients.kube import (
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings
 from tessera.core.gpu.sharing import Mode
+from tessera.measures import Measures
 from tessera.signing import Signer
 
 pytestmark = pytest.mark.anyio
@@ -60,8 +61,10 @@ async def report(kube: MemoryKube, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(kube: MemoryKube, settings: Settings = SETTINGS) -> AsyncIterator[Controller]:
-    controller = Controller(settings, kube)
+async def running(
+    kube: MemoryKube, settings: Settings = SETTINGS, measures: Measures | None = None
+) -> AsyncIterator[Controller]:
+    controller = Controller(settings, kube, measures=measures)
     task = asyncio.create_task(controller.run())
     try:
         yield controller
@@ -105,6 +108,17 @@ async def test_a_policy_reaches_its_nodes(kube: MemoryKube) -> None:
         policy = await until(kube, lambda each: condition(each, "Ready")[0] == "True", GPU_POLICIES, "all")
     assert condition(policy, "Accepted")[0] == "True"
     assert (policy["status"]["nodes"], policy["status"]["gpus"]) == (1, 1)
+
+
+async def test_looks_and_failures_are_counted_and_who_leads_no_more_has_no_age(kube: MemoryKube) -> None:
+    measures = Measures()
+    async with running(kube, measures=measures):
+        await until(kube, lambda _: b'tessera_controller_looks_total{result="done"}' in measures.render())
+        text = measures.render().decode()
+    for loop in ("look", "watch-nodes", "watch-pods", "watch-gpunodes", "watch-gpupolicies"):
+        assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in text
+    assert "tessera_controller_look_duration_seconds_count" in text
+    assert b"tessera_loop_age_seconds" not in measures.render()
 
 
 async def test_a_slice_is_desired_for_a_pod_that_waits(kube: MemoryKube) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from builders.signed import SERVER, config_map
-from tessera.agent.configuration import Sources
+from tessera.agent.declarations.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings

@@ -1,19 +1,37 @@
 """Nodes with four blank disks for the disks' suite: in memory, and those of the machine this runs on."""
 
+import contextlib
 import hashlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tessera.clients.disks import DiskPaths, HostDisks, MemoryDisks
 from tessera.core.storage.blockdevices import ArrayMember, BlockDevice, Signature
 
-__all__ = ["HostWorld", "MemoryWorld"]
+__all__ = ["HostWorld", "MemoryWorld", "attached"]
 
 _DISK_BYTES = 1 << 40
 _FINGERPRINT_BYTES = 2 << 20
+_IMAGE_BYTES = 64 << 20
+
+
+@contextlib.contextmanager
+def attached(image: Path) -> Iterator[str]:
+    """Give the path of a loop device on a new image; it goes when nobody uses it any more."""
+    with image.open("wb") as file:
+        file.truncate(_IMAGE_BYTES)
+    done = subprocess.run(("losetup", "--find", "--show", str(image)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no loop device to be had: {done.stderr.strip()}")
+    path = done.stdout.strip()
+    try:
+        yield path
+    finally:
+        subprocess.run(("losetup", "--detach", path), check=True)
 
 
 class MemoryWorld:

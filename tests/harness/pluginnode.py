@@ -15,7 +15,7 @@ from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
 from judges.grants import shares_of
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
-from tessera.agent.nodeview import NodeView
+from tessera.agent.pods.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
@@ -27,7 +27,7 @@ from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
-from tessera.errors import InvalidInput, Unavailable
+from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import logger
 
 GPU, NEED, SLICE = "nvidia.com/gpu", "tessera.dev/gpu-memory", "nvidia.com/mig-1g.5gb"
@@ -59,6 +59,8 @@ class Node:
         """Pods of which it takes no change."""
         self.inventory = Inventory(gpus=())
         self.cut: list[tuple[str, Placement]] = []
+        self.impaired = False
+        """Whether problems of the plugins are expected."""
         self.able = True
         """Whether instances can be cut."""
         self.minors = root / "mig-minors"
@@ -117,6 +119,8 @@ class Node:
         if changed["metadata"]["name"] in self.full:
             raise InvalidInput("a pod", found="HTTP 422, Too long", expected="success")
         namespace, name = changed["metadata"]["namespace"], changed["metadata"]["name"]
+        if (namespace, name) not in self.pods:
+            raise Conflict(f"pod {namespace}/{name}", found="HTTP 404", expected="success")
         pod = self.pods[namespace, name]
         assert pod["metadata"]["uid"] == changed["metadata"]["uid"]
         self.version += 1
@@ -179,7 +183,7 @@ class Node:
             self.task = asyncio.create_task(self.plugins.run())
         found = self.offered(*pairs, options=options)
         assert await self.plugins.offer(found, self.inventory, how or PluginOptions())
-        assert self.plugins.problems == ()
+        assert self.plugins.problems == () or self.impaired
         for resource in found.resources:
             healthy = sum(device.healthy for device in resource.devices)
             await self.kubelet.until_allocatable(resource.name, healthy)

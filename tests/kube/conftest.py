@@ -14,7 +14,7 @@ from testbed.__main__ import building
 from testbed.cluster import Cluster, Desired, default_folder
 from testbed.node import Node
 from testbed.processes import until
-from testbed.programs import HELM, REGISTRY, programs
+from testbed.programs import CERT_MANAGER, HELM, REGISTRY, programs
 from testbed.requirements import missing
 
 HERE = Path(__file__).parent
@@ -22,6 +22,8 @@ LACK = missing()
 
 
 PARTS = ("gpus", "others")
+LONG = pytest.StashKey[list[str]]()
+"""The tests that were not run because they are long."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run a part of the tests alone: those on a node with GPUs of the module's choice, or the others; "
         "two sessions, one for each part, have no testbed in common and may run at once",
     )
+    parser.addoption("--all", action="store_true", help="run the tests marked long too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,6 +41,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = [item for item in items if PARTS[not gpus_of(item)] != part]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
+    if not config.getoption("all", default=False):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.stash[LONG] = [item.nodeid for item in long]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     reason = f"a real Kubernetes needs root on Linux and a few programs; here: {LACK}"
     for item in items:
         if LACK and item.path.is_relative_to(HERE):
@@ -58,6 +66,10 @@ def gpus_of(item: pytest.Item) -> tuple[str, ...]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name each test that was not run: nobody shall think that it passed."""
+    if long := terminalreporter.config.stash.get(LONG, []):
+        terminalreporter.section("not run, because they are long: scripts/test --all")
+        for name in long:
+            terminalreporter.line(name)
     left = [report.nodeid for report in terminalreporter.stats.get("skipped", ()) if "tests/kube/" in report.nodeid]
     if LACK and left:
         terminalreporter.section(f"not run, because a real Kubernetes needs what is not here: {LACK}")
@@ -201,6 +213,15 @@ def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
+def cert_manager(pytestconfig: pytest.Config) -> Path:
+    """Return a folder with the definitions of cert-manager's kinds, downloading them the first time."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        return programs(report, modules=CERT_MANAGER)
+
+
+@pytest.fixture(scope="session")
 def real_registry(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRegistry]:
     """Give the reference registry on the loopback, building it the first time; the build is shown."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
@@ -209,7 +230,7 @@ def real_registry(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPath
         program = programs(report, modules=REGISTRY) / "registry"
     one = RealRegistry(program, tmp_path_factory.mktemp("registry"))
     try:
-        until("registry", one.listening, timeout_s=30, found=one.log.read_text)
+        until("registry", one.listening, timeout_s=60, found=one.log.read_text)
         yield one
     finally:
         one.process.terminate()

@@ -16,10 +16,11 @@ from testbed.cluster import Cluster
 from testbed.node import Node
 from testbed.processes import until
 
-__all__ = ["MIG_CONFIG", "GpuNode"]
+__all__ = ["HANDED_OVER", "MIG_CONFIG", "GpuNode"]
 
 MIG_CONFIG = "nvidia.com/mig.config"
 STATE = "nvidia.com/mig.config.state"
+HANDED_OVER = "tessera.dev/device-list-strategy"
 
 
 class GpuNode:
@@ -59,7 +60,7 @@ class GpuNode:
         process = self.node.process("agent")
         assert process is not None, self.agent_log()
         process.signal(signal.SIGKILL)
-        until("end of the agent", lambda: not process.alive, timeout_s=10)
+        until("end of the agent", lambda: not process.alive, timeout_s=60)
 
     def stop_agent(self) -> None:
         """End the agent as an upgrade does."""
@@ -145,6 +146,7 @@ class GpuNode:
         pods.remove(self.cluster)
         self.node.stop_process("agent")
         self.cluster.kubectl("label", "node", self.node.name, f"{MIG_CONFIG}-", f"{STATE}-")
+        self.cluster.kubectl("annotate", "node", self.node.name, f"{HANDED_OVER}-")
         self.cluster.kubectl("delete", "gpunode", self.node.name, "--ignore-not-found")
         shutil.rmtree(self.node.folder / "var-lib" / "tessera", ignore_errors=True)
         with Machine(self.node.gpu_state) as machine:

@@ -21,7 +21,7 @@ from tessera.sim.nvmlsim import Machine
 from testbed.cluster import Cluster
 from testbed.node import Node
 
-__all__ = ["Api", "Living", "NoAnswerError", "checkpoint", "containers_of", "living", "seen"]
+__all__ = ["Api", "Living", "NoAnswerError", "checkpoint", "containers_of", "living", "mps_daemons", "seen"]
 
 OF_CONTAINER = re.compile(r"/(node[0-9]+)/kubepods(?:/[a-z]+)?/pod([0-9a-f-]{36})/([0-9a-f]{64})$")
 CAPABILITY = re.compile(r"gpu([0-9]+)/gi([0-9]+)/")
@@ -206,3 +206,9 @@ def checkpoint(node: Node) -> list[Entry]:
 def _ids(by_numa: Mapping[str, list[str]]) -> tuple[str, ...]:
     """Return the ids that the checkpoint has by NUMA node; one of several nodes is there for each."""
     return tuple(sorted({each for ids in by_numa.values() for each in ids}))
+
+
+def mps_daemons(node: Node) -> dict[str, int]:
+    """Return the processes of the MPS daemons that run on a node, by GPU or MIG device."""
+    records = [json.loads(path.read_text()) for path in node.path("/run/tessera/mps").glob("*/daemon.json")]
+    return {one["target"]["key"]: one["pid"] for one in records if node.path(f"/proc/{one['pid']}").exists()}

@@ -22,20 +22,29 @@ __all__ = [
     "environment",
     "granted",
     "granting",
+    "log",
     "phase",
     "pod",
     "remove",
     "run",
+    "showing",
     "until_allocatable",
     "until_nothing_is_offered",
 ]
 
-SLEEP = "env; exec sleep 3600"
-"""A container's log is then its environment."""
+_SHOWN = "SHOWN=all"
 MOST_TROUBLES = 4
 DOMAINS = ("nvidia.com/", "tessera.dev/", "aliyun.com/")
 _KEPT = "aliyun.com/gpu-count"
 """No device plugin's: it says how many GPUs there are, also while nothing of them is offered."""
+
+
+def showing(*commands: str, then: str = "exec sleep 3600") -> str:
+    """Return the command of a container whose log is its environment and what `commands` print, for `environment`."""
+    return "; ".join(("env", *commands, f"echo {_SHOWN}", then))
+
+
+SLEEP = showing()
 
 
 def pod(name: str, *, command: str = SLEEP, limits: dict[str, int] | None = None, **spec: Any) -> dict[str, Any]:
@@ -141,9 +150,21 @@ def phase(cluster: Cluster, name: str) -> str:
     return str(cluster.get("pod", name)["status"]["phase"])
 
 
-def environment(cluster: Cluster, name: str) -> dict[str, str]:
-    """Return the environment of a container that began with `env`."""
-    lines = cluster.kubectl("logs", name).splitlines()
+def log(cluster: Cluster, name: str, line: str, *options: str) -> list[str]:
+    """Return the lines of a container's log when `line` is among them: it runs before the kubelet has what it wrote."""
+    lines: list[str] = []
+
+    def written() -> bool:
+        lines[:] = cluster.kubectl("logs", name, *options).splitlines()
+        return line in lines
+
+    until(f"line {line!r} in the log of {name}", written, timeout_s=60, found=lambda: f"{lines}")
+    return lines
+
+
+def environment(cluster: Cluster, name: str, *options: str) -> dict[str, str]:
+    """Return the environment of a container whose command is of `showing`; `options` of kubectl say which."""
+    lines = log(cluster, name, _SHOWN, *options)
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 

@@ -91,7 +91,7 @@ def serve_on(node: Node, registry: RealRegistry, port: int, *, users: str = "") 
     name, host = f"registry-{port}", f"127.0.0.1:{port}"
     node.start_process(name, registry.configuration(node.folder / f"{name}.json", host, users=users))
     try:
-        until(name, partial(_listens, node, port), timeout_s=30)
+        until(name, partial(_listens, node, port), timeout_s=60)
         yield host
     finally:
         node.stop_process(name)

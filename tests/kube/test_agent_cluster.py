@@ -90,7 +90,7 @@ class Left:
             found[:] = shares_of(self.cluster.get("pod", name))
             return bool(found)
 
-        until(f"assignment of {name}", told, timeout_s=30, found=self.node.agent_log)
+        until(f"assignment of {name}", told, timeout_s=60, found=self.node.agent_log)
         return found
 
     def until_layouts(self, *want: Layout | None) -> None:
@@ -160,7 +160,7 @@ def test_a_pod_with_both_is_told_all_in_the_order_it_asks(left: Left) -> None:
     more["name"], more["resources"] = "exact", {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
     one["spec"]["containers"].append(more)
     run(left.cluster, one)
-    until("both", lambda: len(left.assignment("both")) > 1, timeout_s=30, found=left.node.agent_log)
+    until("both", lambda: len(left.assignment("both")) > 1, timeout_s=60, found=left.node.agent_log)
     told = [(each["container"], each["gpu"], each["mode"]) for each in left.assignment("both")]
     assert told == [("exact", 0, "mig"), ("main", 1, "memory-share")]
     assert left.assignment("both")[1] == json.loads(write_shares((amount(1, None, 4096),)))["shares"][0]
@@ -184,7 +184,7 @@ def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -
     until(
         "observedGeneration",
         lambda: left.object()["status"]["observedGeneration"] == left.object()["metadata"]["generation"],
-        timeout_s=20,
+        timeout_s=60,
     )
     claim = Claim(uid="u", pod=PodKey("default/p"), shares=(amount(1, None, 4096),))
     left.say({"claims": claims_field([claim])})

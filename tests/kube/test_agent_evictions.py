@@ -35,7 +35,7 @@ def prepared(node: GpuNode, *options: str) -> str:
         status = node.cluster.get("pdb", "guard").get("status", {})
         return bool(status.get("currentHealthy") == 1 and status.get("observedGeneration"))
 
-    until("the budget's count of healthy pods", counted, timeout_s=30)
+    until("the budget's count of healthy pods", counted, timeout_s=60)
     return devices(node.cluster, "guarded")
 
 

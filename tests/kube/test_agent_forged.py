@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from builders.signed import SERVER, STRANGER, config_map
 from kube.gpunode import GpuNode
-from kube.pods import create, devices, phase, pod, run
+from kube.pods import create, devices, phase, pod, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE
 from tessera.cli import main
@@ -95,7 +95,7 @@ def test_what_runs_survives_the_loss_of_all_public_keys(gpu_node: GpuNode) -> No
     cluster = gpu_node.cluster
     gpu_node.start_agent(policy=POLICY)
     gpu_node.until_offered((UNITS, 2 * 39))
-    one = pod("kept", limits={UNITS: 4}, command="env; sleep 15; exit 1")
+    one = pod("kept", limits={UNITS: 4}, command=showing(then="sleep 15; exit 1"))
     one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((part(1, 4096),))}
     run(cluster, one)
     before = cluster.get("pod", "kept")["metadata"]["annotations"]

@@ -67,7 +67,7 @@ def test_the_published_program_shows_what_tessera_shows(gpu_node: GpuNode) -> No
     until("number of GPUs", lambda: allocatable(gpu_node, COUNT) == "2", timeout_s=60)
     run(cluster, share("one", 5, 1), share("two", 3, 0), share("three", 4, 1))
     names = ("one", "two", "three")
-    until("memory allocated", lambda: all(said(gpu_node, name) == "true" for name in names), timeout_s=30)
+    until("memory allocated", lambda: all(said(gpu_node, name) == "true" for name in names), timeout_s=60)
     # The kubelet's ids say nothing of the GPU; the assignments do.
     assert users(gpu_node) == [{"default/two"}, {"default/one", "default/three"}]
     objects = [each for kind in ("nodes", "pods", "gpunodes") for each in cluster.get(kind, "-A")["items"]]

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from builders.kubeobjects import amount
-from kube.gpunode import GpuNode
-from kube.pods import environment, pod, run
+from kube.gpunode import HANDED_OVER, GpuNode
+from kube.pods import environment, pod, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
 from testbed.gpus import DRIVER_SPEC
 from testbed.processes import until
 
 GPUS = ("2xA100-40GB",)
 GPU, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
-HANDED_OVER = "tessera.dev/device-list-strategy"
-SHOW = "env; echo NODES=$(ls /dev | grep '^nvidia[0-9]'); exec sleep 3600"
+SHOW = showing("echo NODES=$(ls /dev | grep '^nvidia[0-9]')")
 SHARED = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "memory-share"}]}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kube.gpunode import GpuNode
-from kube.pods import devices, environment, pod, run
+from kube.pods import devices, environment, pod, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
@@ -18,7 +18,7 @@ GPUS = ("2xT4", "A100-40GB")
 REPLICA = "nvidia.com/gpu"
 HALF = "nvidia.com/mig-3g.20gb"
 UNITS = "tessera.dev/gpu-memory"
-COMMAND = "env; echo PIPES=$(ls /run/tessera/mps); echo SHM=$(ls /dev/shm); exec sleep 3600"
+COMMAND = showing("echo PIPES=$(ls /run/tessera/mps)", "echo SHM=$(ls /dev/shm)")
 POLICY = {
     "apiVersion": "tessera.dev/v1alpha1",
     "kind": "NodePolicy",
@@ -121,7 +121,7 @@ def daemons_come_back(gpu_node: GpuNode, program: Path) -> None:
     program.write_text(f"#!/bin/sh\n{refuses}\n")
     kill(gpu_node, 0)
     gpu_node.until_offered((REPLICA, 0), (UNITS, 14))
-    until("the reason", lambda: "MPS of" in gpu_node.agent_log(), timeout_s=30, found=gpu_node.agent_log)
+    until("the reason", lambda: "MPS of" in gpu_node.agent_log(), timeout_s=60, found=gpu_node.agent_log)
     program.write_text(text)
     gpu_node.until_offered((REPLICA, 2), (UNITS, 14))
     for name in ("replica-0", "small"):

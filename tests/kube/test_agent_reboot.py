@@ -51,7 +51,7 @@ def test_a_node_is_rebooted_once_nobody_uses_its_gpus(gpu_node: GpuNode) -> None
     assert (phase(gpu_node.cluster, "busy"), reboots(mark)) == ("Running", 0)
     remove(gpu_node.cluster, "busy")
     gpu_node.until_state("rebooting")
-    until("call of the command", lambda: reboots(mark) == 1, timeout_s=30, found=gpu_node.agent_log)
+    until("call of the command", lambda: reboots(mark) == 1, timeout_s=60, found=gpu_node.agent_log)
     assert mark.read_text() == "now\n"
     gpu_node.until_offered((GPU, 0))
     gpu_node.power_cut()

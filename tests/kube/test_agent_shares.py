@@ -8,7 +8,7 @@ import pytest
 
 from judges.grants import shares_of
 from kube.gpunode import GpuNode
-from kube.pods import environment, pod, run
+from kube.pods import environment, pod, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.snapshot import Share
@@ -19,7 +19,7 @@ GPUS = ("4xA100-40GB",)
 UNITS = "tessera.dev/gpu-memory"
 ASSIGNMENT = "tessera.dev/assignment"
 PODS = 50
-COMMAND = "env; echo NODES=$(ls /dev | grep '^nvidia[0-9]'); exec sleep 3600"
+COMMAND = showing("echo NODES=$(ls /dev | grep '^nvidia[0-9]')")
 POLICY = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "memory-share"}]}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kube.gpunode import GpuNode
-from kube.pods import create, devices, environment, granted, granting, pod, run
+from kube.pods import create, devices, environment, granted, granting, pod, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.snapshot import Share
@@ -82,7 +82,7 @@ def kill_inside(node: GpuNode, call: str, late: dict[str, Any]) -> None:
             lines = node.log_lines()
             return any("share_awaited" in line and call in line and "late" in line for line in lines)
 
-        until(f"a call of {call}", inside, timeout_s=30, found=node.agent_log)
+        until(f"a call of {call}", inside, timeout_s=60, found=node.agent_log)
         node.kill_agent()
         machine.clear_faults()
     node.start_again()
@@ -200,7 +200,7 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
             if restarted:
                 gpu_node.kill_agent()
                 gpu_node.start_again()
-            until("a word about it", lambda: read_only_is_told(gpu_node), timeout_s=30, found=gpu_node.agent_log)
+            until("a word about it", lambda: read_only_is_told(gpu_node), timeout_s=60, found=gpu_node.agent_log)
         gpu_node.until_offered((SLICE, 0))
         said = doctor(gpu_node, f"--plugins-dir={folder}")
         assert "Read-only file system" in event(gpu_node, "ResourceNotAdvertised")
@@ -221,7 +221,7 @@ def test_gpus_are_handed_over_by_mounts_and_by_annotations(gpu_node: GpuNode) ->
     strategies = ["volume-mounts", "cdi-annotations"]
     gpu_node.start_agent(flags={"migStrategy": "none", "plugin": {"deviceListStrategy": strategies}})
     gpu_node.until_offered(("nvidia.com/gpu", 1))
-    shown = "env; echo MOUNTS=$(ls /var/run/nvidia-container-devices); echo NODES=$(ls /dev); exec sleep 3600"
+    shown = showing("echo MOUNTS=$(ls /var/run/nvidia-container-devices)", "echo NODES=$(ls /dev)")
     run(gpu_node.cluster, pod("whole", command=shown, limits={"nvidia.com/gpu": 1}))
     found = environment(gpu_node.cluster, "whole")
     assert found["MOUNTS"].split() == list(gpu_node.gpu_uuids())

@@ -40,6 +40,9 @@ MORE = {
     "server": {"replicas": 3, "args": ["--policy=best-fit"], "tolerations": [{"operator": "Exists"}]},
     "scheduler": {"image": {"tag": "v1.33.5"}, "args": ["--v=2"]},
     "controller": {"replicas": 1, "args": ["--interval-s=5"], "affinity": {"nodeAffinity": {}}},
+    "disks": {"enabled": True, "volumes": 4, "reserveGib": 500, "args": ["--select=/dev/nvme1n1"]},
+    "metrics": {"allowFrom": [{"namespaceSelector": {}}]},
+    "metricsApi": {"enabled": True, "args": ["--log-level=debug"], "nodeSelector": {"pool": "system"}},
     "gpuPolicy": {"priority": 5},
     "logLevel": "debug",
 }
@@ -52,6 +55,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "cert-manager's issuer": (
         {
             **IMAGE,
+            "metricsApi": {"enabled": True, "external": False},
             "admission": {
                 "routing": "webhook",
                 "certificate": {"source": "cert-manager", "issuer": {"kind": "ClusterIssuer", "name": "internal"}},
@@ -146,6 +150,15 @@ def test_the_api_server_knows_every_field(cluster: Cluster, case: str) -> None:
         )
 
 
+def test_cert_managers_kinds_know_every_field(cluster: Cluster, cert_manager: Path) -> None:
+    for definition in cert_manager.glob("*.yaml"):
+        cluster.kubectl("apply", "--server-side", "-f", str(definition))
+    kinds = ("certificates.cert-manager.io", "issuers.cert-manager.io")
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=120s", *(f"crd/{each}" for each in kinds))
+    for case in ("cert-manager", "cert-manager's issuer"):
+        test_the_api_server_knows_every_field(cluster, case)
+
+
 def pods(cluster: Cluster, part: str) -> list[dict[str, Any]]:
     found = cluster.get("pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/component={part}")["items"]
     return [each for each in found if "deletionTimestamp" not in each["metadata"]]
@@ -215,7 +228,7 @@ def test_the_second_scheduler_has_a_token_of_its_own(installed: Cluster) -> None
         )
         return found
 
-    until("the token", lambda: bool(token()), timeout_s=30)
+    until("the token", lambda: bool(token()), timeout_s=60)
     claims = base64.b64decode(token()).decode().split(".")[1]
     said = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
     assert said["sub"] == f"system:serviceaccount:{NAMESPACE}:tessera-scheduler"

@@ -107,7 +107,7 @@ def test_pods_of_every_kind_come_and_go(whole_cluster: Cluster) -> None:
     until("pods that have a node run", settled, timeout_s=120, found=lambda: str(pods.troubles(cluster)))
     found = running(present(cluster))
     check_granted(found)
-    until("all is on record", lambda: all(map(shares_of, running(present(cluster)).values())), timeout_s=20)
+    until("all is on record", lambda: all(map(shares_of, running(present(cluster)).values())), timeout_s=60)
     where = devices(node)
     for name, each in running(present(cluster)).items():
         told = {(share["gpu"], share.get("profile"), share.get("start")) for share in shares_of(each)}
@@ -121,7 +121,7 @@ def test_pods_of_every_kind_come_and_go(whole_cluster: Cluster) -> None:
     pods.remove(cluster)
     # What is left of all that is nobody's: it goes for a pod that wants the whole GPU.
     pods.run(cluster, *(asking(f"whole{each}", ({"nvidia.com/gpu": 1}, "")) for each in (0, 1)))
-    until("all is on record", lambda: all(map(shares_of, present(cluster).values())), timeout_s=20)
+    until("all is on record", lambda: all(map(shares_of, present(cluster).values())), timeout_s=60)
     held = [(share["gpu"], share["mode"]) for each in present(cluster).values() for share in shares_of(each)]
     assert sorted(held) == [(0, "whole"), (1, "whole")]
     pods.remove(cluster)

@@ -16,7 +16,7 @@ import pytest
 from builders.policyobjects import gpu_policy
 from kube.fakenodes import FakeNode, connected, delete_nodes, delete_pods, make_nodes
 from tessera.clients.kube import EVENTS, GPU_NODES, GPU_POLICIES, LEASES, PODS, Kube, Object
-from tessera.core.cluster.leadership import Terms
+from tessera.core.cluster.protocols.leadership import Terms
 from testbed.cluster import Cluster
 
 pytestmark = pytest.mark.anyio

@@ -35,7 +35,7 @@ def gpu_node(spec: dict[str, Any], name: str = "node-a") -> dict[str, Any]:
 
 
 def test_the_definitions_are_established(plane: Cluster) -> None:
-    for name in ("gpupolicies", "gpunodes", "imagewarmups", "nodeimages"):
+    for name in ("gpupolicies", "gpunodes", "imagewarmups", "modelservers", "nodeimages", "modelcaches", "nodemodels"):
         found = plane.get("crd", f"{name}.tessera.dev")["status"]["conditions"]
         states = {each["type"]: each["status"] for each in found}
         assert states == {"NamesAccepted": "True", "Established": "True"}
@@ -154,7 +154,7 @@ def test_kubectl_shows_columns(plane: Cluster) -> None:
         head, line = plane.kubectl("get", kind, "shown", "-o", "wide").splitlines()
         return {name: line[head.index(name) :].split("  ")[0].strip() for name in head.split()}
 
-    until("columns", lambda: columns("gpol")["NODES"] == "2", timeout_s=10)
+    until("columns", lambda: columns("gpol")["NODES"] == "2", timeout_s=60)
     policy, node = columns("gpupolicy"), columns("gpunode")
     del policy["AGE"], node["AGE"]
     want = {"PRIORITY": "7", "NODES": "2", "GPUS": "16", "DESIRED": "5", "PENDING": "1", "ACCEPTED": "True"}

@@ -158,7 +158,7 @@ async def test_a_budget_that_allows_nothing_leaves_everything_as_it_is(kube: Kub
     await kube.create(PODS, asking("big", 40, "hardware"))
     before = nodes_of(await until(kube, running(2)))
 
-    wait = ("wait", "pdb/web", "--for=jsonpath={.status.disruptionsAllowed}=0", "--timeout=30s")
+    wait = ("wait", "pdb/web", "--for=jsonpath={.status.disruptionsAllowed}=0", "--timeout=60s")
     await asyncio.to_thread(scheduling_plane.kubectl, *wait)
     code, out, err = await defrag(scheduling_plane, "--pod", "default/big", "--execute")
     assert code == 3, out + err

@@ -2,25 +2,36 @@
 
 import asyncio
 import json
+import os
+import stat
+import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from conformance.registrysuite import filled
 from conformance.runtimesuite import PASSWORD, USER
-from kube.pods import phase, pod
+from harness.diskworlds import attached
+from kube.modelstore import small_disk
+from kube.observing import mps_daemons
+from kube.pods import log, phase, pod
 from kube.registry import HASHED, RealRegistry, serve_on
 from tessera.clients.runtime import CriRuntime
+from tessera.errors import Unavailable
+from testbed import installed
 from testbed.cluster import Cluster
-from testbed.deploy import NAMESPACE
+from testbed.deploy import NAMESPACE, objects
 from testbed.processes import until
 
 GPUS = ("2xA100-40GB",)
 EXAMPLES = Path(__file__).parents[2] / "examples" / "8-on-a-cluster" / "pods.yaml"
 RUNNING = ("six", "hard", "exact", "gpushare")
 AGENT = "daemonset/tessera-agent"
-_WAIT_S = 120
+_WAIT_S = 240
 WHO = """
 import os, pathlib, sys
 for one in pathlib.Path('/proc').glob('[0-9]*'):
@@ -42,7 +53,19 @@ for one in pathlib.Path('/proc').glob('[0-9]*'):
 
 
 def until_running(cluster: Cluster, name: str) -> None:
-    until(f"pod {name}", lambda: phase(cluster, name) == "Running", timeout_s=_WAIT_S)
+    """Wait until a pod runs; where it never will or does not in time, its status and events say why."""
+
+    def running() -> bool:
+        found = phase(cluster, name)
+        if found == "Failed":
+            raise Unavailable(f"pod {name}", found=f"Failed; {events()}", expected="Running")
+        return found == "Running"
+
+    def events() -> str:
+        told = cluster.get("events", f"--field-selector=involvedObject.name={name}")["items"]
+        return json.dumps([cluster.get("pod", name)["status"], *(each["message"] for each in told)])
+
+    until(f"pod {name}", running, timeout_s=_WAIT_S, found=events)
 
 
 def restarts(cluster: Cluster) -> int:
@@ -63,13 +86,6 @@ def agent(cluster: Cluster) -> dict[str, Any]:
     (found,) = cluster.get("pods", f"--namespace={NAMESPACE}", selector)["items"]
     assert isinstance(found, dict)
     return found
-
-
-def daemons(cluster: Cluster) -> dict[str, int]:
-    """Return the processes of the MPS daemons that run on the node."""
-    (node,) = cluster.nodes
-    records = [json.loads(path.read_text()) for path in node.path("/run/tessera/mps").glob("*/daemon.json")]
-    return {one["target"]["key"]: one["pid"] for one in records if node.path(f"/proc/{one['pid']}").exists()}
 
 
 def part_of(cluster: Cluster, part: str) -> dict[str, Any]:
@@ -102,6 +118,16 @@ def test_only_the_agent_is_root_and_none_can_write_to_its_image(image_cluster: C
     assert said.endswith(", read-only")
 
 
+def test_top_finds_the_agents_by_way_of_the_api_server(image_cluster: Cluster) -> None:
+    program = str(Path(sys.executable).with_name("tessera"))
+    command = (program, "top", "--once", "--output=json", f"--kubeconfig={image_cluster.kubeconfig}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (report,) = json.loads(done.stdout)
+    assert report["node"] == image_cluster.nodes[0].name
+    assert [each["model"] for each in report["gpus"]] == ["A100-40GB", "A100-40GB"]
+
+
 def test_simulated_gpus_need_no_compiler(image_cluster: Cluster) -> None:
     containers = part_of(image_cluster, "server")["spec"]["containers"]
     (image,) = (each["image"] for each in containers if each["name"] == "server")
@@ -109,18 +135,19 @@ def test_simulated_gpus_need_no_compiler(image_cluster: Cluster) -> None:
     container = {"name": "main", "image": image, "imagePullPolicy": "Never", "args": arguments}
     image_cluster.apply({**pod("simulates"), "spec": {"containers": [container], "restartPolicy": "Never"}})
     until("its end", lambda: phase(image_cluster, "simulates") in {"Succeeded", "Failed"}, timeout_s=_WAIT_S)
-    assert "1 GPU in /tmp/gpus" in image_cluster.kubectl("logs", "simulates").splitlines()
+    log(image_cluster, "simulates", "1 GPU in /tmp/gpus")
 
 
 def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) -> None:
     sharer = pod("sharer", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler")
     image_cluster.apply(sharer)
     until_running(image_cluster, "sharer")
-    before = daemons(image_cluster)
+    (node,) = image_cluster.nodes
+    before = mps_daemons(node)
     assert before
     # 1. Its container ends, and the same pod gets another.
     former = agent(image_cluster)
-    image_cluster.nodes[0].run(sys.executable, "-c", KILL_AGENT)
+    node.run(sys.executable, "-c", KILL_AGENT)
     name = former["metadata"]["name"]
     again = ("pod", f"--namespace={NAMESPACE}", name)
     until(
@@ -129,16 +156,16 @@ def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) ->
         timeout_s=_WAIT_S,
     )
     assert agent(image_cluster)["metadata"]["name"] == name
-    assert daemons(image_cluster) == before
+    assert mps_daemons(node) == before
     # 2. Its pod ends, as by an upgrade, and there is another.
     image_cluster.kubectl("delete", *again)
     assert agent(image_cluster)["metadata"]["name"] != name
-    assert daemons(image_cluster) == before
+    assert mps_daemons(node) == before
     assert restarts(image_cluster) == 0
     # 3. The new agent goes on with them: another pod gets its share, and no daemon is started for it.
     image_cluster.apply(pod("later", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler"))
     until_running(image_cluster, "later")
-    assert daemons(image_cluster) == before
+    assert mps_daemons(node) == before
 
 
 def warmup(cluster: Cluster, *images: str) -> None:
@@ -193,3 +220,66 @@ def test_images_are_pulled_with_credentials_pinned_and_unpinned(
 
 def why(cluster: Cluster) -> str:
     return json.dumps([found(cluster), *(each.get("status") for each in cluster.get("nodeimages")["items"])])
+
+
+def test_the_installed_agent_keeps_models(image_cluster: Cluster) -> None:
+    (node,) = image_cluster.nodes
+    small_disk(node, "/var/lib/tessera/disk")
+    node.path("/var/lib/tessera/shared/llama").mkdir(parents=True)
+    node.path("/var/lib/tessera/shared/llama/config").write_text("installed\n")
+    # The first process here is not the node's, as `/proc/1/root` expects; the state folder is in the pod too.
+    options = ("--host-root=/", "--model-dir=/var/lib/tessera/disk/models", "--model-source=/var/lib/tessera/shared")
+    steps = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": each} for each in options]
+    image_cluster.kubectl("patch", AGENT, f"--namespace={NAMESPACE}", "--type=json", f"--patch={json.dumps(steps)}")
+    kind = {"apiVersion": "tessera.dev/v1alpha1", "kind": "ModelCache", "metadata": {"name": "llama"}}
+    image_cluster.apply({**kind, "spec": {"source": "file:///var/lib/tessera/shared/llama"}})
+    reads = 'cat "$TESSERA_MODEL_LLAMA_PATH/config"; exec sleep 3600'
+    image_cluster.apply(pod("reads-model", command=reads, limits={"models.tessera.dev/llama": 1}))
+    until_running(image_cluster, "reads-model")
+    assert log(image_cluster, "reads-model", "installed") == ["installed"]
+
+
+@pytest.fixture
+def disk(image_cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+    """Give a blank block device of the node, whose /dev is as it was when the node came up."""
+    with attached(tmp_path / "disk.img") as device:
+        os.mknod(image_cluster.nodes[0].path(device), 0o600 | stat.S_IFBLK, Path(device).stat().st_rdev)
+        yield device
+
+
+def test_local_disks_become_volumes_of_pods(image_cluster: Cluster, disk: str) -> None:
+    """The disk agent's pod mounts for the host, so that the kubelet gives a folder of the disk to a pod."""
+    (node,) = image_cluster.nodes
+    desired = {"enabled": True, "volumes": 2, "args": [f"--select={disk}", "--interval-s=1"]}
+    made = objects(
+        "rbac/disks.yaml",
+        "admission/disks.yaml",
+        "disks.yaml",
+        values={**installed.values(scheduler=True, admission=True), "disks": desired},
+    )
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "default"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Mi"}},
+            "storageClassName": "tessera-local",
+        },
+    }
+    try:
+        image_cluster.apply(*made, claim)
+        labels = partial(image_cluster.get, "node", node.name)
+        until(
+            "ready disks", lambda: labels()["metadata"]["labels"].get("tessera.dev/disks") == "ready", timeout_s=_WAIT_S
+        )
+        one = pod("writer", command="echo hello > /data/file; sleep 3600")
+        one["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+        one["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+        image_cluster.apply(one)
+        until_running(image_cluster, "writer")
+        (found,) = node.path("/mnt/disks/tessera/volumes").glob("*/file")
+        assert found.read_text() == "hello\n"
+    finally:
+        image_cluster.kubectl("delete", "pod", "writer", "--ignore-not-found", "--wait")
+        image_cluster.kubectl("delete", "daemonset", "tessera-disks", f"--namespace={NAMESPACE}", "--ignore-not-found")

@@ -122,7 +122,7 @@ async def test_a_store_outlives_a_killed_api_server_and_misses_no_deletion(
     killed = control_plane.processes.get("apiserver")
     assert killed is not None
     os.kill(killed.pid, signal.SIGKILL)
-    processes.until("end of the API server", lambda: not killed.alive, timeout_s=20)
+    processes.until("end of the API server", lambda: not killed.alive, timeout_s=60)
     with pytest.raises(Unavailable):
         await kube.create(CONFIG_MAPS, config_map("too-early"))
     wire.mend()

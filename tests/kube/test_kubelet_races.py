@@ -138,7 +138,7 @@ class Bed:
         self.plugin.goes_on.clear()
         await self.apply("first")
         await self.plugin.inside.wait()
-        await self.kubectl("wait", "--for=delete", "pod/ending", "--timeout=30s")
+        await self.kubectl("wait", "--for=delete", "pod/ending", "--timeout=60s")
         assert await self.get("first") == (), "a pod in Allocate has no devices in the record yet"
         if record == "List":
             await self.list()

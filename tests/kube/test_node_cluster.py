@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kube.pods import pod, remove, run
+from kube.pods import log, pod, remove, run
 from tessera.errors import Conflict, Unavailable
 from testbed.cluster import Cluster, Desired
 from testbed.node import Node
@@ -28,7 +28,7 @@ def answers(cluster: Cluster, name: str) -> bool:
 
 def test_a_pod_runs_and_its_log_can_be_read(node_cluster: Cluster) -> None:
     run(node_cluster, pod("hello", command="echo hello; exec sleep 600"))
-    assert node_cluster.kubectl("logs", "hello") == "hello\n"
+    assert log(node_cluster, "hello", "hello") == ["hello"]
     assert node_cluster.kubectl("exec", "hello", "--", "echo", "again") == "again\n"
     remove(node_cluster, "hello")
 
@@ -39,7 +39,7 @@ def test_a_pod_runs_on_while_the_kubelet_is_restarted(node_cluster: Cluster, nod
     node.restart_kubelet()
     assert node.process("kubelet") not in {before, None}
     assert restarts(node_cluster, "patient") == 0
-    until("the kubelet knows the pod", lambda: answers(node_cluster, "patient"), timeout_s=30)
+    until("the kubelet knows the pod", lambda: answers(node_cluster, "patient"), timeout_s=60)
     remove(node_cluster, "patient")
 
 

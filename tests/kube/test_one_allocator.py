@@ -50,11 +50,11 @@ def test_a_share_finds_the_gpus_that_slices_by_name_have_left(whole_cluster: Clu
         "disruption": {"budget": "100%"},
     }
     cluster.kubectl("patch", "gpupolicy", "testbed", "--type=merge", f"--patch={json.dumps({'spec': policy})}")
-    cluster.kubectl("delete", "pods", "-l", "made-by=test", "--grace-period=1")
+    cluster.kubectl("delete", "pods", "-l", "made-by=test", "--grace-period=1", "--ignore-not-found")
     slices = [pods.pod(f"slice-{each}", limits={"nvidia.com/mig-2g.10gb": 1}) for each in range(6)]
     pods.run(cluster, *slices)
     revision = node.labels()[REVISION]
-    cluster.kubectl("delete", "pods", "-l", "made-by=test", "--grace-period=1")
+    cluster.kubectl("delete", "pods", "-l", "made-by=test", "--grace-period=1", "--ignore-not-found")
     pods.run(
         cluster, pods.pod("share", limits={"aliyun.com/gpu-mem": 3}, schedulerName="tessera-scheduler"), timeout_s=45
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from kube import pods
+from tessera.api.kubernetes.quota import read_resource_quota
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster
 from testbed.deploy import objects
@@ -44,8 +45,13 @@ def test_needs_are_counted_whatever_will_serve_them(plane: Cluster) -> None:
     create(plane, "second", NEED)
     with pytest.raises(Unavailable, match=r"exceeded quota: gpus.*gpu-memory=6, used: .*gpu-memory=12, limited: .*=12"):
         create(plane, "third", {"tessera.dev/gpu-memory": 6})
-    used = plane.get("resourcequota", "gpus", "-n", TEAM)["status"]["used"]
-    assert used == {"requests.tessera.dev/gpu-memory": "12", "requests.tessera.dev/gpu-compute": "40"}
+    found = plane.get("resourcequota", "gpus", "-n", TEAM)
+    assert found["status"]["used"] == {
+        "requests.tessera.dev/gpu-memory": "12",
+        "requests.tessera.dev/gpu-compute": "40",
+    }
+    shown = {each.resource: (each.guaranteed, each.used) for each in read_resource_quota(found)}
+    assert shown == {"tessera.dev/gpu-memory": (12, 12), "tessera.dev/gpu-compute": (50, 40)}, "as metrics show it"
 
 
 @pytest.mark.parametrize(

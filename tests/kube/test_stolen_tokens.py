@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from builders.modelservers import model_servers_binding
 from testbed.cluster import Cluster
 from testbed.deploy import NAMESPACE, objects
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 ROW = re.compile(
-    r"^\| (agent|server|controller) \| `([\w./]+)`(?: named `([\w-]+)`)? \| ([a-z, ]+) \| (.*?) \|$", re.MULTILINE
+    r"^\| (agent|disks|server|controller|metrics) \| `([\w./-]+)`(?: named `([\w.-]+)`)? \| ([a-z, ]+) \| (.*?) \|$",
+    re.MULTILINE,
 )
 WEBHOOK = "with the webhook"
 Right = tuple[str, str, str]
@@ -62,11 +64,21 @@ def rights(cluster: Cluster, account: str, namespace: str) -> set[Right]:
     return found
 
 
-@pytest.mark.parametrize("account", ["agent", "server", "controller"])
+@pytest.mark.parametrize("account", ["agent", "server", "controller", "metrics"])
 def test_a_stolen_token_may_do_what_the_page_lists_and_nothing_else(control_plane: Cluster, account: str) -> None:
-    for namespace in ("default", "kube-system"):
-        assert rights(control_plane, account, namespace) == documented(account), namespace
-    assert rights(control_plane, account, NAMESPACE) == documented(account, f"in `{NAMESPACE}`")
+    for namespace in ("default", "kube-system", NAMESPACE):
+        assert rights(control_plane, account, namespace) == documented(account, f"in `{namespace}`"), namespace
+
+
+def test_the_disk_agents_token_may_do_what_the_page_lists_and_nothing_else(control_plane: Cluster) -> None:
+    made = objects("rbac/disks.yaml", values={"disks": {"enabled": True}})
+    control_plane.apply(*made)
+    try:
+        for namespace in ("default", NAMESPACE):
+            assert rights(control_plane, "disks", namespace) == documented("disks"), namespace
+    finally:
+        for each in made:
+            control_plane.kubectl("delete", each["kind"], each["metadata"]["name"], f"--namespace={NAMESPACE}")
 
 
 def test_the_webhook_gives_the_server_its_certificate_and_itself_and_nothing_else(control_plane: Cluster) -> None:
@@ -80,6 +92,19 @@ def test_the_webhook_gives_the_server_its_certificate_and_itself_and_nothing_els
     finally:
         for each in roles:
             control_plane.kubectl("delete", each["kind"], each["metadata"]["name"], f"--namespace={NAMESPACE}")
+
+
+def test_model_servers_give_the_controller_their_objects_in_their_namespace_and_nothing_else(
+    control_plane: Cluster,
+) -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "serving"}}
+    control_plane.apply(namespace, model_servers_binding("serving"))
+    try:
+        want = documented("controller", "where `tessera-model-servers` is bound")
+        assert rights(control_plane, "controller", "serving") == want
+        assert rights(control_plane, "controller", "default") == documented("controller") != want
+    finally:
+        control_plane.kubectl("delete", "namespace", "serving")
 
 
 def test_the_second_scheduler_may_do_what_kube_scheduler_may(control_plane: Cluster) -> None:
@@ -105,7 +130,7 @@ OTHERS = {"serviceaccounts/token", "pods/exec", "pods/attach", "pods/portforward
 """Resources by which it becomes somebody else."""
 
 
-@pytest.mark.parametrize("account", ["agent", "server", "controller", "scheduler"])
+@pytest.mark.parametrize("account", ["agent", "server", "controller", "metrics", "scheduler"])
 @pytest.mark.parametrize("namespace", [NAMESPACE, "kube-system", "default"])
 def test_no_token_leads_to_more(control_plane: Cluster, account: str, namespace: str) -> None:
     found = rights(control_plane, account, namespace)

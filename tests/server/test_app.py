@@ -190,3 +190,22 @@ async def test_the_webhook_answers_before_anything_was_read() -> None:
     assert (await one.post("/admission/v1/route", review))[0] == 200
     assert (await one.post("/admission/v1/route", b"{"))[0] == 400
     assert (await one.post("/admission/v1/route", b" " * (9 << 20)))[0] == 413
+
+
+async def test_requests_and_bindings_are_counted_for_prometheus(kube: MemoryKube, server: Asked) -> None:
+    waiting = await make_pod(kube, "p", NEED)
+    await settle()
+    assert await server.schedule(waiting, *ALL) == ""
+    await server.post("/filter", b"nonsense")
+    text = server.server.metrics().decode()
+    for line in (
+        "tessera_server_ready 1",
+        'tessera_server_requests_total{handler="filter",code="200"} 1',
+        'tessera_server_requests_total{handler="filter",code="400"} 1',
+        'tessera_server_requests_total{handler="bind",code="200"} 1',
+        'tessera_server_bindings_total{result="bound"} 1',
+        'tessera_server_request_duration_seconds_count{handler="filter"} 2',
+    ):
+        assert f"{line}\n" in text, line
+    for kind in ("configmaps", "gpunodes", "nodes", "pods"):
+        assert f'tessera_loop_age_seconds{{loop="watch-{kind}"}}' in text

@@ -17,7 +17,7 @@ from harness.servers import (
     settle,
 )
 from tessera.api.tessera.clusters import as_fields, read_cluster
-from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
+from tessera.clients.kube import NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -191,6 +191,21 @@ async def test_choose_answers_with_the_one_node_that_filter_and_prioritize_lead_
         assert (chosen["FailedNodes"], chosen["FailedAndUnresolvableNodes"]) == ({}, {})
     else:
         assert chosen == filtered
+
+
+async def test_of_equal_nodes_the_one_with_the_image_is_chosen_and_explained(kube: MemoryKube, server: Asked) -> None:
+    containers = [{"name": "main", "image": "server:1", "resources": {"limits": {"tessera.dev/gpu-memory": "10"}}}]
+    waiting = await make_pod(kube, "p", {}, spec={"containers": containers})
+    for holder, other in ("b", "a"), ("a", "b"):
+        image = {"names": ["docker.io/library/server:1"], "sizeBytes": 5 << 30}
+        await kube.patch(NODES, holder, {"status": {"images": [image]}}, subresource="status")
+        await kube.patch(NODES, other, {"status": {"images": None}}, subresource="status")
+        await settle()
+        _, chosen = await server.post("/choose", {"Pod": waiting, "NodeNames": ALL})
+        assert chosen["NodeNames"] == [holder]
+        explained = explain_pod(read_cluster(as_fields([*server.server.view.objects(), waiting])), PodKey("ns/p"))
+        assert explained is not None
+        assert f"could take it now, {holder} best" in " ".join(explained.sentences)
 
 
 NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {

@@ -117,7 +117,7 @@ async def test_a_pod_that_was_listed_before_it_was_deleted_does_not_come_back(ku
 
 
 async def test_a_pod_that_was_listed_before_all_pods_were_does_not_come_back(kube: MemoryKube) -> None:
-    """The same where the watch was down: the list of all pods, made anew, does not have the pod any more."""
+    """The same where the watch was down: the list of all pods, recreated, does not have the pod any more."""
     async with servers(kube) as (server,):
         view = server.server.view
     await hold(kube, "old", FULL, share(0, 40000), node="a")

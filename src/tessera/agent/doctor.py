@@ -13,16 +13,16 @@ from typing import Any, Final
 import msgspec
 
 from tessera.agent.cdisupport import DRIVER_SPECS, RUNTIME_CONFIG, first_file, observe_cdi, read_runtime_config
-from tessera.agent.configuration import Configuration, ConfigurationFiles, GivenPolicy, Sources
+from tessera.agent.declarations.configuration import Configuration, ConfigurationFiles, GivenPolicy, Sources
 from tessera.agent.nodefiles import LARGEST_SPEC, printable, read_file
-from tessera.agent.nodeview import sees_other_containers
+from tessera.agent.pods.nodeview import sees_other_containers
 from tessera.agent.sharing import MpsDaemons
 from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, NODES, Kube, Object, annotations_of, labels_of
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.gpu.sharing import Mode
+from tessera.core.gpu.sharing import MPS_MODES
 from tessera.core.node.doctor import Folder, NodeSeen, Observed, Runtime, Socket, Toolkit
 from tessera.core.node.liststrategies import ListStrategies, list_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, effective, notes
@@ -204,7 +204,7 @@ def _configuration(
 
 def _wants_mps(inventory: Inventory, said: NodeSharing) -> bool:
     modes = {mode for gpu in effective(inventory, said) for mode in gpu.sharing.modes}
-    return not modes.isdisjoint({Mode.MPS, Mode.MIG_MPS})
+    return not modes.isdisjoint(MPS_MODES)
 
 
 # Files

@@ -7,33 +7,34 @@ driver. Each looks when something changed, and every few seconds in any case, an
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
-from tessera.agent.assignmentkeys import AssignmentKeys
 from tessera.agent.cdisupport import observe_cdi
-from tessera.agent.configuration import APPLIED, ConfigurationFiles
-from tessera.agent.conflicts import Conflicts
-from tessera.agent.declared import Declarations, Declared
-from tessera.agent.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.declarations.configuration import APPLIED, ConfigurationFiles
+from tessera.agent.declarations.declared import Declarations, Declared
 from tessera.agent.deviceplugin import AssignedPods, Plugins
 from tessera.agent.deviceplugin import Paths as PluginPaths
-from tessera.agent.enforcer import Enforcer
-from tessera.agent.gpunode import GpuNodeLink
-from tessera.agent.health import HealthWatch
-from tessera.agent.layouts import Layouts
-from tessera.agent.loops import Joint, defect, one_turn
+from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.agent.nodefiles import first_line
-from tessera.agent.nodepods import NodePods
-from tessera.agent.noderecord import NodeRecord
-from tessera.agent.nodeview import NodeView
-from tessera.agent.ownpods import OwnPods
+from tessera.agent.nodestate.gpunode import GpuNodeLink
+from tessera.agent.nodestate.health import HealthWatch
+from tessera.agent.nodestate.noderecord import NodeRecord
+from tessera.agent.nodestate.usedmemory import UsedMemory
 from tessera.agent.partition import MIG_CONFIG, NodeGpus, NodeLocks
-from tessera.agent.recorded import Recorder
+from tessera.agent.partition.layouts import Layouts
+from tessera.agent.pods.assignmentkeys import AssignmentKeys
+from tessera.agent.pods.conflicts import Conflicts
+from tessera.agent.pods.nodepods import NodePods
+from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.pods.ownpods import OwnPods
+from tessera.agent.pods.recorded import Recorder
 from tessera.agent.settings import Settings
-from tessera.agent.usedmemory import UsedMemory
+from tessera.agent.sharing.enforcer import Enforcer
 from tessera.api.nvidia.gpulabels import Labelling, gpu_labels, owns, stamped
 from tessera.api.tessera.nodereports import (
     DEVICE_LIST,
@@ -47,17 +48,17 @@ from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, annotations_of, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
-from tessera.core.cluster.allocators import by_name, devices_by_gpu
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.mps import enforcements
+from tessera.core.cluster.protocols.allocators import by_name, devices_by_gpu
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.deviceplugin.matching import Held
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout, Placement
-from tessera.core.gpu.sharing import Mode
+from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.core.node.desired import offered_devices
 from tessera.core.node.gpushare import gpus_to_count
 from tessera.core.node.health import HealthChange
@@ -67,11 +68,13 @@ from tessera.core.node.reported import reported, withheld_resources
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unavailable
 from tessera.log import logger
+from tessera.loops import Joint, defect, one_turn
+from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
 __all__ = ["Agent"]
 
-_ENFORCED = frozenset({Mode.MPS, Mode.MIG_MPS, Mode.MEMORY_SHARE})
+_ENFORCED = MPS_MODES | {Mode.MEMORY_SHARE}
 _RELIST_S = 5.0
 """For a list of this node's pods; the kubelet waits for it."""
 _AGAIN_S = 0.2
@@ -79,6 +82,7 @@ _AGAIN_S = 0.2
 _OFFER_TRIES = 5
 """Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _SIGN_TRIES = 5
+Beside = Callable[[NodeView], Coroutine[Any, Any, None]]
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 
 
@@ -89,17 +93,20 @@ class Agent:
         settings: names, folders, and how often it looks.
         driver: the node's GPU driver.
         kube: the Kubernetes API.
+        beside: what else runs as long as this is the node's agent; it is told of the node's pods.
 
     """
 
-    def __init__(self, settings: Settings, driver: GpuDriver, kube: Kube) -> None:
+    def __init__(self, settings: Settings, driver: GpuDriver, kube: Kube, beside: Iterable[Beside] = ()) -> None:
         self._settings = settings
+        self._beside = tuple(beside)
         self._driver = driver
         self._kube = kube
         self._log = logger(node=settings.node)
         self._layout_wakeup, self._offer_wakeup, self._record_wakeup = WakeUp(), WakeUp(), WakeUp()
         self._node_store = self._own_store(NODES, "metadata.name")
         self._pod_store = self._own_store(PODS, "spec.nodeName")
+        self.measures = Measures()
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
         self._view = self._own_view()
@@ -120,8 +127,8 @@ class Agent:
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
         self._begun = False
-        self._sign_tries = 0
         """Whether the layouts of before a reboot are back; nothing is offered before."""
+        self._sign_tries = 0
         self._seen: tuple[Declared, NodeSharing, tuple[Gpu, ...]] | None = None
         """What was declared and what could be enforced of it when it was offered last; None for nothing."""
         self._advertised = NodeOffer(resources=())
@@ -138,6 +145,7 @@ class Agent:
         self._layouts = self._own_layouts()
         self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
+        self.exporter = self._own_exporter()
         self._device_offers = DeviceOffers(self._gpunode, self._record, self._kubelet, gate, self._pods, self._log)
 
     def _own_store(self, kind: Kind, field: str) -> Store:
@@ -162,6 +170,12 @@ class Agent:
         )
         assigned = AssignedPods(self._view.pods, self._own_pods.annotate, self._keys)
         return Plugins(paths, self._view, assigned, self, self._log)
+
+    def _own_exporter(self) -> Exporter:
+        containers = NodeContainers(lambda: self._plugins.gate.entries, self._view, self._settings.paths.proc)
+        return Exporter(
+            self._settings.node, self._driver, containers, self._shared_gpus, lambda: self._health.health, self._log
+        )
 
     def _own_layouts(self) -> Layouts:
         gpus = NodeGpus(driver=self._driver, held=self._held, offer=self._keep, promised=self._promised)
@@ -192,8 +206,11 @@ class Agent:
                 await self._pod_store.synced()
                 await self._gpunode.known()
                 await self._keys.synced()
+                for each in self._beside:
+                    tasks.create_task(each(self._view))
                 await self._persist("start", self._begin)
                 tasks.create_task(self._plugins.run())
+                tasks.create_task(self.exporter.run())
                 tasks.create_task(self._forever("layout", self._layout_wakeup, self._follow))
                 tasks.create_task(self._forever("offer", self._offer_wakeup, self._offer))
                 tasks.create_task(self._forever("record", self._record_wakeup, self._write_pods))
@@ -220,7 +237,7 @@ class Agent:
     async def _forever(self, what: str, wakeup: WakeUp, act: Callable[[], Awaitable[None]]) -> None:
         """Act again and again, whatever comes; ends when this agent is cancelled, and for no other reason."""
         while True:
-            await one_turn(act, partial(self._trouble, what=what))
+            await one_turn(act, partial(self._trouble, what=what), partial(self.measures.turned, what))
             await wakeup.wait(self._settings.interval_s)
 
     def _ring(self) -> None:
@@ -353,6 +370,9 @@ class Agent:
         if plan.withdrawing - released:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_wakeup.set)
         return known and by_name(now) <= by_name(seen.offered)
+
+    def _shared_gpus(self) -> tuple[Gpu, ...]:
+        return () if self._seen is None else self._seen[2]
 
     def _plugin_options(self, plugin: PluginOptions) -> PluginOptions:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.cdisupport import DRIVER_SPECS, RUNTIME_CONFIG
-from tessera.agent.configuration import Sources
+from tessera.agent.declarations.configuration import Sources
 from tessera.agent.sharing import MpsSettings
 from tessera.core.node.health import HealthPolicy
 from tessera.core.node.layouts import Limits

@@ -215,7 +215,7 @@ def objects(document: Document) -> Iterator[Field]:
     """
     whole = Field(document, document.data)
     if not isinstance(document.data, dict):
-        raise whole.refuse("an object with apiVersion and kind")
+        raise whole.refuse("an object with apiVersion and kind", "kubectl prints objects with -o yaml or -o json")
     kind = whole.get("kind").text("")
     items = whole.get("items")
     if not kind.endswith("List") or not items.given:

@@ -15,7 +15,9 @@ from tessera.errors import shown
 __all__ = ["ALLOCATED", "REGISTERED", "AllocatedPart", "RegisteredGpu", "read_allocated", "read_registered"]
 
 REGISTERED = "hami.io/node-nvidia-register"
+"""Annotation of a node: its GPUs, as HAMi has them. Set by HAMi; read by the planner."""
 ALLOCATED = "hami.io/vgpu-devices-allocated"
+"""Annotation of a pod: the GPUs that HAMi gave it. Set by HAMi; read by the planner."""
 
 _Mib = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
 _Index = Annotated[int, msgspec.Meta(ge=0, lt=256)]

@@ -19,22 +19,41 @@ COMMANDS: dict[str, str] = {
     "plan": "Plan a cluster: GPU layouts, a node and GPU for each pod, and why the others stay pending.",
     "explain": "Explain WORKLOAD: what it needs, which GPUs could serve it, where it goes, or why it stays pending.",
     "inspect": "Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation.",
+    "top": "Show live who uses the GPUs: memory used of what was allocated, load, throttling, and who drives it.",
+    "recommend": "Recommend GPU memory and MIG profiles by what containers used.",
+    "run": "Run COMMAND in IMAGE on a part of a GPU: submit a Job, say why it waits, follow its log.",
+    "jobs": "List what `tessera run` submitted: how far each is, and why no further.",
+    "attach": "Follow Job NAME: why it waits, its log from the start, its end.",
+    "logs": "Print what the command of Job NAME has written so far; `tessera attach` goes on.",
+    "stop": "Delete the Jobs NAME with their pods and logs.",
     "defrag": "Find the fewest running pods to move so that pending pods fit; move them with --execute.",
     "profiles": "List the known GPU models, or one MODEL's MIG profiles and placements.",
     "mig": "Show and change the MIG layout of this node's GPUs.",
     "disks": "Make this node's local disks one filesystem: RAID 0, formatted once, mounted.",
     "models": "Keep models on this machine's disk: sync them from a bucket, list, verify, evict and warm them.",
     "agent": "Run the node agent: partition and share this node's GPUs and advertise them to the kubelet.",
+    "disk-agent": "Run the disk agent: keep this node's local disks one filesystem, and report them.",
+    "metrics": "Serve the metrics APIs for model servers, and say how many replicas each needs.",
     "server": "Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.",
-    "controller": "Run the controller: reconcile GPUPolicies and create MIG instances for pending pods.",
+    "controller": "Run the controller: reconcile GPUPolicies and ModelServers; create MIG instances for pending pods.",
     "manifests": "Print all objects of an installation, for kubectl apply: what the Helm chart makes.",
     "images": "Show what container images have in common, and what nodes would pull.",
+    "render": "Print the Kubernetes objects of ModelServers, for kubectl apply.",
+    "size": "Say which GPUs and MIG instances hold a language model, and how many tokens beside it.",
     "simulate": "Replay a workload under several packing policies and compare the results.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
     "sim-gpus": "Simulate GPUs with MIG for any program that uses NVML (libnvidia-ml.so.1).",
     "completion": "Print a script that completes commands, options and names in bash, zsh or fish.",
 }
-"""Commands and what each does in one line. `x-y` is `x_y` in module `tessera.cli.x_y`, imported when it is called."""
+"""Commands and what each does in one line. `x-y` is `x_y` in module `x_y`, imported when it is called."""
+
+_FOLDERS = {
+    "storage": ("disks", "models", "images"),
+    "processes": ("agent", "disk_agent", "server", "controller", "metrics"),
+    "usage": ("top", "recommend"),
+    "work": ("run", "jobs", "attach", "logs", "stop"),
+}
+"""Packages in which modules of commands are; those of the others are here."""
 
 EXIT_CODES: dict[type[TesseraError], int] = {InvalidInput: 2, Unsupported: 3, Unavailable: 4, Conflict: 5}
 """What a shell sees of each branch of the error tree; wrong use of the command line is invalid input."""
@@ -48,6 +67,7 @@ _OF_CLUSTER = frozenset(
         "grpc",
         "httpx2",
         "lightkube",
+        "prometheus_client",
         "pynvml",
         "starlette",
         "structlog",
@@ -65,7 +85,7 @@ _EPILOG = """
 \b
 Exit codes:
   0  done; pending pods are a result, not an error
-  1  a defect of Tessera; or a failed check of `doctor` or `mig assert`
+  1  a defect of Tessera; a failed check of `doctor`, `mig assert` or `models verify`; a failed `models sync`
   2  the input or the command line is wrong: fix it
   3  this GPU, node or build cannot do it: choose another
   4  the API server, kubelet or driver did not answer: try again later
@@ -103,8 +123,9 @@ class _Root(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
+        folder = next((f"{folder}." for folder, names in _FOLDERS.items() if name in names), "")
         with _needing_cluster(f"tessera {cmd_name}"):
-            command = getattr(importlib.import_module(f"tessera.cli.{name}"), name)
+            command = getattr(importlib.import_module(f"tessera.cli.{folder}{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

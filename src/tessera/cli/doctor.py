@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tessera.agent.configuration import Sources
+from tessera.agent.declarations.configuration import Sources
 from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.cli.nodeoptions import node_options

@@ -56,14 +56,18 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
 
 
+kubeconfig_options = with_options(
+    click.option("--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"),
+    click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: the current one]"),
+)
+"""Adds the options that say which API is asked."""
 cluster_options = with_options(
     click.option(
         "--cluster",
         metavar="FILE",
         help="A saved cluster instead of a live one: `kubectl get nodes,pods,gpunodes -A -o json`; - is stdin.",
     ),
-    click.option("--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"),
-    click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: the current one]"),
+    kubeconfig_options,
 )
 """Adds the options that say which cluster."""
 
@@ -99,10 +103,10 @@ def connected(place: Place) -> HttpKube:
     return HttpKube.connect(place.kubeconfig, place.context)
 
 
-async def observe(kube: Kube) -> Cluster:
-    """Return the cluster as its API shows it now; one without the kind GPUNode has none of them."""
+async def observe(kube: Kube, *more: Object) -> Cluster:
+    """Return the cluster as its API shows it now, with more objects; without the kind GPUNode it has none of them."""
     nodes, pods, reports = await asyncio.gather(_list(kube, NODES), _list(kube, PODS), _list(kube, GPU_NODES))
-    return read_cluster(as_fields((*nodes, *pods, *reports)), authority=await authority_of(kube))
+    return read_cluster(as_fields((*nodes, *pods, *reports, *more)), authority=await authority_of(kube))
 
 
 async def authority_of(kube: Kube) -> Authority | None:

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -14,6 +15,8 @@ __all__ = ["Report", "progress_bar"]
 Report: TypeAlias = Callable[[str, int, int], None]
 """Takes the step that is under way, how much of it is done, and of how much; 0 where that is not known."""
 
+_DRAWN_S = 0.1
+"""Between two updates: some callers report thousands of times a second."""
 _PATIENCE_S = 2.0
 """What takes no longer shows no bar."""
 
@@ -30,7 +33,14 @@ def progress_bar(step: str = "reading", *, after_s: float = _PATIENCE_S) -> Iter
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
 
+    drawn_at = 0.0
+
     def report(step: str, done: int, total: int) -> None:
+        nonlocal drawn_at
+        now = time.monotonic()
+        if progress.tasks and progress.tasks[0].description == step and now - drawn_at < _DRAWN_S:
+            return
+        drawn_at = now
         if not progress.tasks or progress.tasks[0].description != step:
             for task in progress.task_ids:
                 progress.remove_task(task)

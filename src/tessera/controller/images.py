@@ -7,7 +7,7 @@ When turns were given is remembered; a controller that begins anew counts from i
 import asyncio
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -17,7 +17,6 @@ from tessera.api.kubernetes.images import images_of
 from tessera.api.oci.references import read_reference
 from tessera.api.tessera.gpupolicies import selector_term
 from tessera.api.tessera.imagewarmups import (
-    API_VERSION,
     ImageWarmup,
     Status,
     node_spec,
@@ -26,17 +25,14 @@ from tessera.api.tessera.imagewarmups import (
     refused_status,
     warmup_status,
 )
-from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store, labels_of, name_of
-from tessera.core.packing.fit.admission import matches
+from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store, name_of
+from tessera.controller.following import Following
 from tessera.core.storage.warmup import DesiredImage, NodeImages, Turn, Warmup, plan, summary
-from tessera.errors import InvalidInput, TesseraError
+from tessera.errors import InvalidInput
 from tessera.log import logger
-from tessera.wakeup import WakeUp
 
 __all__ = ["ImageWarmups"]
 
-_MANAGER = "tessera-controller"
-_LONGEST_S = 10.0
 _UNBOUND = Selection(fields=(("spec.nodeName", ""),))
 
 
@@ -45,7 +41,7 @@ class ImageWarmups:
 
     Args:
         kube: the Kubernetes API.
-        nodes: the Node objects as they are now.
+        nodes: the Node objects, which somebody else follows.
         now: the wall clock.
         least_s: shortest pause between two looks, however much changes.
 
@@ -54,45 +50,21 @@ class ImageWarmups:
     def __init__(
         self,
         kube: Kube,
-        nodes: Callable[[], Mapping[tuple[str, str], Object]],
+        nodes: Store,
         *,
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
         least_s: float = 1.0,
     ) -> None:
-        self._least_s = least_s
-        self._kube = kube
-        self._nodes = nodes
         self._now = now
+        self._least_s = least_s
         self._log = logger()
-        self._wakeup = WakeUp()
-        self._stores = {
-            kind: Store(kube, kind, selection, wake=self._wakeup.set, on_trouble=self._trouble)
-            for kind, selection in ((IMAGE_WARMUPS, Selection()), (NODE_IMAGES, Selection()), (PODS, _UNBOUND))
-        }
+        kinds = {IMAGE_WARMUPS: Selection(), NODE_IMAGES: Selection(), PODS: _UNBOUND}
+        self._following = Following(kube, nodes, kinds, "image_warmups")
         self._turns: dict[Turn, float] = {}
-        self._complaint = ""
 
     async def run(self) -> None:
         """Run until cancelled; without the kinds wait for them."""
-        async with asyncio.TaskGroup() as tasks:
-            for store in self._stores.values():
-                tasks.create_task(store.run())
-            for store in self._stores.values():
-                await store.synced()
-            while True:
-                try:
-                    await self.look()
-                    self._complaint = ""
-                except (TesseraError, TimeoutError) as error:
-                    self._trouble(error)
-                await asyncio.sleep(self._least_s)
-                await self._wakeup.wait(_LONGEST_S)
-
-    def _trouble(self, error: Exception) -> None:
-        reason = str(error) or type(error).__name__
-        if reason != self._complaint:
-            self._complaint = reason
-            self._log.warning("image_warmups_not_followed", reason=reason)
+        await self._following.run(self.look, self._least_s)
 
     async def look(self) -> None:
         """Look at everything once and do what is to be done.
@@ -103,9 +75,9 @@ class ImageWarmups:
         """
         now = self._now()
         # 1. Read the nodes that have an agent, the warmups, and what pending pods need.
-        nodes, objects = self._read_nodes(), self._stores[IMAGE_WARMUPS].objects.values()
+        nodes, objects = self._read_nodes(), self._following.objects(IMAGE_WARMUPS).values()
         known, refused = self._read_warmups(objects, {each.name for each in nodes})
-        demand = _demand(self._stores[PODS].objects.values())
+        demand = _demand(self._following.objects(PODS).values())
         # 2. Decide, and write what nodes shall have.
         warmups = [core for _, core in known]
         # In a thread: with thousands of nodes it takes a second, in which the Lease must be renewed.
@@ -127,11 +99,11 @@ class ImageWarmups:
 
     def _read_nodes(self) -> list[NodeImages]:
         found = []
-        for (_, name), each in sorted(self._stores[NODE_IMAGES].objects.items()):
+        for (_, name), each in sorted(self._following.objects(NODE_IMAGES).items()):
             try:
-                node = read_node_images(each, ready=_is_ready(self._nodes().get(("", name), {})))
+                node = read_node_images(each, ready=self._following.is_ready(name))
             except InvalidInput as error:
-                self._trouble(error)
+                self._following.trouble(error)
             else:
                 found.append(node)
         return found
@@ -144,36 +116,20 @@ class ImageWarmups:
         for each in sorted(objects, key=name_of):
             try:
                 found, _ = read_image_warmup(each)
-                term = selector_term(found.spec.node_selector)
-                selected = frozenset(
-                    name
-                    for name in names
-                    if term is None or matches(term, labels_of(self._nodes().get(("", name), {})), name)
-                )
+                selected = self._following.selected(selector_term(found.spec.node_selector), names)
                 known.append(read_image_warmup(each, selected))
             except InvalidInput as error:
                 refused.append((each, str(error)))
         return known, refused
 
     async def _write_node(self, name: str, desired: tuple[DesiredImage, ...]) -> None:
-        body = {"apiVersion": API_VERSION, "kind": NODE_IMAGES.name, "metadata": {"name": name}}
-        await self._kube.apply(NODE_IMAGES, {**body, "spec": node_spec(desired)}, manager=_MANAGER, force=True)
+        await self._following.write(NODE_IMAGES, name, spec=node_spec(desired))
         turns = [each.image for each in desired if each.attempt]
         self._log.info("node_images_written", node=name, images=len(desired), turns=turns)
 
     async def _write_status(self, name: str, former: Status, status: Status) -> None:
-        if status == former:
-            return
-        body = {"apiVersion": API_VERSION, "kind": IMAGE_WARMUPS.name, "metadata": {"name": name}}
-        fields = msgspec.to_builtins(status)
-        await self._kube.apply(
-            IMAGE_WARMUPS, {**body, "status": fields}, manager=_MANAGER, force=True, subresource="status"
-        )
-
-
-def _is_ready(node: Object) -> bool:
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+        if status != former:
+            await self._following.write(IMAGE_WARMUPS, name, status=msgspec.to_builtins(status))
 
 
 def _demand(pods: Iterable[Object]) -> Counter[str]:

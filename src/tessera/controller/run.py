@@ -8,6 +8,7 @@ import asyncio
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,12 +23,12 @@ from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Authority, publ
 from tessera.api.tessera.policystatus import Facts, new_status, refused_status
 from tessera.clients.kube import (
     CONFIG_MAPS,
-    EVERYTHING,
     GPU_NODES,
     GPU_POLICIES,
     NODES,
     PODS,
     Change,
+    Kind,
     Kube,
     Object,
     Selection,
@@ -36,7 +37,7 @@ from tessera.clients.kube import (
     version_of,
 )
 from tessera.controller.settings import Settings
-from tessera.core.cluster.keyring import KeyRing
+from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.partitioning import (
     Decision,
@@ -47,8 +48,11 @@ from tessera.core.packing.partitioning import (
     applying,
     observe_cluster,
 )
-from tessera.errors import InvalidInput, TesseraError
+from tessera.core.usage.processmetrics import CONTROLLER_LOOKS, DECISIONS, LOOK_TIME, PENDING
+from tessera.errors import InvalidInput
 from tessera.log import logger
+from tessera.loops import defect, one_turn
+from tessera.measures import Measures
 from tessera.signing import verify
 from tessera.wakeup import WakeUp
 
@@ -72,20 +76,27 @@ class Controller:
         settings: how often it looks.
         kube: the Kubernetes API.
         now: the wall clock, for times that people read.
+        measures: counts what it does.
 
     """
 
     def __init__(
-        self, settings: Settings, kube: Kube, *, now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)
+        self,
+        settings: Settings,
+        kube: Kube,
+        *,
+        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+        measures: Measures | None = None,
     ) -> None:
         self._settings = settings
         self._kube = kube
         self._now = now
+        self._measures = measures or Measures()
         self._log = logger(controller=settings.identity)
         self._wakeup = WakeUp()
-        self._stores = {
-            kind: Store(kube, kind, EVERYTHING, wake=self._wakeup.set, on_trouble=self._trouble) for kind in _KINDS
-        }
+        self._stores = {kind: Store(kube, kind, wake=self._wakeup.set, on_trouble=self._trouble) for kind in _KINDS}
+        for kind, store in self._stores.items():
+            store.on_word = partial(self._measures.turned, _watch(kind))
         keys = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
         self._stores[CONFIG_MAPS] = Store(
             kube, CONFIG_MAPS, keys, wake=self._wakeup.set, on_change=self._take_keys, on_trouble=self._trouble
@@ -98,15 +109,17 @@ class Controller:
         """What was decided upon last: the same again is not planned again."""
         self._again_s = 0.0
         """When it is all the same, because a time has passed; on the loop's clock."""
+        self._pending: dict[str, int] = {}
+        """Pods that no change would place, by policy, as planned last."""
         self._accepted: dict[str, GpuPolicy] = {}
         """Policies as they were when they could be read last; those in force."""
         self._generations: dict[str, int] = {}
         """Generation of each node's object after the last write here; servers' claims count on from there."""
 
     @property
-    def nodes(self) -> Mapping[tuple[str, str], Object]:
-        """The Node objects as last seen; none before `run`."""
-        return self._stores[NODES].objects
+    def nodes(self) -> Store:
+        """The Node objects, which `run` follows."""
+        return self._stores[NODES]
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -125,18 +138,33 @@ class Controller:
                     await asyncio.sleep(pause_s)
                     await self._wakeup.wait(max(0.0, again_s - took_s - pause_s) + _SURE_S)
         finally:
+            for loop in ("look", *map(_watch, _KINDS)):
+                self._measures.stopped(loop)
             self._log.info("controller_stopped")
 
     async def _persistent_look(self) -> float:
         """Look once, whatever comes; return how long the next look can wait."""
-        try:
-            return min(self._settings.interval_s, await self.look())
-        except (TesseraError, TimeoutError) as error:
-            self._trouble(error)
-            return self._settings.interval_s
+        again_s = self._settings.interval_s
 
-    def _trouble(self, error: Exception) -> None:
-        self._log.warning("look_failed", reason=str(error) or type(error).__name__)
+        async def look() -> None:
+            nonlocal again_s
+            began_s = self._measures.clock_s()
+            again_s = min(again_s, await self.look())
+            self._measures.observe(LOOK_TIME, self._measures.clock_s() - began_s)
+
+        def failed(error: BaseException) -> None:
+            self._trouble(error)
+            self._measures.count(CONTROLLER_LOOKS, result="failed")
+
+        def done() -> None:
+            self._measures.count(CONTROLLER_LOOKS, result="done")
+            self._measures.turned("look")
+
+        await one_turn(look, failed, done)
+        return again_s
+
+    def _trouble(self, error: BaseException) -> None:
+        self._log.warning("look_failed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def look(self) -> float:
         """Look at everything once and do what is to be done; return in how many seconds something may change anyway.
@@ -158,6 +186,9 @@ class Controller:
             decisions = {name: Decision() for name in self._memories}
         else:
             memories, decisions = await asyncio.to_thread(advance_all, self._memories, policies, seen, now_s)
+            planned = {name: len(each.pending) for name, each in decisions.items() if each.pending is not None}
+            self._pending = {name: count for name, count in self._pending.items() if name in decisions} | planned
+            self._measures.set(PENDING, {(("policy", name),): count for name, count in self._pending.items()})
             # 4. Write what nodes are to have, and say why in their events.
             await self._write_nodes(seen, policies, decisions)
             self._memories, self._decided = memories, (seen, said)
@@ -227,6 +258,7 @@ class Controller:
     async def _record_events(self, decisions: Mapping[str, Decision]) -> None:
         for event in (each for decision in decisions.values() for each in decision.events):
             report = Report(reason=event.reason, message=event.message, warning=event.warning)
+            self._measures.count(DECISIONS, reason=event.reason)
             self._log.info("decided", node=event.node, event_reason=event.reason, reason=event.message)
             await record_event(self._kube, event.node, report, self._now(), component=_MANAGER)
 
@@ -277,6 +309,11 @@ class Controller:
         each = self._stores[GPU_NODES].objects.get(("", node), {})
         acted: int = (each.get("status") or {}).get("observedGeneration", 0)
         return acted < self._generations.get(node, 1)
+
+
+def _watch(kind: Kind) -> str:
+    """Return the name of the loop that follows a kind, for its age."""
+    return f"watch-{kind.plural}"
 
 
 def _status(each: Object) -> Status:

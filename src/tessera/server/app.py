@@ -28,8 +28,10 @@ from tessera.api.scheduler.extender import (
     write_priorities,
     write_victims,
 )
+from tessera.core.usage.processmetrics import REQUEST_TIME, REQUESTS
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
+from tessera.measures import Measures
 from tessera.server.settings import Limits
 from tessera.server.verbs import Verbs
 
@@ -108,7 +110,9 @@ class _Handlers:
         return await _body(request, self._limits.body_bytes)
 
 
-def make_app(verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, log: Logger) -> Starlette:
+def make_app(
+    verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, log: Logger, measures: Measures
+) -> Starlette:
     """Return the application.
 
     Args:
@@ -116,12 +120,16 @@ def make_app(verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, lo
         waiting_for: what the server waits for before it can answer; empty when it can.
         limits: on bodies and time.
         log: records defects.
+        measures: counts requests.
 
     """
     handlers = _Handlers(verbs, waiting_for, limits)
 
+    def guard(handler: Handler) -> Handler:
+        return _measured(_guarded(handler, limits.request_s, log), str(getattr(handler, "__name__", "")), measures)
+
     def post(path: str, handler: Handler) -> Route:
-        return Route(path, _guarded(handler, limits.request_s, log), methods=["POST"])
+        return Route(path, guard(handler), methods=["POST"])
 
     return Starlette(
         routes=[
@@ -132,21 +140,21 @@ def make_app(verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, lo
             post("/bind", handlers.bind),
             post(f"{GPUSHARE}/filter", handlers.filter),
             post(f"{GPUSHARE}/bind", handlers.bind),
-            Route(f"{GPUSHARE}/inspect", _guarded(handlers.inspect, limits.request_s, log)),
-            Route(f"{GPUSHARE}/inspect/{{node}}", _guarded(handlers.inspect, limits.request_s, log)),
-            *_admission_routes(limits, log),
+            Route(f"{GPUSHARE}/inspect", guard(handlers.inspect)),
+            Route(f"{GPUSHARE}/inspect/{{node}}", guard(handlers.inspect)),
+            *_admission_routes(limits, log, measures),
             Route("/version", handlers.version),
             Route("/readyz", handlers.ready),
         ]
     )
 
 
-def make_admission_app(limits: Limits, log: Logger) -> Starlette:
+def make_admission_app(limits: Limits, log: Logger, measures: Measures) -> Starlette:
     """Return an application that answers AdmissionReviews and nothing else: it may be asked by anybody."""
-    return Starlette(routes=_admission_routes(limits, log))
+    return Starlette(routes=_admission_routes(limits, log, measures))
 
 
-def _admission_routes(limits: Limits, log: Logger) -> list[Route]:
+def _admission_routes(limits: Limits, log: Logger, measures: Measures) -> list[Route]:
     """Return the admission webhook, which needs nothing of the cluster, and what says that it is there."""
 
     async def route(request: Request) -> Response:
@@ -158,7 +166,7 @@ def _admission_routes(limits: Limits, log: Logger) -> list[Route]:
         return Response("ok", media_type="text/plain")
 
     return [
-        Route(_ADMISSION, _guarded(route, limits.request_s, log), methods=["POST"]),
+        Route(_ADMISSION, _measured(_guarded(route, limits.request_s, log), "route", measures), methods=["POST"]),
         Route("/healthz", healthy),
     ]
 
@@ -173,6 +181,19 @@ async def _body(request: Request, limit_bytes: int) -> bytes:
             )
         parts.append(part)
     return b"".join(parts)
+
+
+def _measured(handler: Handler, name: str, measures: Measures) -> Handler:
+    """Return the handler, with its requests counted and timed by this name."""
+
+    async def measured(request: Request) -> Response:
+        began_s = measures.clock_s()
+        response = await handler(request)
+        measures.observe(REQUEST_TIME, measures.clock_s() - began_s, handler=name)
+        measures.count(REQUESTS, handler=name, code=str(response.status_code))
+        return response
+
+    return measured
 
 
 def _guarded(handler: Handler, deadline_s: float, log: Logger) -> Handler:

@@ -11,11 +11,11 @@ from tessera.api.tessera.pods.assignments import serves
 from tessera.api.tessera.pods.bindings import binding_annotations
 from tessera.api.tessera.pods.clusterpods import LivePod, object_field
 from tessera.clients.kube import PODS, Kube, Object, Unanswered
-from tessera.core.cluster.claims import Fate
+from tessera.core.cluster.protocols.claims import Fate
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
-from tessera.server.claimer import Claimer, WrittenClaim
+from tessera.server.claims.claimer import Claimer, WrittenClaim
 from tessera.server.signingkey import SigningKey
 from tessera.server.view import View
 

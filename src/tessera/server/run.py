@@ -1,17 +1,15 @@
-"""The server's process: follows the cluster, removes old claims, serves HTTP; by uvicorn."""
+"""The server's process: follows the cluster, removes old claims, serves HTTP."""
 
 import asyncio
 import contextlib
 import gc
-import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
-import uvicorn
 
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, published_keys
 from tessera.clients.kube import (
@@ -28,17 +26,21 @@ from tessera.clients.kube import (
     follow,
 )
 from tessera.core.packing.ledger import Ledger
-from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported, shown
-from tessera.listeners import BoundedListener
+from tessera.core.usage.processmetrics import BINDINGS, SERVER_READY
+from tessera.errors import TesseraError, Unavailable, Unsupported
 from tessera.log import logger
+from tessera.measures import Measures
 from tessera.server.app import make_admission_app, make_app
 from tessera.server.binder import Binder, Clocks
-from tessera.server.certificates import Certificates
-from tessera.server.claimer import Claimer
-from tessera.server.nominations import Nominations
-from tessera.server.selfsigned import SelfSigned
-from tessera.server.settings import Settings, Tls, is_loopback
+from tessera.server.claims.claimer import Claimer
+from tessera.server.claims.nominations import Nominations
+from tessera.server.listening import HttpServer, listening
+from tessera.server.page import NO_METRICS, FleetPage, PageMetrics, Sources
+from tessera.server.quotas import Quotas
+from tessera.server.settings import Settings, Tls
 from tessera.server.signingkey import SigningKey
+from tessera.server.tls.certificates import Certificates
+from tessera.server.tls.selfsigned import SelfSigned
 from tessera.server.verbs import Verbs
 from tessera.server.view import View
 from tessera.wakeup import WakeUp
@@ -48,8 +50,6 @@ __all__ = ["Server"]
 _CLOCKS = Clocks(time.monotonic, time.time_ns)
 _KEYS = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
 _RETRY_S = 1.0
-_KEEP_ALIVE_S = 600
-"""Longer than kube-scheduler keeps an idle connection, so that it is never the server that closes one."""
 
 
 class Server:
@@ -59,16 +59,20 @@ class Server:
         settings: where it listens, and its limits.
         kube: the Kubernetes API.
         clocks: its times.
+        metrics: what the page shows besides, where anything is measured.
 
     Attributes:
         app: the HTTP application, of which tests ask without a socket.
         port: where it listens; 0 before it does.
         admission_port: where it answers the API server besides; 0 where it does not.
+        page_port: where it serves the dashboard page; 0 where it does not.
         listening: set when it does.
 
     """
 
-    def __init__(self, settings: Settings, kube: Kube, clocks: Clocks = _CLOCKS) -> None:
+    def __init__(
+        self, settings: Settings, kube: Kube, clocks: Clocks = _CLOCKS, *, metrics: PageMetrics = NO_METRICS
+    ) -> None:
         settings.check()
         self._settings = settings
         self._kube = kube
@@ -79,9 +83,13 @@ class Server:
         self.claimer = Claimer(kube, self.view, nominations, settings=settings, clock_s=clock_s, log=self._log)
         self.key = SigningKey(kube, lambda: self.view.ring, self._log)
         self.binder = Binder(kube, self.view, self.claimer, key=self.key, clocks=clocks, log=self._log)
-        verbs = Verbs(self.view, nominations, self.binder)
-        self.app = make_app(verbs, self.waiting_for, limits=settings.limits, log=self._log)
-        self.port = self.admission_port = 0
+        self.verbs = Verbs(self.view, nominations, self.binder)
+        self._measures = Measures()
+        self._quotas = Quotas(kube, self._log)
+        self.app = make_app(
+            self.verbs, self.waiting_for, limits=settings.limits, log=self._log, measures=self._measures
+        )
+        self.port = self.admission_port = self.page_port = 0
         self.listening = asyncio.Event()
         self._synced = {kind: asyncio.Event() for kind in (CONFIG_MAPS, GPU_NODES, NODES, PODS)}
         self._prepared = asyncio.Event()
@@ -90,10 +98,12 @@ class Server:
         """Rings when the ConfigMap of public keys was deleted, or the key that signs was taken out of it."""
         self._no_key = ""
         """Why there is no key to sign with yet."""
-        self._http: tuple[uvicorn.Server, ...] = ()
+        self._http: tuple[HttpServer, ...] = ()
         admission = settings.admission
         self._own = SelfSigned(kube, admission.tls, self._log) if admission and admission.self_signed else None
         """The certificate of the admission webhook, where the servers make it."""
+        sources = Sources(view=self.view, kube=kube, metrics=metrics, waiting_for=self.waiting_for)
+        self.page = FleetPage(sources, settings.page, clock_s, self._log) if settings.page else None
 
     def waiting_for(self) -> str:
         """Return what must be read before anything can be answered; empty when all is."""
@@ -107,17 +117,27 @@ class Server:
             return f"making the certificate of the admission webhook{self._own.trouble and f' ({self._own.trouble})'}"
         return "" if self._prepared.is_set() else "preparing"
 
+    def metrics(self) -> bytes:
+        """Return what it counts of itself, in Prometheus' text format."""
+        self._measures.set(SERVER_READY, {(): int(not self.waiting_for())})
+        self._measures.set(BINDINGS, {(("result", result),): count for result, count in self.binder.counts.items()})
+        for metric, values in self._quotas.metrics().items():
+            self._measures.set(metric, values)
+        return self._measures.render()
+
     async def synced(self) -> None:
         """Wait until all objects have been read, and everything can be answered at once."""
         await self._prepared.wait()
 
     def stop(self) -> None:
         """End `run`: no new requests, those under way are answered."""
+        if self.page is not None:
+            self.page.close()
         for each in self._http:
             each.should_exit = True
 
     async def run(self) -> None:
-        """Serve until `stop`.
+        """Serve until `stop`, or until cancelled, which ends it as `stop` does.
 
         Raises:
             InvalidInput: the address, or the certificate's files.
@@ -127,27 +147,35 @@ class Server:
         places = self._places()
         if self._own is not None:
             self._own.begin()
-        self._http = tuple(_Http(self._config(each.app, each.tls)) for each in places)
+        self._http = tuple(HttpServer(each.app, each.tls, stop_s=self._settings.limits.stop_s) for each in places)
         with contextlib.ExitStack() as stack:
             most = self._settings.limits.connections
-            listeners = [stack.enter_context(_listening(each.host, each.port, most)) for each in places]
-            self.port, *more = (listener.getsockname()[1] for listener in listeners)
-            self.admission_port = next(iter(more), 0)
+            listeners = [stack.enter_context(listening(each.host, each.port, most)) for each in places]
+            ports = {each.serves: listener.getsockname()[1] for each, listener in zip(places, listeners, strict=True)}
+            self.port, self.admission_port = ports["extender"], ports.get("admission", 0)
+            self.page_port = ports.get("page", 0)
             self.listening.set()
             async with self.following(), asyncio.TaskGroup() as tasks:
+                serving = []
                 for each, listener, http in zip(places, listeners, self._http, strict=True):
                     port = listener.getsockname()[1]
                     self._log.info("listening", host=each.host, port=port, tls=bool(each.tls), serves=each.serves)
-                    tasks.create_task(http.serve(sockets=[listener]))
+                    serving.append(tasks.create_task(http.serve(sockets=[listener])))
+                try:
+                    await asyncio.wait(serving)
+                finally:
+                    self.stop()
 
     def _places(self) -> tuple["_Place", ...]:
         """Return where it listens; the first is the extender's."""
         one = self._settings
-        main = _Place("extender", one.host, one.port, one.tls, self.app)
-        if one.admission is None:
-            return (main,)
-        app = make_admission_app(one.limits, self._log)
-        return main, _Place("admission", one.admission.host, one.admission.port, one.admission.tls, app)
+        places = [_Place("extender", one.host, one.port, one.tls, self.app)]
+        if one.admission is not None:
+            app = make_admission_app(one.limits, self._log, self._measures)
+            places.append(_Place("admission", one.admission.host, one.admission.port, one.admission.tls, app))
+        if one.page is not None and self.page is not None:
+            places.append(_Place("page", one.page.host, one.page.port, one.page.tls, self.page.app))
+        return tuple(places)
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -160,6 +188,8 @@ class Server:
         gpu_nodes = self._follow(GPU_NODES, self._take_gpu_node)
         keys = self._follow(CONFIG_MAPS, self._take_keys, _KEYS), self._keep_key(), self._ask_for_keys()
         loops = (*keys, gpu_nodes, self._follow_nodes(), self._follow_pods(), self._maintain(), *self._renewals())
+        loops += (self._quotas.run(),)
+        loops += (self.page.run(self._prepared),) if self.page else ()
         tasks = [asyncio.create_task(each) for each in loops]
         for task in tasks:
             task.add_done_callback(lambda _: self.stop())
@@ -266,11 +296,14 @@ class Server:
                 self._trouble[kind] = str(error)
                 self._log.warning("missing" if isinstance(error, Unsupported) else "trouble", reason=str(error))
 
-        async for change in follow(self._kube, kind, selection, on_trouble=troubled):
+        word = partial(self._measures.turned, f"watch-{kind.plural}")
+        async for change in follow(self._kube, kind, selection, on_trouble=troubled, on_word=word):
             try:
                 take(change)
             except Exception as error:  # noqa: BLE001 (an object that nobody thought of must not stop the server)
                 self._log.error("defect", kind=kind.name, exc_info=error)
+            if self.page is not None:
+                self.page.changed()
             if change.object is None:
                 self._trouble.pop(kind, None)
                 self._synced[kind].set()
@@ -287,38 +320,17 @@ class Server:
         while True:
             await self.view.lacking.wait(self._settings.limits.sweep_s)
             await self.claimer.sweep()
+            self._measures.turned("sweep")
 
     def _renewals(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield what follows the files of TLS, where there are any."""
         for place, http in zip(self._places(), self._http, strict=False):
-            if place.tls is None or http.config.ssl is None:
+            if place.tls is None or http.tls is None:
                 continue
-            certificates, every_s = Certificates(place.tls, http.config.ssl, self._log), self._settings.limits.renewal_s
+            certificates, every_s = Certificates(place.tls, http.tls, self._log), self._settings.limits.renewal_s
             yield certificates.follow(every_s)
             if self._own is not None and place.tls == self._own.tls:
                 yield self._own.follow(certificates, every_s)
-
-    def _config(self, app: Callable[..., Any], tls: Tls | None) -> uvicorn.Config:
-        authority = tls.client_authority if tls else None
-        config = uvicorn.Config(
-            app,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(self._settings.limits.stop_s)),
-            ssl_certfile=tls.certificate if tls else None,
-            ssl_keyfile=tls.key if tls else None,
-            ssl_ca_certs=str(authority) if authority else None,
-            ssl_cert_reqs=ssl.CERT_REQUIRED if authority else ssl.CERT_NONE,
-        )
-        try:
-            config.load()
-        except OSError as error:  # ssl.SSLError is one
-            found, desired = shown(error), "a certificate, its key and an authority in PEM"
-            raise InvalidInput("TLS files", found=found, expected=desired) from error
-        return config
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -329,30 +341,3 @@ class _Place(msgspec.Struct, frozen=True):
     port: int
     tls: Tls | None
     app: Callable[..., Any]
-
-
-class _Http(uvicorn.Server):
-    """Leaves signals to the command."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
-
-
-@contextmanager
-def _listening(host: str, port: int, most: int) -> Iterator[socket.socket]:
-    """Listen, for so many connections at most where others than this machine reach the port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family)
-        # Taken over by every connection: an answer is two writes, and the second would wait 40 ms for the first's
-        # acknowledgement. asyncio sets it only for sockets whose protocol number is given.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError as error:
-        accepted = "another --port, or ending what listens there"
-        raise Unavailable(
-            f"address {host}, port {port}", found=shown(error), expected="a free port", hint=accepted
-        ) from error
-    with contextlib.closing(listener if is_loopback(host) else BoundedListener(listener, most)) as bounded:
-        yield bounded

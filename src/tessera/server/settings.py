@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.errors import InvalidInput
 
-__all__ = ["Admission", "Limits", "Settings", "Tls", "is_loopback"]
+__all__ = ["Admission", "Limits", "Page", "PageLimits", "Settings", "Tls", "is_loopback"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +60,49 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the servers make the certificate themselves; the files of `tls` are written then."""
 
 
+class PageLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many may look at the page, and for how long at a stretch."""
+
+    streams: int = 64
+    """Viewers with live updates at once."""
+    stream_s: float = 600.0
+    """A stream ends after so long; the page goes on with the next one and misses nothing."""
+    heartbeat_s: float = 15.0
+    """Longest silence of a stream; and how often it is looked whether the viewer may still see what they see."""
+    send_s: float = 20.0
+    """A viewer who takes no event for so long is cut off."""
+    look_s: float = 10.0
+    """Longest wait for a look at the fleet."""
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the dashboard page is served besides, and to whom."""
+
+    host: str = "127.0.0.1"
+    port: int = 8085
+    """0 takes any free port."""
+    tls: Tls | None = None
+    """None for plain HTTP, which is for the loopback alone."""
+    sign_in: bool = True
+    """Whether viewers show their Kubernetes token, and see what they may list; otherwise everybody sees everything."""
+    limits: PageLimits = PageLimits()
+
+    def check(self) -> None:
+        """Refuse plain HTTP where others could listen: viewers send their tokens.
+
+        Raises:
+            InvalidInput: the address is not the loopback's, and there is no certificate.
+
+        """
+        if self.tls is None and not is_loopback(self.host):
+            raise InvalidInput(
+                f"address {self.host} of the page",
+                found="plain HTTP beyond this machine",
+                expected="TLS",
+                hint="--page-certificate and --page-key, or --page-host 127.0.0.1 and kubectl port-forward",
+            )
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a server."""
 
@@ -69,6 +112,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls: Tls | None = None
     """None for plain HTTP, which is for the loopback alone."""
     admission: Admission | None = None
+    page: Page | None = None
+    """None for no page."""
     policy: str = "tessera"
     """Packing policy, a name of `tessera.core.packing.pack.POLICIES`."""
     replica: str = "server"
@@ -85,6 +130,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             InvalidInput: the address is not the loopback's, and there is no certificate or no authority for clients.
 
         """
+        if self.page is not None:
+            self.page.check()
         if is_loopback(self.host):
             return
         if self.tls is None:

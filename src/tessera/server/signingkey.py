@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, SECRET, key_id, published, secret, secret_seed
 from tessera.clients.kube import CONFIG_MAPS, SECRETS, Kube, Object, version_of
-from tessera.core.cluster.keyring import KeyRing
+from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 from tessera.signing import Signer

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tessera.api.gpushare.inspect import gpushare_inspect
+from tessera.api.kubernetes.images import pod_images
 from tessera.api.scheduler.extender import Args, BindingArgs, Candidate, Preemption
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.clusterpods import LivePod
@@ -12,7 +13,7 @@ from tessera.core.explain.inspection import inspect
 from tessera.core.packing.ledger import Filtered
 from tessera.core.packing.preempt import victims
 from tessera.server.binder import Binder
-from tessera.server.nominations import Nominations
+from tessera.server.claims.nominations import Nominations
 from tessera.server.view import View
 
 __all__ = ["Verbs"]
@@ -45,7 +46,7 @@ class Verbs:
         # 2. Choose the best node, what is claimed for the pod set aside.
         self._view.ledger.arrive(live.uid, live.need)
         with self._view.claims.set_aside(live.uid) as claimed:
-            best = self._view.ledger.best(live.need, args.names)
+            best = self._view.ledger.best(live.need, args.names, self._held_images(args))
         if best is None:
             return self._filter(args, live)
         # 3. Keep the place for the pod, unless it is claimed already.
@@ -85,7 +86,7 @@ class Verbs:
             return (0,) * len(args.names)
         # 2. Score the nodes, what is claimed for the pod set aside.
         with self._view.claims.set_aside(live.uid) as claimed:
-            scores = self._view.ledger.scores(live.need, args.names)
+            scores = self._view.ledger.scores(live.need, args.names, self._held_images(args))
         # 3. Keep the place on the best for the pod, unless it is claimed already.
         best = args.names[scores.index(max(scores))]
         if live.claiming and max(scores) and best not in claimed:
@@ -123,6 +124,9 @@ class Verbs:
             return gpushare_inspect(inspect(read_cluster(as_fields(objects), authority=authority)), node)
 
         return await asyncio.to_thread(inspected)
+
+    def _held_images(self, args: Args) -> Mapping[str, int]:
+        return self._view.images.bytes_held(pod_images(args.pod))
 
     def _asked_pod(self, pod: Mapping[str, Any]) -> LivePod:
         """Return what a pod that kube-scheduler asks about requests; drop what is kept for it, and what expired."""

@@ -10,24 +10,26 @@ from typing import TypeVar
 import msgspec
 
 from tessera.api.fields import in_words
+from tessera.api.kubernetes.images import held_images
 from tessera.api.kubernetes.nodes import read_node, share_unit_mib
 from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.nodereports import has_agent
 from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod
 from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
-from tessera.core.cluster.claims import Fate
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
-from tessera.core.cluster.keyring import KeyRing
+from tessera.core.cluster.protocols.claims import Fate
+from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Holder, HolderId, Ledger, schedulable_node
+from tessera.core.storage.heldimages import HeldImages
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import GPU_MEMORY
 from tessera.errors import InvalidInput
 from tessera.log import Logger
-from tessera.server.claimedshares import ClaimedShares
-from tessera.server.exchanges import Exchanges
-from tessera.server.retention import Retention
+from tessera.server.claims.claimedshares import ClaimedShares
+from tessera.server.claims.exchanges import Exchanges
+from tessera.server.claims.retention import Retention
 from tessera.signing import verify
 from tessera.wakeup import WakeUp
 
@@ -36,7 +38,8 @@ __all__ = ["BY_LABELS", "View"]
 Key = TypeVar("Key")
 
 BY_LABELS = "tessera.dev/gpus-by-labels"
-"""Annotation of GPUNodes that servers make for claims on nodes without an agent: their GPUs are read from labels."""
+"""Annotation of a GPUNode: made for claims on a node without an agent, whose GPUs are read from labels. Set by the
+server; read by the server."""
 
 _ANY = Need(asks=(Ask(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))
 _REMEMBERED = 1 << 16
@@ -73,6 +76,8 @@ class View:
         self._listed = 0
         self._assumed: dict[str, Holder] = {}
         self._exchanges = Exchanges(ledger, clock_s)
+        self.images = HeldImages()
+        """What nodes hold."""
         self.claims = ClaimedShares(ledger, self)
         """What is claimed, which the ledger holds."""
         self._told: dict[tuple[str, str, str], None] = {}
@@ -87,7 +92,7 @@ class View:
         self.doubted = WakeUp()
         """Rings when there is another."""
         self.lacking = WakeUp()
-        """Set when a GPUNode that was made anew lacks claims of the one before."""
+        """Set when a GPUNode that was recreated lacks claims of the one before."""
 
     # Keys
 
@@ -169,8 +174,11 @@ class View:
         _, name = name_of(each)
         if gone:
             self._nodes.pop(name, None)
+            self.images.drop(name)
         else:
             before, self._nodes[name] = self._nodes.get(name), each
+            if before is None or _images(before) != _images(each):
+                self.images.put(name, held_images(each))
             if before is not None and _shown(before) == _shown(each):
                 return  # a heartbeat
         self._renew(name)
@@ -425,6 +433,10 @@ def _shown(node: Object) -> tuple[object, ...]:
         status.get("capacity"),
         metadata.get("uid"),
     )
+
+
+def _images(node: Object) -> object:
+    return (node.get("status") or {}).get("images")
 
 
 def _same_request(before: Object, after: Object) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from tessera.core.packing.defrag.single import Mover
+from tessera.core.packing.defrag.onemove import Mover
 from tessera.core.packing.pack import Choice, Packer
 from tessera.sim.instances import Instances
 from tessera.sim.workloads import Workload

@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tessera.core.packing.fit import Demand, Fleet, Tightest, serve
+from tessera.core.packing.fit import Demand, Fleet, Tightest
 from tessera.core.packing.fit.fragmentation import FULL, Fragmentation, typical
+from tessera.core.packing.fit.onenode import serve
 from tessera.core.packing.pack import Choice
 from tessera.sim.engine import Log, Move
 

@@ -137,7 +137,8 @@ async def test_a_record_that_is_broken_is_left_and_said(node: Node) -> None:
     (node.root / "allocations.json").write_bytes(b"\xff[")
     with capture_logs() as logs:
         node.plugins = node.started()
-    assert logs[0]["event"] == "allocations_forgotten"
+    assert logs[0]["event"] == "allocations_unreadable"
+    assert (node.root / "allocations.json.bad").read_bytes() == b"\xff["
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
 
@@ -276,3 +277,16 @@ async def test_what_a_container_was_started_with_stays_counted_whatever_is_writt
     node.assign("honest", 20, share(0, 20480))
     with pytest.raises(Conflict, match="used by pod default/tenant"):
         await node.run("honest", NEED, 20)
+
+
+async def test_what_has_ended_is_let_go_of_though_the_record_cannot_be_written(node: Node) -> None:
+    """Who looks at the node goes on: a GPU that is lost then must be withdrawn."""
+    await node.offer((facts(0), WHOLE))
+    await node.run("p")
+    (node.root / f".allocations.json.{os.getpid()}").mkdir()
+    node.end("p")
+    with capture_logs() as logs:
+        node.plugins.gate.release()
+        node.plugins.gate.release()
+    assert node.plugins.gate.entries == ()
+    assert [each["event"] for each in logs] == ["release_not_kept"]

@@ -201,6 +201,7 @@ async def test_what_cannot_be_read_or_written_leaves_what_was(node: Node) -> Non
     before = (node.cdi / "tessera.dev-gpu.json").read_text()
     node.minors.write_text("nonsense")
     (node.root / "nvidia.yaml").write_text("[")
+    node.impaired = True
     with capture_logs() as logs:
         await node.offer(pairs, how=CDI)
         await node.offer(pairs, how=CDI)
@@ -209,8 +210,21 @@ async def test_what_cannot_be_read_or_written_leaves_what_was(node: Node) -> Non
         await node.offer(pairs, how=CDI)
     assert (node.cdi / "tessera.dev-gpu.json").read_text() == before
     assert [each["event"] for each in logs] == ["device_handover_impaired"] * 4
+    assert "is not written: " in node.plugins.problems[0]
     got = await node.run("p", SLICE)
     assert "/dev/nvidia-caps/nvidia-cap30" in [each["path"] for each in node.spec(got)["deviceNodes"]]
+
+
+async def test_a_cdi_folder_that_is_none_is_a_problem_until_it_is_one(node: Node) -> None:
+    node.cdi.write_text("a file")
+    node.impaired = True
+    await node.offer((facts(0), WHOLE), how=CDI)
+    assert node.plugins.problems[0].startswith(
+        "the CDI specification by which containers are handed GPUs is not written"
+    )
+    node.cdi.unlink()
+    await node.offer((facts(0), WHOLE), how=CDI)
+    assert node.plugins.problems == ()
 
 
 async def test_a_kubelet_outlives_a_resource_that_is_withdrawn_while_it_waits_for_an_answer(node: Node) -> None:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from builders.gpunodes import facts, sevenths
 from builders.signed import AGENT, SERVER, STRANGER, keys, signed
 from harness.pluginnode import CDI, MEMORY, MINORS, NEED, SLICE, Node, mig, share
+from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import is_signed, key_id, signature_text
 from tessera.clients.kubelet import Container
@@ -21,6 +22,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +81,21 @@ async def test_exchanges_hold_while_the_watch_is_late(node: Node, seed: int) -> 
     assert {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got} == got
     gpus = Counter((node.assigned(name)[0]["gpu"], node.assigned(name)[0]["memoryMiB"]) for name in got)
     assert gpus == Counter((number % 3, 1024 * (1 + number % 2)) for number in range(12))
+
+
+async def test_a_pod_that_the_watch_does_not_show_yet_keeps_what_it_was_answered(node: Node) -> None:
+    """`Allocate` took it for another; as long as nobody knows it, what it was told must not look free."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
+    node.assign("seen", 10, share(0, 10240))
+    node.assign("new", 10, share(1, 10240))
+    del node.watched["default", "new"]
+    for name in ("new", "seen"):
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 10),)))
+    given = {
+        name: dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+        for name in ("new", "seen")
+    }
+    assert given == {"new": facts(0, "T4").uuid, "seen": facts(1, "T4").uuid}
 
 
 async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgotten(node: Node) -> None:
@@ -173,6 +190,111 @@ async def test_memory_that_cannot_be_written_is_said(node: Node) -> None:
     with capture_logs() as logs:
         assert (await node.run("p", NEED, 2)).env
     assert "answers_not_kept" in [each["event"] for each in logs]
+
+
+async def test_a_container_starts_with_what_it_was_told_though_answers_were_not_kept(node: Node) -> None:
+    """There was no room for them, and the agent was killed: what it does not know is not given to another pod."""
+    (node.root / f".shares.json.{os.getpid()}").mkdir()
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    container = Container(name="main", limits=((NEED, 10),))
+    await node.kubelet.admit("default", "p1", container)
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
+    with pytest.raises(Conflict, match=rf"told to use GPU {facts(0).uuid}, and assigned GPU {facts(1).uuid}"):
+        await node.kubelet.create("default", "p1", "main")
+    with pytest.raises(Conflict, match="used by pod default/p1"):
+        await node.kubelet.admit("default", "p0", container)
+
+
+async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since_they_were_renumbered(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU fell out and the node was rebooted: what the kubelet has of a container names the GPU of before."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(3)))
+    node.assign("p", 10, share(1, 10240))
+    assert dict((await node.run("p", NEED, 10)).env)["TESSERA_GPU_UUIDS"] == facts(1).uuid
+    await node.kill()
+    await node.kubelet.restart()
+    node.plugins = node.started()
+    await node.offer(*((msgspec.structs.replace(facts(index + 1, "T4"), index=index), MEMORY) for index in range(2)))
+    with pytest.raises(Conflict, match=rf"told to use GPU {facts(1).uuid}, and assigned GPU {facts(2).uuid}"):
+        await node.kubelet.create("default", "p", "main")
+    node.assign("next", 10, share(0, 10240))
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.kubelet.admit("default", "next", Container(name="main", limits=((NEED, 10),)))
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._HELD_UP_S", -1.0)
+    assert [pod for pod, _ in node.plugins.gate.held_up().values()] == ["default/p"], "it is evicted"
+
+
+@pytest.mark.parametrize("how", [CDI, None])
+@pytest.mark.parametrize(
+    ("placed", "models", "why"),
+    [
+        (
+            share(0, 40960, mode=Mode.WHOLE, isolation=Mode.WHOLE.isolation, compute_percent=100),
+            (),
+            "15360 MiB and not 30720",
+        ),
+        (share(0, 4096), ("A100-40GB",), "T4 and not A100-40GB"),
+    ],
+)
+async def test_nobody_starts_on_other_hardware_than_was_asked_for(
+    node: Node, placed: Share, models: tuple[str, ...], why: str, how: PluginOptions | None
+) -> None:
+    """A node of the same name has other GPUs under the same indices."""
+    units = 4 if models else 30
+    node.assign("p", units, placed)
+    ask = Ask(form=Form.NEED, resource=NEED, memory_mib=units << 10, container="main")
+    annotations = {ASSIGNMENT: write_shares((placed,), Need(asks=(ask,), models=models))}
+    pod = node.pods["default", "p"]
+    pod = signed({**pod, "metadata": {**pod["metadata"], "annotations": annotations}})
+    node.pods["default", "p"] = node.watched["default", "p"] = pod
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), (facts(2, "T4"), MEMORY), how=how)
+    with pytest.raises(Conflict, match=why if how else "no pod|theirs|other amounts"):
+        await node.run("p", NEED, units)
+
+
+async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_kept(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
+    await node.offer((facts(0, "T4"), MEMORY))
+    node.assign("p", 10, share(0, 10240))
+    del node.watched["default", "p"]
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 10),)))
+    monkeypatch.setattr("tessera.agent.pods.nodeview._FRESH_S", -1.0)
+    await node.plugins.shares.refresh()
+    node.silent = True
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    assert [(each.uid, len(each.uses)) for each in node.plugins.gate.entries] == [("", 1)]
+    node.silent = False
+    monkeypatch.setattr("tessera.agent.pods.nodeview._FRESH_S", 2.0)
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    assert [(each.uid, len(each.uses)) for each in node.plugins.gate.entries] == [("uid-p", 1)]
+
+
+async def test_an_exchange_of_a_pod_that_is_out_of_view_is_not_forgotten(node: Node) -> None:
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    node.full = {"p0", "p1"}
+    for number in (1, 0):
+        await node.kubelet.admit("default", f"p{number}", Container(name="main", limits=((NEED, 10),)))
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [0, 1], "nothing could be written"
+    node.full, seen = set(), dict(node.watched)
+    del node.watched["default", "p0"]
+    await node.plugins.shares.tidy()
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [0, 0], "that of the pod in view is written"
+    node.watched.update(seen)
+    given = {
+        name: dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+        for name in ("p0", "p1")
+    }
+    assert given == {"p0": facts(1).uuid, "p1": facts(0).uuid}
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
 
 
 async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) -> None:
@@ -362,7 +484,7 @@ async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
     await node.plugins.shares.tidy()
     assert node.plugins.shares.unassigned == {}
-    monkeypatch.setattr("tessera.agent.nodepods._LACKING_S", -1.0)
+    monkeypatch.setattr("tessera.agent.pods.nodepods._LACKING_S", -1.0)
     await node.plugins.shares.tidy()
     assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
 
@@ -633,6 +755,33 @@ async def test_a_container_does_not_start_again_whose_key_was_revoked_while_it_r
         await node.kubelet.create("default", "p", "main")
 
 
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("how", HOWS)
+async def test_what_the_agent_wrote_again_does_not_outlive_the_key_that_signed_it_first(
+    node: Node, how: str, *, published: bool
+) -> None:
+    """A stolen key signed it; its pod's tenant had the agent write it by naming a key that nobody knows."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=HOWS[how])
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    tampered = node.pods["default", "p"]["metadata"]["annotations"]
+    tampered["tessera.dev/assignment-signature"] = signature_text(STRANGER.public, b"x" * 64)
+    await restart(node, HOWS[how])
+    node.trust.keys = keys(SERVER, AGENT) if published else keys(AGENT)
+    await node.plugins.shares.repair()
+    assert is_signed(node.pods["default", "p"], keys(SERVER if published else AGENT))
+    node.trust.keys, node.trust.revoked_keys = keys(AGENT), {key_id(SERVER.public)}
+    for _ in range(3):
+        await node.plugins.shares.tidy()
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+    node.trust.revoked_keys = set()
+    await restart(node, HOWS[how])  # one that has forgotten what was revoked
+    await node.plugins.shares.tidy()
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+
+
 @pytest.mark.parametrize("how", HOWS)
 async def test_a_container_does_not_start_again_whose_assignment_a_revoked_key_signed(node: Node, how: str) -> None:
     await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=HOWS[how])
@@ -706,7 +855,7 @@ async def test_what_an_agent_of_before_started_is_known_once_the_record_was_tidi
     path = node.root / "allocations.json"
     kept = json.loads(path.read_text())
     for each in kept:
-        del each["assignment"], each["key"]
+        del each["assignment"], each["key"], each["signature"]
     path.write_text(json.dumps(kept))
     node.plugins = node.started()
     await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from builders.kubeobjects import amount, pod
 from builders.signed import Trusting, signed
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
-from tessera.agent.nodeview import NodeView
+from tessera.agent.pods.nodeview import NodeView
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.snapshot import Share

@@ -58,7 +58,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
 
 
 async def uuids(driver: NvmlDriver, used: Layout) -> dict[object, str]:
-    """Return the MIG UUIDs of used instances: others, if they were made anew."""
+    """Return the MIG UUIDs of used instances: others, if they were recreated."""
     (gpu,) = (await driver.inventory()).gpus
     return {each.placement: each.uuid for each in gpu.instances if each.placement in used}
 

@@ -24,6 +24,7 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 LARGE = os.urandom(2 * CHUNK_BYTES + 12_345)
 CONTENTS = {"config.json": b"{}", "empty": b"", "weights/a b+%.bin": LARGE}
+MANY = {f"small/{number:03}": os.urandom(999) for number in range(150)}
 QUICK = SyncOptions(
     limits=Limits(Patience(stall_s=2.0, give_up_s=5.0, first_wait_s=0.01, longest_wait_s=0.1)), reserve_bytes=0
 )
@@ -163,6 +164,46 @@ def test_faults_that_stay_leave_the_former_revision(fault: str, want: str, tmp_p
     assert content(tmp_path / "current") == server.contents
 
 
+@pytest.mark.parametrize("fault", ["503", "cut", "stall", "length"])
+def test_faults_are_outlasted_where_many_small_objects_are_asked_for_ahead(
+    fault: str, tmp_path: Path, server: FlakyS3
+) -> None:
+    server.contents = {**MANY, **CONTENTS}
+    server.fault = lambda number: fault if number in {1, 3, 77} else ""
+    if fault == "length":  # another length is another object
+        with pytest.raises(Conflict, match="bytes where"):
+            run(s3(server), tmp_path)
+        server.fault = lambda _number: ""
+    run(s3(server), tmp_path)
+    assert content(tmp_path / "current") == server.contents
+
+
+def test_many_small_objects_are_each_asked_for_once_and_go_on_where_they_were_cut_off(
+    tmp_path: Path, server: FlakyS3
+) -> None:
+    server.contents = dict(MANY)
+    server.fault = lambda number: "503" if number > 60 else ""
+    with pytest.raises(Unavailable, match="503"):
+        run(s3(server), tmp_path, limits=Limits(Patience(give_up_s=0.5, first_wait_s=0.1)))
+    assert not (tmp_path / "current").exists()
+    server.fault = lambda _number: ""
+    server.gets = 0
+    done = run(s3(server), tmp_path)
+    assert done.requests == server.gets + 1 == done.bytes // len(MANY["small/000"]) + 1  # the listing
+    assert 0 < server.gets < len(MANY)
+    assert content(tmp_path / "current") == MANY
+
+
+def test_one_damaged_object_of_many_leaves_no_revision(tmp_path: Path, server: FlakyS3) -> None:
+    server.contents = dict(MANY)
+    server.fault = lambda number: "flip" if number == 77 else ""
+    with pytest.raises(Unavailable, match="checksum"):
+        run(s3(server), tmp_path)
+    assert not (tmp_path / "current").exists()
+    run(s3(server), tmp_path)
+    assert content(tmp_path / "current") == MANY
+
+
 def test_an_object_that_changes_meanwhile_is_noticed(tmp_path: Path, server: FlakyS3) -> None:
     def change(number: int) -> str:
         if number == 2:
@@ -244,6 +285,14 @@ def test_damage_is_found_and_mended(tmp_path: Path) -> None:
     assert found.keys() == {"config.json", "weights/a b+%.bin"}
     assert run(store, tmp_path, check=True).revision == revision
     assert content(tmp_path / "current") == CONTENTS
+
+
+def test_a_bandwidth_limit_holds_in_each_second(tmp_path: Path) -> None:
+    rate = 400 * 1024
+    limits = Limits(QUICK.limits.patience, bytes_per_second=rate)
+    done = run(MemoryStore({"a": LARGE[: rate * 3 // 2]}), tmp_path, limits=limits)
+    assert done.seconds > 1
+    assert rate / 2 < done.peak_bytes_per_second <= rate * 1.4  # a quarter of a second's may come ahead
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -37,6 +37,20 @@ ASKS: dict[str, tuple[str, str, list[Ask]]] = {
         "{}",
         [Ask(resource="nvidia.com/mig-1g.10gb", count=3, container="main")],
     ),
+    "a need, a network card and a cached model": (
+        "{tessera.dev/gpu-memory: 6, rdma/hca: 1, models.tessera.dev/llama: 1}",
+        "{}",
+        [
+            Ask(resource="rdma/hca", container="main"),
+            Ask(
+                resource="tessera.dev/gpu-memory",
+                form=Form.NEED,
+                memory_mib=6144,
+                isolation=Isolation.DRIVER,
+                container="main",
+            ),
+        ],
+    ),
     "a memory share": (
         "{aliyun.com/gpu-mem: 5}",
         "{}",
@@ -161,6 +175,11 @@ BAD_NEEDS = {
         "{nvidia.com/gpu: 1, aliyun.com/gpu-mem: 5}",
         "{}",
         "aliyun.com/gpu-mem and nvidia.com/gpu; expected one form of GPU request in a container",
+    ),
+    "another system's name beside a need": (
+        "{nvidia.com/gpumem: 3000, tessera.dev/gpu-memory: 5}",
+        "{}",
+        "nvidia.com/gpumem and tessera.dev/gpu-memory; expected one form of GPU request in a container",
     ),
     "a share of hardware grade": (
         "{aliyun.com/gpu-mem: 5}",

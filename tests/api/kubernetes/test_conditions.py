@@ -2,7 +2,7 @@
 
 import datetime as dt
 
-from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.kubernetes.conditions import Condition, Finding, is_true, settled
 
 THEN = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 NOW = THEN + dt.timedelta(hours=1)
@@ -32,3 +32,8 @@ def test_what_nothing_was_found_about_is_kept() -> None:
     before = settled((), [Finding("Accepted", "True", "Valid")], THEN, generation=1)
     after = settled(before, [Finding("Ready", "True", "Done")], NOW, generation=1)
     assert [each.type for each in after] == ["Ready", "Accepted"]
+
+
+def test_a_condition_is_true_only_where_it_says_so() -> None:
+    node = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}, {"type": "Other", "status": "True"}]}}
+    assert (is_true(node, "Other"), is_true(node, "Ready"), is_true({}, "Ready")) == (True, False, False)

@@ -4,7 +4,7 @@ from typing import Any
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, objects
-from tessera.api.kubernetes.images import NodeImages, images_of, node_images
+from tessera.api.kubernetes.images import NodeImages, held_images, images_of, node_images, pod_images
 
 
 def fields(*several: dict[str, Any]) -> list[Field]:
@@ -36,3 +36,21 @@ def test_nodes_say_what_they_hold() -> None:
         NodeImages("n1", "linux/arm64", frozenset({"r.example/a@sha256:x", "r.example/a:1"})),
         NodeImages("n2", "", frozenset()),
     )
+
+
+def test_a_pods_images_are_named_as_nodes_name_them() -> None:
+    digest = f"sha256:{'a' * 64}"
+    node = {"status": {"images": [
+        {"names": [f"docker.io/library/busybox@{digest}", "docker.io/library/busybox:latest"], "sizeBytes": 7},
+        {"names": ["r.example/a:1"], "sizeBytes": "many"},
+        {"names": "?"}, "?", {"names": [3, "", "NO NAME"]},
+    ]}}  # fmt: skip
+    want = {f"docker.io/library/busybox@{digest}": 7, "docker.io/library/busybox:latest": 7, "r.example/a:1": 0}
+    assert held_images(node) == want
+    containers = [{"image": "busybox"}, {"image": f"busybox:1@{digest}"}, {"image": "NO NAME"}, "?", {}]
+    spec = {"initContainers": [{"image": "r.example/a:1"}], "containers": containers}
+    assert set(pod_images({"spec": spec})) == want.keys()
+    several: list[dict[str, Any]] = [{}, {"spec": None, "status": []}, {"status": {"images": {}}}]
+    for broken in several:
+        assert held_images(broken) == {}
+        assert pod_images(broken) == ()

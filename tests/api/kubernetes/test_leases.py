@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from tessera.api.kubernetes.leases import read_lease, write_lease
-from tessera.core.cluster.leadership import Lease
+from tessera.core.cluster.protocols.leadership import Lease
 from tessera.errors import InvalidInput
 
 NOW = dt.datetime(2026, 11, 21, 12, 0, 0, 5, tzinfo=dt.timezone(dt.timedelta(hours=1)))

@@ -53,7 +53,8 @@ def test_capacity_is_what_is_allocatable() -> None:
       taints: [{key: x, value: y, effect: NoSchedule}, {key: z, effect: PreferNoSchedule}]
     status:
       capacity: {cpu: "8", memory: 16Gi, pods: "110"}
-      allocatable: {cpu: 7910m, memory: 15000000Ki, pods: "58", ephemeral-storage: "1"}
+      allocatable:
+        {cpu: 7910m, memory: 15000000Ki, pods: "58", models.tessera.dev/llama: "256", models.tessera.dev/gone: 0}
     """
     assert fleets.read(documents.read("n", text)).nodes == (
         Node(
@@ -64,6 +65,7 @@ def test_capacity_is_what_is_allocatable() -> None:
             labels=(("a", "1"), ("b", "2")),
             taints=(Taint(key="x", value="y", effect="NoSchedule"), Taint(key="z", effect="PreferNoSchedule")),
             unschedulable=True,
+            cached_models=("llama",),
         ),
     )
 

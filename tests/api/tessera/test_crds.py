@@ -31,7 +31,7 @@ def schemas(each: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, An
 
 
 def test_there_is_a_file_for_each_kind() -> None:
-    kinds = ("gpupolicies", "gpunodes", "imagewarmups", "nodeimages")
+    kinds = ("gpupolicies", "gpunodes", "imagewarmups", "modelservers", "nodeimages", "modelcaches", "nodemodels")
     assert tuple(f"tessera.dev_{kind}.yaml" for kind in kinds) == FILES
 
 
@@ -58,7 +58,10 @@ def test_lists_and_texts_have_bounds_and_lists_say_how_they_are_merged(file: str
         "tessera.dev_gpunodes.yaml": {".spec.desired": ["gpu"]},
         "tessera.dev_gpupolicies.yaml": {".status.conditions": ["type"]},
         "tessera.dev_imagewarmups.yaml": {".status.conditions": ["type"]},
+        "tessera.dev_modelservers.yaml": {".status.conditions": ["type"]},
         "tessera.dev_nodeimages.yaml": {},
+        "tessera.dev_modelcaches.yaml": {".status.conditions": ["type"]},
+        "tessera.dev_nodemodels.yaml": {},
     }[file]
     assert keys == want
     for path, each in lists.items():
@@ -105,7 +108,7 @@ def test_defaults_of_a_policy_are_those_of_its_record() -> None:
     assert spec["gpus"][0] is entry
 
 
-@pytest.mark.parametrize("kind", ["gpunodes", "nodeimages"])
+@pytest.mark.parametrize("kind", ["gpunodes", "nodeimages", "nodemodels"])
 def test_what_tessera_alone_writes_has_no_defaults(kind: str) -> None:
     assert [path for path, each in schemas(schema(f"tessera.dev_{kind}.yaml"), "") if "default" in each] == []
 

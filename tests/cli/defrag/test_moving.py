@@ -46,7 +46,7 @@ React = Callable[[MemoryKube, int], Object | None]
 
 
 class Controlled:
-    """Pods are made anew, and the askers bound, as controllers and schedulers do."""
+    """Pods are recreated, and the askers bound, as controllers and schedulers do."""
 
     def __init__(self, kube: MemoryKube, react: React, *, binds: bool = True) -> None:
         self.kube = kube

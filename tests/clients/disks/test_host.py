@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,36 +9,21 @@ import msgspec
 import pytest
 
 from conformance.disksuite import DisksSuite, spec_of
-from harness.diskworlds import HostWorld
+from harness.diskworlds import HostWorld, attached
 from tessera.agent.storage.disks import observe_plan, prepare
 from tessera.clients.disks import DiskPaths, HostDisks
 from tessera.core.storage.disks import Content, DiskSpec
 from tessera.core.storage.disksteps import StopArray
 from tessera.errors import InvalidInput, Unavailable, Unsupported
 
-DISK_BYTES = 64 << 20
-
-
-@contextlib.contextmanager
-def attached(image: Path) -> Iterator[str]:
-    """Give the kernel's name of a loop device on a new image."""
-    with image.open("wb") as file:
-        file.truncate(DISK_BYTES)
-    done = subprocess.run(("losetup", "--find", "--show", str(image)), capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no loop device to be had: {done.stderr.strip()}")
-    path = done.stdout.strip()
-    try:
-        yield path.removeprefix("/dev/")
-    finally:
-        subprocess.run(("losetup", "--detach", path), check=True)
-
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
     folder = tmp_path_factory.mktemp("images")
     with contextlib.ExitStack() as stack:
-        yield tuple(stack.enter_context(attached(folder / f"{number}.img")) for number in range(4))
+        yield tuple(
+            stack.enter_context(attached(folder / f"{number}.img")).removeprefix("/dev/") for number in range(4)
+        )
 
 
 class TestLoopDevices(DisksSuite):

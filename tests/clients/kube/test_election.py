@@ -22,7 +22,7 @@ from tessera.clients.kube import (
     WatchEvent,
 )
 from tessera.clients.kube.election import Election, LeaseLock
-from tessera.core.cluster.leadership import Terms
+from tessera.core.cluster.protocols.leadership import Terms
 from tessera.errors import Unavailable
 
 LOCK = LeaseLock(lease="controller", namespace="tessera-system")
@@ -82,6 +82,12 @@ class BadNetwork:
         raise NotImplementedError
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
+        raise NotImplementedError
+
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str) -> Object:
+        raise NotImplementedError
+
+    def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
         raise NotImplementedError
 
     async def close(self) -> None:

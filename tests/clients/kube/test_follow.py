@@ -244,6 +244,18 @@ async def test_a_bookmark_is_where_the_next_watch_begins() -> None:
 
 
 @in_virtual_time
+async def test_a_bookmark_is_word_that_nothing_has_changed() -> None:
+    words: list[float] = []
+    store = Store(Ending(bookmarks=True), CONFIG_MAPS)
+    store.on_word = lambda: words.append(asyncio.get_running_loop().time())
+    task = asyncio.create_task(store.run())
+    await asyncio.sleep(0.35)
+    task.cancel()
+    began_s = words[0]
+    assert [round(each - began_s, 1) for each in words] == [0, 0.1, 0.2, 0.3]
+
+
+@in_virtual_time
 async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause() -> None:
     kube = Ending(bookmarks=False)
     async with followed(kube) as seen:

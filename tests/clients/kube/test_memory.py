@@ -11,6 +11,7 @@ from tessera.clients.kube import (
     DISRUPTION_BUDGETS,
     PODS,
     Expired,
+    Forbidden,
     Kube,
     MemoryKube,
     Selection,
@@ -160,3 +161,16 @@ async def test_pods_are_selected_by_their_node() -> None:
     assert [each["metadata"]["name"] for each in (await kube.list(PODS, here)).objects] == ["b"]
     named = Selection(fields=(("metadata.name", "c"),))
     assert [each["metadata"]["name"] for each in (await kube.list(PODS, named)).objects] == ["c"]
+
+
+async def test_what_is_withheld_in_a_namespace_is_refused_until_it_is_not() -> None:
+    kube = MemoryKube()
+    await kube.create(CONFIG_MAPS, config_map("one"))
+    kube.withhold(NAMESPACE, CONFIG_MAPS)
+    with pytest.raises(Forbidden, match=f"namespace {NAMESPACE}.*a role that grants it"):
+        await kube.get(CONFIG_MAPS, "one", NAMESPACE)
+    with pytest.raises(Forbidden):
+        await kube.apply(CONFIG_MAPS, config_map("one"), manager="m")
+    assert [each["metadata"]["name"] for each in (await kube.list(CONFIG_MAPS)).objects] == ["one"]
+    kube.withhold(NAMESPACE)
+    assert await kube.get(CONFIG_MAPS, "one", NAMESPACE) is not None

@@ -1,6 +1,9 @@
 """What the client makes of an API server's answers; the server is played."""
 
+import asyncio
 import json
+import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +20,7 @@ from tessera.clients.kube import (
     NODES,
     PODS,
     Expired,
+    Forbidden,
     HttpKube,
     Selection,
     Unanswered,
@@ -47,7 +51,8 @@ def shown(**each: Any) -> bytes:
 REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "invalid": (status(422, "spec.x: " + "long " * 40 + "end"), InvalidInput, "long end"),
     "bad request": (status(400), InvalidInput, "HTTP 400"),
-    "not allowed": (status(403, "may not"), Unavailable, "may not.*a role that grants it"),
+    "not allowed": (status(403, 'User "u" cannot list pods'), Forbidden, "cannot list.*a role that grants it"),
+    "a quota": (status(403, "exceeded quota"), Unavailable, "exceeded quota"),
     "not known": (
         status(401, "Unauthorized"),
         Unavailable,
@@ -82,7 +87,7 @@ async def test_a_refusal_is_an_error_that_says_what_to_do(case: str, tmp_path: P
         assert isinstance(refused.value, want)
         assert "patch GPUNode node1" in str(refused.value)
     if want is Unavailable:
-        assert not isinstance(refused.value, Unanswered), "nothing was done"
+        assert not isinstance(refused.value, Unanswered | Forbidden), "nothing was done, and no role would help"
 
 
 async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
@@ -100,7 +105,7 @@ async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
             "GET /api/v1/namespaces/ns/configmaps/a%3Fb",
             "PATCH /apis/tessera.dev/v1alpha1/gpunodes/n/status?fieldManager=me&force=true",
             "POST /api/v1/namespaces/ns/pods/p/binding",
-            "DELETE /api/v1/namespaces/ns/pods/p?gracePeriodSeconds=0",
+            "DELETE /api/v1/namespaces/ns/pods/p?gracePeriodSeconds=0&propagationPolicy=Background",
             "POST /api/v1/namespaces/ns/pods/p/eviction",
         ]
         assert {each.headers["authorization"] for each in server.asked} == {"Bearer t"}
@@ -109,6 +114,17 @@ async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
         assert binding["metadata"] == {"name": "p", "namespace": "ns", "uid": "u", "annotations": {"k": "v"}}
         assert binding["target"]["name"] == "n"
         assert server.connections == 1
+
+
+async def test_a_pod_is_asked_by_way_of_the_api_server(tmp_path: Path) -> None:
+    absent = answer(b"no such page", "404 Not Found", "text/plain")
+    answers = [shown(a=1), absent, answer(b"<html>")]
+    async with connected(tmp_path, lambda _: answers.pop(0), {}) as (server, kube):
+        assert await kube.ask_pod("p", "ns", port=9400, path="usage") == {"a": 1}
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="Pod ns/p at port 9400"):
+                await kube.ask_pod("p", "ns", port=9400, path="usage")
+        assert {each.target for each in server.asked} == {"/api/v1/namespaces/ns/pods/p:9400/proxy/usage"}
 
 
 async def test_names_that_lead_elsewhere_never_leave(tmp_path: Path) -> None:
@@ -145,6 +161,33 @@ async def test_a_refused_token_is_read_again_once(tmp_path: Path) -> None:
         assert (await kube.list(NODES)).resource_version == "7"
         assert (await kube.list(NODES)).resource_version == "7"
         assert [each.headers["authorization"] for each in server.asked] == ["Bearer old", "Bearer new", "Bearer new"]
+
+
+async def test_nothing_is_sent_again_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token's file that is slow to read holds the loop; a Binding that came late would bind what was given up."""
+    token, refused, late_s = tmp_path / "token", threading.Event(), [0.0]
+    os.mkfifo(token)
+
+    def play(asked: Asked) -> bytes:
+        refused.set()
+        return shown(status="Success") if asked.headers["authorization"] == "Bearer new" else status(401)
+
+    def tokens() -> None:
+        token.write_text("old")
+        refused.wait()
+        late_s[0] = 31.0
+        token.write_text("new")
+
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    thread = threading.Thread(target=tokens)
+    thread.start()
+    async with connected(tmp_path, play, {"tokenFile": str(token)}) as (server, kube):
+        monkeypatch.setattr(loop, "time", lambda: now() + late_s[0])
+        with pytest.raises(Unanswered, match="no answer in 30 s"):
+            await kube.bind("p", "ns", uid="u", node="n", annotations={})
+        thread.join()
+        assert [each.headers["authorization"] for each in server.asked] == ["Bearer old"]
 
 
 async def test_a_watch_whose_token_is_refused_begins_anew_with_another(tmp_path: Path) -> None:

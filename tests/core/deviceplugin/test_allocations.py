@@ -14,6 +14,7 @@ from tessera.core.deviceplugin.allocations import (
     Allocation,
     Clash,
     Exclusivity,
+    Granted,
     Use,
     clashes,
     completed,
@@ -212,7 +213,7 @@ def test_a_pod_was_started_with_what_its_last_container_was() -> None:
     record = [started("p", "one", "a"), started("q", "other"), started("p", "two", "b"), entry("p", container="c")]
     found = started_pod(record, "p")
     assert found is not None
-    assert (found.assignment, found.key) == ("two", "k")
+    assert found.granted == Granted(assignment="two", key="k")
     assert found.containers == {("a", UNITS), ("b", UNITS)}
 
 
@@ -230,7 +231,7 @@ def test_nothing_is_known_of(case: str) -> None:
     assert started_pod([each], uid) is None
 
 
-ASSIGNED, NOW = {"p": ("text", "k")}, {("p", "main", UNITS): (amount(5),)}
+ASSIGNED, NOW = {"p": Granted(assignment="text", key="k", signature="s")}, {("p", "main", UNITS): (amount(5),)}
 
 # sentence: (an entry, whether it is completed)
 COMPLETED = {
@@ -248,11 +249,22 @@ COMPLETED = {
 def test_what_an_agent_of_before_left_out_is_taken_in_where(case: str) -> None:
     each, want = COMPLETED[case]
     (found,) = completed([each], ASSIGNED, {**NOW, ("q", "main", UNITS): (amount(5),)}, lambda _: False)
-    assert found == (msgspec.structs.replace(each, assignment="text", key="k") if want else each)
+    assert found == (msgspec.structs.replace(each, assignment="text", key="k", signature="s") if want else each)
 
 
 def test_what_a_revoked_key_signed_is_forgotten() -> None:
     """The record outlives what is known of revoked keys."""
     record = [started("p", "text"), started("q", "other"), msgspec.structs.replace(started("r", "text"), key="good")]
     found = completed(record, {}, {}, "k".__eq__)
-    assert [(each.assignment, each.key) for each in found] == [("", ""), ("", ""), ("text", "good")]
+    assert [(each.assignment, each.key) for each in found] == [("", "k"), ("", "k"), ("text", "good")]
+
+
+def test_what_a_revoked_key_signed_is_not_taken_from_the_pod_again() -> None:
+    """Also where the pod says the same by another key, and where it was forgotten that the first was revoked."""
+    void = completed([started("p", "text")], {}, {}, "k".__eq__)
+    anew = {"p": Granted(assignment="text", key="agent")}
+    assert completed(void, anew, NOW, "k".__eq__) == void
+    assert completed(void, anew, NOW, lambda _: False) == void
+    found = started_pod(void, "p")
+    assert found is not None
+    assert found.granted == Granted(key="k")

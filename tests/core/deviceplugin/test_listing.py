@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from harness.plugins import devices
-from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.cluster.advertise import ListedDevice
 from tessera.core.deviceplugin import listing
 from tessera.core.deviceplugin.listing import (
     STAYS_S,
@@ -68,12 +68,12 @@ class Listings(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         # The plugin.
-        self.offered = self.list = tuple[PluginDevice, ...]()
+        self.offered = self.list = tuple[ListedDevice, ...]()
         self.gone: tuple[Withdrawn, ...] = ()
         self.asked: frozenset[str] = frozenset()
         self.unclaimed: frozenset[str] = frozenset()
         # The kubelet.
-        self.lists: list[tuple[PluginDevice, ...]] = []
+        self.lists: list[tuple[ListedDevice, ...]] = []
         self.known: dict[str, bool] = {}
         self.chosen: frozenset[str] = frozenset()
         self.answered: frozenset[str] = frozenset()

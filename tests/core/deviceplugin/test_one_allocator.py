@@ -3,8 +3,8 @@
 The model has one MIG instance that the controller wants now and then, a device that overlaps it, pods that ask for the
 instance by name and come by the default scheduler, pods with needs that a server places, and the kubelet as it is,
 with its races (docs/kubelet-races.md). What is handed over, what overlaps, and what may be allocated and started is
-decided by the code that agents run (`core.cluster.allocators`, `core.deviceplugin.lastgate`); the order of their calls,
-and the server, are modelled.
+decided by the code that agents run (`core.cluster.protocols.allocators`, `core.deviceplugin.lastgate`); the order of
+their calls, and the server, are modelled.
 """
 
 import random
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.core.cluster.allocators import plan_offer, released_devices
+from tessera.core.cluster.protocols.allocators import plan_offer, released_devices
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, Verdict

@@ -9,7 +9,17 @@ from builders.cards import at, card, node
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuEvent, Inventory
-from tessera.core.node.health import GRAVE_XIDS, Health, HealthChange, HealthPhase, HealthPolicy, Xids, looked, reported
+from tessera.core.node.health import (
+    GRAVE_XIDS,
+    Health,
+    HealthChange,
+    HealthPhase,
+    HealthPolicy,
+    Xids,
+    looked,
+    reported,
+    xid_class,
+)
 from tessera.errors import InvalidInput
 
 SMALL, LARGE = at(model("A100-40GB"), ("1g.5gb", 0), ("3g.20gb", 4))
@@ -240,3 +250,7 @@ def test_keys_are_sorted() -> None:
     for event in (error(1), error(0, instance=2), error(0), error(0, instance=1)):
         health = after(event, health)
     assert [key for key, _ in health.states] == [KEYS[0], KEYS[2], KEYS[3], KEYS[1]]
+
+
+def test_errors_are_of_the_application_the_hardware_or_neither() -> None:
+    assert [xid_class(each) for each in (13, 79, 63)] == ["application", "hardware", "other"]

@@ -116,6 +116,11 @@ def test_without_metrics_nothing_is_proposed(each: tuple[Pod, ...], said: str) -
         pods_metric(each, 1000, current=2)
 
 
+def test_a_share_of_no_request_proposes_nothing() -> None:
+    with pytest.raises(Unavailable, match="request nothing"):
+        pods_metric((Pod(value=5),), Utilization(50), current=2)
+
+
 @pytest.mark.parametrize(
     ("value", "target", "current", "ready", "want"),
     [

@@ -64,6 +64,15 @@ def test_what_somebody_has_to_know(spec: VolumeSpec, folder: Folder | None, phas
     assert plan.notes[0].startswith(want)
 
 
+def test_a_folder_that_an_unknown_volume_names_is_left() -> None:
+    plan = plan_volumes(ONE, SIZE, [FULL], [], {0: "theirs"})
+    assert plan.actions == ()
+    assert plan.notes[0].startswith("volume 0: PersistentVolume theirs names its folder")
+    released = plan_volumes(ONE, SIZE, [FULL], [LocalVolume(number=0, phase="Released")], {0: "theirs"})
+    assert (released.actions, released.notes) == ((), plan.notes)
+    assert plan_volumes(ONE, SIZE, [EMPTY], [], {0: "theirs"}).actions == (CreateVolume(0, 600 * MIB),)
+
+
 STATES = st.tuples(st.sampled_from([None, EMPTY, FULL]), st.sampled_from([None, *PHASES]))
 
 

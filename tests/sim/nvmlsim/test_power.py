@@ -106,3 +106,26 @@ def test_a_reboot_undoes_settings(machine: Machine, t4: Any) -> None:
     assert pynvml.nvmlDeviceGetPowerManagementLimit(t4) == 70000
     assert pynvml.nvmlDeviceGetClockInfo(t4, 0) != 300
     assert pynvml.nvmlDeviceGetComputeMode(t4) == 0
+
+
+def test_reasons_of_clocks_are_idle_or_what_was_set(machine: Machine, t4: Any) -> None:
+    calls = pynvml.nvmlDeviceGetCurrentClocksEventReasons, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    assert {call(t4) for call in calls} == {pynvml.nvmlClocksEventReasonGpuIdle}
+    machine.add_process(1, Process(pid=7, sm_percent=70))
+    assert {call(t4) for call in calls} == {0}
+    machine.set(1, "throttle_reasons", pynvml.nvmlClocksEventReasonSwPowerCap)
+    assert {call(t4) for call in calls} == {pynvml.nvmlClocksEventReasonSwPowerCap}
+
+
+def test_gpm_is_refused_before_hopper_and_metrics_without_samples(t4: Any) -> None:
+    assert not pynvml.nvmlGpmQueryDeviceSupport(t4).isSupportedDevice
+    sample = pynvml.nvmlGpmSampleAlloc()
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlGpmSampleGet(t4, sample)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlGpmMigSampleGet(t4, 1, sample)
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlGpmMetricsGet(asked)
+    pynvml.nvmlGpmSampleFree(sample)

@@ -7,16 +7,16 @@ from functools import partial
 
 import msgspec
 
-from tessera.agent.assignmentkeys import Trust
-from tessera.agent.loops import for_each
-from tessera.agent.nodeview import is_ended
+from tessera.agent.pods.assignmentkeys import Trust
+from tessera.agent.pods.nodeview import is_ended
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.assignedrequests import AssignedRequests, corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed, key_named
 from tessera.clients.kube import Object, annotations_of, name_of, uid_of
-from tessera.core.deviceplugin.allocations import Assigned, StartedPod
+from tessera.core.deviceplugin.allocations import Assigned, Granted, StartedPod
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
+from tessera.loops import for_each
 
 __all__ = ["AssignedPods"]
 
@@ -144,6 +144,8 @@ class AssignedPods:
     def why(self, pod: tuple[str, str]) -> str:
         """Return why the assignment on a pod, by namespace and name, does not count; empty where it does."""
         self.assigned_requests()
+        if self.is_revoked(pod):
+            return f"assignment of pod {'/'.join(pod)}: the key that signed it was revoked"
         return self._read[pod].why if pod in self._read else ""
 
     def by_record(self, pod: tuple[str, str]) -> bool:
@@ -155,7 +157,10 @@ class AssignedPods:
         """Return whether the key was revoked that signed what a pod holds still, since it runs."""
         self.assigned_requests()
         granted = self._read[pod].granted if pod in self._read else None
-        return granted is not None and self._trust.revoked(self._grant(granted)[1])
+        if granted is None:
+            return False
+        started = self._started(uid_of(granted))
+        return (started is not None and self._is_void(started)) or self._trust.revoked(self._grant(granted).key)
 
     def revoked(self, key: str) -> bool:
         """Return whether the servers' key of this id was revoked."""
@@ -167,12 +172,15 @@ class AssignedPods:
         granted = (known.granted for known in self._read.values() if known.granted is not None)
         return {uid_of(each): self._grant(each) for each in granted if not uid or uid_of(each) == uid}
 
-    def _grant(self, granted: Object) -> tuple[str, str]:
+    def _grant(self, granted: Object) -> Granted:
         annotations, started = annotations_of(granted), self._started(uid_of(granted))
-        text = annotations.get(ASSIGNMENT, "")
-        if started is not None and started.assignment == text:
-            return text, started.key  # whoever signed it anew
-        return text, key_named(annotations.get(SIGNATURE, ""))
+        text, signature = annotations.get(ASSIGNMENT, ""), annotations.get(SIGNATURE, "")
+        if started is not None and started.granted.assignment == text:
+            return started.granted  # whoever signed it anew
+        return Granted(assignment=text, key=key_named(signature), signature=signature)
+
+    def _is_void(self, started: StartedPod) -> bool:
+        return not started.granted.assignment or self._trust.revoked(started.granted.key)
 
     def _forget(self) -> None:
         """Let every pod be read anew; what those hold that run, and whose assignment does not count, stays."""
@@ -187,7 +195,7 @@ class AssignedPods:
         found = self._requests_of(pod)
         why = "; ".join(found.refused)
         started = self._started(uid_of(pod))
-        if started is not None and self._trust.revoked(started.key):
+        if started is not None and self._is_void(started):
             started = None
         # 1. What it says counts, unless its containers were started with something else.
         recorded = None if started is None else self._recorded(pod, started)
@@ -209,9 +217,12 @@ class AssignedPods:
         return read_assigned_requests((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
 
     def _recorded(self, pod: Object, started: StartedPod) -> Object:
-        """Return a pod with the assignment that it was started with, signed by this agent."""
-        sealed = self._trust.sealed(pod, {ASSIGNMENT: started.assignment})
-        return {**pod, "metadata": {**pod["metadata"], "annotations": {**annotations_of(pod), **sealed}}}
+        """Return a pod with the assignment that it was started with, as it was signed then, else by this agent."""
+        granted = started.granted
+        first = _annotated(pod, {ASSIGNMENT: granted.assignment, SIGNATURE: granted.signature})
+        if is_signed(first, self._keys):
+            return first
+        return _annotated(pod, self._trust.sealed(pod, {ASSIGNMENT: granted.assignment}))
 
     def _holds(self, pod: Object, before: _Known) -> bool:
         """Return whether a pod has what it was granted, though it no longer says so: it runs, or that counts still."""
@@ -241,14 +252,14 @@ class AssignedPods:
             return
         annotations = self._trust.sealed(pod, new)
         stored = await self._write(pod, annotations)
-        after = stored or {**pod, "metadata": {**pod["metadata"], "annotations": {**present, **annotations}}}
+        after = stored or _annotated(pod, annotations)
         self._written[name] = _Written(before=before, after=after, stored=stored is not None)
 
     async def repair(self, vouched: Callable[[AssignedRequest], bool]) -> None:
         """Give pods that run their assignments back, where somebody has spoiled them: servers believe what pods say.
 
-        What is known from the agent's record alone, and what no key that servers publish has signed, is signed anew:
-        only where a container was started with just that.
+        What no key that servers publish has signed is signed anew. That, and what is known from the agent's record
+        alone, is written only where a container was started with just that.
 
         Args:
             vouched: whether the agent's record has a container started with what a request says, and it has it still.
@@ -270,20 +281,27 @@ class AssignedPods:
         return any(map(self._is_lapsed, self._read.values()))
 
     def _is_lapsed(self, known: _Known) -> bool:
-        key = key_named(annotations_of(known.granted or {}).get(SIGNATURE, ""))
-        return known.recorded or key in self._trust.unpublished
+        return known.recorded or self._is_unpublished(known)
+
+    def _is_unpublished(self, known: _Known) -> bool:
+        return key_named(annotations_of(known.granted or {}).get(SIGNATURE, "")) in self._trust.unpublished
 
     async def _repair(self, vouched: Callable[[AssignedRequest], bool], known: _Known) -> None:
         was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
         # Of init containers the kubelet's record has nothing where others follow.
         lasting = [each for each in known.requests if not each.initial] or known.requests
         if self._is_lapsed(known) and all(map(vouched, lasting)):
-            was = self._trust.sealed(known.pod, {ASSIGNMENT: was[ASSIGNMENT]})
+            if self._is_unpublished(known):
+                was = self._trust.sealed(known.pod, {ASSIGNMENT: was[ASSIGNMENT]})
             await asyncio.sleep(_PAUSE_S)
         elif known.recorded:
             return
         if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):
             await self._write(known.pod, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
+
+
+def _annotated(pod: Object, annotations: Mapping[str, str]) -> Object:
+    return {**pod, "metadata": {**pod["metadata"], "annotations": {**annotations_of(pod), **annotations}}}
 
 
 def _agree(requests: Iterable[AssignedRequest], own: Iterable[AssignedRequest], started: StartedPod | None) -> bool:

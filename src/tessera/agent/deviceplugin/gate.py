@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.nodefiles import write_through
-from tessera.agent.nodeview import PodsInView, by_uid, created_ns, evidence_of, is_ended, is_ending
+from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
+from tessera.agent.pods.nodeview import PodsInView, by_uid, created_ns, evidence_of, is_ended, is_ending
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.deviceplugin import lastgate
@@ -85,7 +85,7 @@ class Gate:
         self._log = log
         self._file = file
         self._now_ns = now_ns
-        self._entries = self._read()
+        self._entries = () if file is None else read_allocations(file, log)
         self._admitting: list[Allocation] = []
         """What `Allocate` is asked for and is not on record yet: it must not look free meanwhile."""
         self._refused: dict[tuple[str, str], _Refused] = {}
@@ -135,14 +135,12 @@ class Gate:
         (use,) = uses_of_devices((device,))
         return not any(
             (each.resource == resource and device.id in each.ids) or any(use.excludes(other) for other in each.uses)
-            for each in self._entries
+            for each in self._given
         )
 
     def recorded(self, holder: Allocation) -> tuple[Use, ...]:
-        """Return what a container uses that was started with these ids before; nothing of one that was not."""
-        return next(
-            (each.uses for each in self._entries if each.uid and each.ids == holder.ids and replaces(holder, each)), ()
-        )
+        """Return what a container uses that was started with these ids, or what `Allocate` answered for them."""
+        return next((each.uses for each in self._entries if each.ids == holder.ids and replaces(holder, each)), ())
 
     def started_pod(self, uid: str) -> StartedPod | None:
         """Return what a pod's containers were started with that goes by assignment; None where nothing was."""
@@ -346,11 +344,10 @@ class Gate:
     def release(self, *, complete: bool = False) -> None:
         """Let go of what pods had that have ended, and none of whose processes is left.
 
+        A record on disk that cannot be written has more than is allocated, which a later agent lets go of.
+
         Args:
             complete: whether the view has just been refreshed.
-
-        Raises:
-            Unavailable: the record cannot be written.
 
         """
         uids = frozenset(each.uid for each in self._entries if each.uid)
@@ -358,7 +355,12 @@ class Gate:
         ended = frozenset(uid for uid in uids if uid not in pods or pods[uid].ended)
         if ended:
             seen = Evidence(pods=pods, running=self.view.running(ended), blind=self.view.blind)
-            self._keep(lastgate.release(self._entries, seen, complete=complete))
+            left = lastgate.release(self._entries, seen, complete=complete)
+            try:
+                self._keep(left)
+            except Unavailable as error:
+                self._log.warning("release_not_kept", reason=str(error))
+                self._entries = left
 
     async def tidy(self, uses_of: Callable[[Held], tuple[Use, ...]]) -> None:
         """Drop what ended pods had, and record what pods have of which nothing is recorded.
@@ -375,10 +377,20 @@ class Gate:
         held = await self.view.held()
         self.release(complete=complete)
         seen = await self._evidence()
-        late_ns = self._now_ns() - round(_UNCLAIMED_S * 1e9)
-        known = tuple(named(each, seen) if each.at_ns < late_ns else each for each in self._entries)
-        kept = tuple(each for each in known if each.uid or each.at_ns >= late_ns)
+        # An answer that the kubelet has recorded is for a pod, though the watch be late to show it.
+        late = self._unclaimed()
+        if any(map(seen.is_of_a_pod_unseen, late)):
+            if not await self._refresh():
+                return
+            seen = await self._evidence()
+        known = tuple(named(each, seen) if each in late else each for each in self._entries)
+        kept = tuple(each for each in known if each.uid or each not in late)
         self._keep((*kept, *self._adopted(held, uses_of, kept)))
+
+    def _unclaimed(self) -> frozenset[Allocation]:
+        """Return the answers for which no pod has been known for a minute."""
+        late_ns = self._now_ns() - round(_UNCLAIMED_S * 1e9)
+        return frozenset(each for each in self._entries if not each.uid and each.at_ns < late_ns)
 
     def _adopted(
         self, held: Iterable[Held], uses_of: Callable[[Held], tuple[Use, ...]], record: tuple[Allocation, ...]
@@ -460,15 +472,6 @@ class Gate:
         )
         return (*contested, *conflicts(self._entries, self._capacity(), ending))
 
-    def _read(self) -> tuple[Allocation, ...]:
-        if self._file is None or not self._file.exists():
-            return ()
-        try:
-            return _DECODER.decode(self._file.read_bytes())
-        except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
-            self._log.warning("allocations_forgotten", reason=f"{self._file}: {error}")
-            return ()
-
     def _keep(self, record: tuple[Allocation, ...]) -> None:
         """Take a record, once it is on disk.
 
@@ -479,20 +482,9 @@ class Gate:
         if record == self._entries:
             return
         if self._file is not None:
-            try:
-                write_through(self._file, msgspec.json.encode(record))
-            except OSError as error:
-                raise Unavailable(
-                    f"record of allocations {self._file}",
-                    found=error.strerror or str(error),
-                    expected="a file that can be written before a device is allocated",
-                    hint="a --state-dir that the agent may write to, with room on its disk",
-                ) from error
+            write_allocations(self._file, record)
         self._entries = record
 
 
 def _holder(clash: Clash) -> str:
     return "nobody else" if clash.other is None else clash.other.holder
-
-
-_DECODER = msgspec.json.Decoder(tuple[Allocation, ...])

@@ -14,9 +14,8 @@ from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import Prepared, ShareAllocator
-from tessera.agent.loops import defect, one_turn
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
-from tessera.agent.nodeview import PodsInView
+from tessera.agent.pods.nodeview import PodsInView
 from tessera.api import documents
 from tessera.api.nvidia import cdi, migminors
 from tessera.core.cluster.advertise import SHARE_RESOURCES, NodeOffer, PluginDevice, Resource
@@ -26,7 +25,7 @@ from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shar
 from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, driver_mount, grant
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.matching import AssignedRequest, Held, misfit
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
@@ -35,6 +34,7 @@ from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
+from tessera.loops import defect, one_turn
 
 __all__ = ["GpuChanges", "Paths", "Plugins"]
 
@@ -110,6 +110,8 @@ class Plugins:
         self._driver = cdi.NOTHING
         self._injection = DeviceInjection(strategies=strategies)
         self._complained: set[str] = set()
+        self._unwritten = ""
+        """Why what containers are handed is not written as it is now; empty where it is."""
         self._adopted = False
         """Whether the record has what pods were allocated before there was one."""
         self._folder = CdiFolder(paths.cdi)
@@ -119,8 +121,8 @@ class Plugins:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What keeps resources from being advertised; one sentence each."""
-        return self._servers.problems
+        """What keeps resources from being advertised, or containers from getting what is; one sentence each."""
+        return (*self._servers.problems, *filter(None, (self._unwritten,)))
 
     @property
     def unit_mib(self) -> int:
@@ -171,6 +173,7 @@ class Plugins:
         )
         self._see(inventory)
         self.shares.injection, self.shares.driver = self._injection, self._driver
+        self._unwritten = ""
         if self._injection.cdi:
             self._write_devices()
         await self.adopt(inventory)
@@ -229,6 +232,10 @@ class Plugins:
     def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
         """Return the devices that shares name."""
         return uses_of_shares(shares, self._inventory)
+
+    def misfit(self, request: AssignedRequest) -> str:
+        """Return why a GPU of a request is not what its pod asked for."""
+        return misfit(request, self._inventory)
 
     async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
         """Make the devices of shares exist, and return what a container with them gets."""
@@ -289,6 +296,7 @@ class Plugins:
             self._folder.write("gpu", text)
         except (OSError, TesseraError) as error:
             self._complain(error)
+            self._unwritten = f"the CDI specification by which containers are handed GPUs is not written: {error}"
 
     def _devices(self) -> Iterable[tuple[str, ShareEdits]]:
         """Yield what a container gets with each GPU and each instance, by UUID: the device nodes."""

@@ -1,23 +1,14 @@
-"""One resource as the kubelet sees it: its list of devices, and what its calls are answered."""
+"""One resource of GPUs as the kubelet sees it: what is offered, and what its calls are answered."""
 
-import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Callable, Container, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from tessera.agent.deviceplugin.gate import Gate
+from tessera.agent.deviceplugin.listed import ListedResource
 from tessera.clients.kubelet import PluginOptions
 from tessera.core.cluster.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import uses_of_devices
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.listing import (
-    Withdrawn,
-    asked_for,
-    known_unhealthy,
-    listed,
-    staying,
-    withdrawn,
-)
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, shown
@@ -38,12 +29,8 @@ class Shares(Protocol):
         """Make ready what the container's assignment says."""
 
 
-class OfferedResource:
-    """A `DevicePlugin` for one resource; its devices change by `update`, and `end` takes it back.
-
-    What is not offered any more stays listed, as unhealthy, until the kubelet cannot have chosen it
-    (`core.deviceplugin.listing`): it is to be `settle`d from time to time, and ends when nothing is `unsettled`.
-    """
+class OfferedResource(ListedResource[Resource]):
+    """The device plugin of a resource of GPUs: what it allocates passes the gate."""
 
     def __init__(
         self,
@@ -57,48 +44,23 @@ class OfferedResource:
         self._give = give
         self._gate = gate
         self._shares = shares
-        self.resource = resource
-        self._streams: dict[object, int] = {}
-        """Version that each open stream has been given."""
-        self._version = 0
-        self._ended = False
-        self._changed = asyncio.Event()
         self._policy: AllocationPolicy = policy
+        self._devices: dict[str, PluginDevice] = {}
         self._leaving: dict[str, PluginDevice] = {}
         """Devices that were taken back, and that the kubelet may have chosen just before."""
-        self._listed: tuple[PluginDevice, ...] = ()
-        """What streams of the kubelet are given: what is offered, and what was and must not be missing yet."""
-        self._withdrawn: tuple[Withdrawn, ...] = ()
-        self._calls: list[frozenset[str]] = []
-        """Ids of calls of the kubelet that are not answered yet."""
-        self._set(resource, frozenset())
+        super().__init__(resource)
 
     def _set(self, resource: Resource, leaving: frozenset[DeviceId]) -> None:
         known = {**self._leaving, **{device.id: device for device in self.resource.devices}}
-        self.resource = resource
         self._devices = {device.id: device for device in resource.devices}
         gone = known.keys() - self._devices.keys()
         self._leaving = {name: known[name] for name in gone if known[name].device in leaving}
-        self._withdrawn = withdrawn(self._listed, self._withdrawn, resource.devices, _now_s())
-        self._list()
-
-    def _list(self) -> None:
-        """Let streams get what is to be listed now, where that has changed."""
-        devices = listed(self.resource.devices, self._withdrawn, self._listed)
-        if devices != self._listed:
-            self._listed = devices
-            self._version += 1
-            self._wake()
+        super()._set(resource, leaving)
 
     @property
     def options(self) -> PluginOptions:
         """No container is created before it has passed the gate."""
         return PluginOptions(pre_start=True, preferred=True)
-
-    @property
-    def streams(self) -> int:
-        """Number of kubelet streams that are open; it opens one when the plugin is registered."""
-        return len(self._streams)
 
     def update(
         self,
@@ -107,49 +69,12 @@ class OfferedResource:
         policy: AllocationPolicy = "distributed",
         leaving: frozenset[DeviceId] = frozenset(),
     ) -> None:
-        """Offer other devices under the same name; streams get the whole list when anything changed.
-
-        Those taken back that are `leaving` are allocated still to whom the kubelet chose them for before it knew.
-        """
+        """Offer other devices under the same name, and prefer replicas by this policy."""
         self._policy = policy
-        self._set(resource, leaving)
+        super().update(resource, policy=policy, leaving=leaving)
 
-    @property
-    def unsettled(self) -> bool:
-        """Whether something is listed that is not offered any more."""
-        return bool(self._withdrawn)
-
-    @property
-    def awaits_kubelet(self) -> bool:
-        """Whether it matters now which devices the kubelet knows as healthy: it was sent the present list."""
-        return self._is_sent() and any(each.known_s is None for each in self._withdrawn)
-
-    def settle(self, allocatable: Container[str] | None, asked_s: float) -> None:
-        """List no more what the kubelet cannot have chosen.
-
-        Args:
-            allocatable: ids that the kubelet has as healthy; None where that is not known.
-            asked_s: when it was asked, on the loop's clock.
-
-        """
-        if not self._withdrawn:
-            return
-        if allocatable is not None:
-            self._withdrawn = known_unhealthy(self._withdrawn, allocatable, asked_s, _now_s())
-        busy = self._gate.unclaimed(self.resource.name).union(*self._calls)
-        self._withdrawn = staying(self._withdrawn, busy, _now_s())
-        self._list()
-
-    @contextlib.contextmanager
-    def _call(self, ids: tuple[str, ...]) -> Iterator[None]:
-        """Let nothing that a call of the kubelet names be missing before it has been answered for a while."""
-        call = frozenset(ids)
-        self._calls.append(call)
-        try:
-            yield
-        finally:
-            self._calls.remove(call)
-            self._withdrawn = asked_for(self._withdrawn, call, _now_s())
+    def _unclaimed(self) -> frozenset[str]:
+        return frozenset(self._gate.unclaimed(self.resource.name))
 
     def offers(self, keys: frozenset[DeviceId]) -> bool:
         """Return whether one of these devices is offered by name, or was and is leaving."""
@@ -158,46 +83,8 @@ class OfferedResource:
 
     def end(self) -> None:
         """Take all devices back: streams get an empty list, and end."""
-        self._ended = True
-        nothing = Resource(name=self.resource.name, devices=(), by_assignment=self.resource.by_assignment)
-        self.resource, self._devices, self._leaving, self._withdrawn, self._listed = nothing, {}, {}, (), ()
-        self._version += 1
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def sent(self, deadline_s: float) -> bool:
-        """Return when every open stream was given the present list; whether that was within the deadline."""
-        try:
-            async with asyncio.timeout(deadline_s):
-                while not self._is_sent():
-                    await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _is_sent(self) -> bool:
-        return all(each == self._version for each in self._streams.values())
-
-    async def watch(self) -> AsyncGenerator[tuple[PluginDevice, ...], None]:
-        """Give all devices now and after each change, to one stream of the kubelet."""
-        stream = object()
-        try:
-            while True:
-                version, ended = self._version, self._ended
-                self._streams.setdefault(stream, -1)
-                yield self._listed
-                self._streams[stream] = version
-                self._wake()
-                if ended:
-                    return
-                while self._version == version:
-                    await self._changed.wait()
-        finally:
-            self._streams.pop(stream, None)
-            self._wake()
+        self._devices, self._leaving = {}, {}
+        super().end()
 
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
         """Return the ids that are preferred: on distinct GPUs, unless replicas are to be packed.
@@ -278,7 +165,3 @@ class OfferedResource:
             desired = f"one of the {len(self._devices)} ids that are offered"
             raise InvalidInput(subject, found=shown(unknown), expected=desired)
         return tuple(known[each] for each in ids)
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,21 +1,22 @@
 """The kubelet's device plugins of this node: each listening and registered, again whenever the kubelet restarts."""
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
-from tessera.agent.deviceplugin.resource import OfferedResource
-from tessera.agent.loops import defect, one_turn
+from tessera.agent.deviceplugin.listed import ListedResource, Offered
 from tessera.clients.kubelet import PluginServer, register, serve
 from tessera.clients.kubelet.sockets import identity
-from tessera.core.cluster.advertise import Resource
 from tessera.core.deviceplugin.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import TesseraError
 from tessera.log import Logger
+from tessera.loops import defect, one_turn
 
 __all__ = ["PluginServers"]
 
@@ -25,11 +26,16 @@ _STREAM_S = 3.0
 """A plugin that is registered and has had no stream of the kubelet for so long registers again: the kubelet forgets
 whoever registers while it notices that an earlier stream ended (kubernetes v1.36 `plugin/v1beta1/handler.go`)."""
 
+_LONGEST_NAME = 64
+"""Characters of a resource in the name of its socket, whose path may have 107."""
 
-class _Server:
+OfferT = TypeVar("OfferT", bound=Offered)
+
+
+class _Server(Generic[OfferT]):
     """One resource's plugin, and how far it has come."""
 
-    def __init__(self, plugin: OfferedResource) -> None:
+    def __init__(self, plugin: ListedResource[OfferT]) -> None:
         self.plugin = plugin
         self.desired = True
         """Whether the resource is advertised; otherwise it goes as soon as the kubelet cannot have chosen any of it."""
@@ -41,7 +47,7 @@ class _Server:
         self.problem = ""
 
 
-class PluginServers:
+class PluginServers(Generic[OfferT]):
     """Servers of device plugins in the kubelet's folder.
 
     Args:
@@ -55,7 +61,7 @@ class PluginServers:
     def __init__(
         self,
         folder: Path,
-        make: Callable[[Resource], OfferedResource],
+        make: Callable[[OfferT], ListedResource[OfferT]],
         allocatable: Callable[[], Awaitable[Mapping[str, frozenset[str]]]],
         log: Logger,
     ) -> None:
@@ -64,7 +70,7 @@ class PluginServers:
         self._make = make
         self._allocatable = allocatable
         self._log = log
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, _Server[OfferT]] = {}
         self._turn = asyncio.Lock()
 
     @property
@@ -72,9 +78,19 @@ class PluginServers:
         """What keeps resources from being advertised; one sentence each, and none when all are."""
         return tuple(f"resource {name}: {each.problem}" for name, each in self._servers.items() if each.problem)
 
+    @property
+    def listed(self) -> dict[str, frozenset[str]]:
+        """What the kubelet may choose, or may have chosen until it knows better: ids by resource."""
+        return {name: frozenset(one.id for one in each.plugin.listed) for name, each in self._servers.items()}
+
+    @property
+    def unsettled(self) -> frozenset[str]:
+        """Resources of which something is listed that is not offered any more."""
+        return frozenset(name for name, each in self._servers.items() if each.plugin.unsettled)
+
     async def offer(
         self,
-        resources: Iterable[Resource],
+        resources: Iterable[OfferT],
         *,
         policy: AllocationPolicy,
         leaving: frozenset[DeviceId] = frozenset(),
@@ -95,7 +111,7 @@ class PluginServers:
                 each.desired = name in desired or each.plugin.offers(leaving)
                 if name not in desired:
                     # First what goes: the same devices may come under other names.
-                    nothing = msgspec.structs.replace(each.plugin.resource, devices=())
+                    nothing = msgspec.structs.replace(each.plugin.resource, devices=())  # type: ignore[type-var]
                     each.plugin.update(nothing, policy=policy, leaving=leaving)
                     await each.plugin.sent(_EMPTY_S)
             for name, resource in desired.items():
@@ -146,17 +162,17 @@ class PluginServers:
             # A defect in one resource keeps none of the others from being advertised.
             await one_turn(partial(self._keep_up, name, each), partial(self._trouble, name, each))
 
-    async def _keep_up(self, name: str, each: _Server) -> None:
+    async def _keep_up(self, name: str, each: _Server[OfferT]) -> None:
         await self._listen(name, each)
         await self._register(name, each)
 
-    def _trouble(self, name: str, each: _Server, error: BaseException) -> None:
+    def _trouble(self, name: str, each: _Server[OfferT], error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         if each.problem != reason:
             self._log.warning("resource_not_advertised", resource=name, reason=reason, exc_info=defect(error))
         each.problem = reason
 
-    async def _listen(self, name: str, each: _Server) -> None:
+    async def _listen(self, name: str, each: _Server[OfferT]) -> None:
         if each.server is not None and each.server.reachable:
             return
         if each.server is not None:
@@ -166,7 +182,7 @@ class PluginServers:
         each.registered = None
         each.server = await serve(each.plugin, self._folder / _endpoint(name))
 
-    async def _register(self, name: str, each: _Server) -> None:
+    async def _register(self, name: str, each: _Server[OfferT]) -> None:
         kubelet, now_s = identity(self._kubelet), asyncio.get_running_loop().time()
         if each.plugin.streams:
             each.seen_s = now_s
@@ -176,7 +192,7 @@ class PluginServers:
         each.registered, each.seen_s, each.problem = kubelet, now_s, ""
         self._log.info("resource_advertised", resource=name, devices=len(each.plugin.resource.devices))
 
-    async def _withdraw(self, each: _Server) -> None:
+    async def _withdraw(self, each: _Server[OfferT]) -> None:
         each.plugin.end()
         try:
             await each.plugin.sent(_EMPTY_S)
@@ -187,5 +203,8 @@ class PluginServers:
 
 
 def _endpoint(resource: str) -> str:
-    """Return the file name of a resource's socket; names are unique and as short as they can be."""
-    return f"tessera-{resource.replace('/', '_')}.sock"
+    """Return the file name of a resource's socket; names are unique, and a long one is its digest."""
+    name = resource.replace("/", "_")
+    if len(name) > _LONGEST_NAME:
+        name = hashlib.sha256(resource.encode()).hexdigest()[:32]
+    return f"tessera-{name}.sock"

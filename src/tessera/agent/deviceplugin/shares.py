@@ -9,34 +9,36 @@ import asyncio
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
+from tessera.agent.deviceplugin.answersfile import Answers, read_answers, write_answers
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
-from tessera.agent.nodefiles import UNREADABLE, write_through
-from tessera.agent.nodepods import Lacking
+from tessera.agent.pods.nodepods import Lacking
+from tessera.agent.pods.nodeview import by_uid
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Allocation, Use
+from tessera.core.deviceplugin.allocations import Allocation, Granted, Use, with_grant
 from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.injection import SHARE_KIND, by_cdi, grant, share_name
 from tessera.core.deviceplugin.matching import (
     Answer,
     AssignedRequest,
-    Correction,
     Held,
+    Ids,
     RequestKey,
     pick,
     reconcile,
     served,
 )
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -67,6 +69,9 @@ class DeviceMaker(Protocol):
 
     def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
         """Return the devices that shares name."""
+
+    def misfit(self, request: AssignedRequest) -> str:
+        """Return why a GPU of a request is not what its pod asked for; empty where all are."""
 
 
 class ShareAllocator:
@@ -103,7 +108,7 @@ class ShareAllocator:
         self._log = log
         self._memory = memory
         self._turn = asyncio.Lock()
-        remembered = self._remembered()
+        remembered = read_answers(memory, log)
         self._answers = {each.ids: each for each in remembered.answers}
         self._exchanges = {each.request.key: each for each in remembered.exchanges}
         """Corrections that are decided and not written yet."""
@@ -170,13 +175,14 @@ class ShareAllocator:
         request = await self._own(holder, len(ids))
         # 2. Where `Allocate` said which devices they are, let the assignments say what each pod was given.
         answer = self._answers.get(frozenset(ids))
-        if self.injection.fixed_at_allocate or (answer is not None and answer.fixed):
+        fixed = self.injection.fixed_at_allocate or (answer is not None and answer.fixed)
+        if fixed:
             async with self._turn:
                 request = await self._exchange(request, holder)
+        self._check(holder, request, fixed=fixed)
         # 3. Record what the container is about to use; another pod that lives must not have it.
         self._log.info("share_awaited", pod=str(request.key), resource=resource, call="PreStartContainer")
-        assignment, key = self._pods.granted(holder.uid).get(holder.uid, ("", ""))
-        holder = msgspec.structs.replace(holder, assignment=assignment, key=key)
+        holder = with_grant(holder, self._pods.granted(holder.uid).get(holder.uid, Granted()))
         await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
         # 4. Make the devices exist, and write what the container runtime reads next.
         prepared = await self._maker.prepare(request.shares)
@@ -184,6 +190,27 @@ class ShareAllocator:
             self._specify(share_name(resource, ids), prepared)
         self._answers.pop(frozenset(ids), None)
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
+
+    def _check(self, holder: Allocation, request: AssignedRequest, *, fixed: bool) -> None:
+        """Check that a container starts with what its pod asked for, and with what it was told.
+
+        Raises:
+            Conflict: GPUs were exchanged or renumbered since; nobody can change what a container was told.
+
+        """
+        now = {use.device for use in self._maker.uses(request.shares)}
+        told = {use.device for use in self._gate.recorded(holder)} if fixed else set[DeviceId]()
+        why = self._maker.misfit(request)
+        if told and told != now:
+            why = f"told to use {_named(told)}, and assigned {_named(now)}"
+        if why:
+            self._gate.refuse(holder, why)
+            raise Conflict(
+                f"pod {holder.pod}, container {holder.container}",
+                found=why,
+                expected="the GPU that its pod was assigned",
+                hint="the pod deleted and recreated",
+            )
 
     async def tidy(self) -> None:
         """Remove specifications that no container needs, forget answers that nobody holds, and mend assignments.
@@ -204,7 +231,7 @@ class ShareAllocator:
             requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}
             uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
             self._gate.complete(self._pods.granted(), uses, self._pods.revoked)
-            known = {frozenset(each.device_ids) for each in held}
+            known = await self._recorded()
             now_s = asyncio.get_running_loop().time()
             self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}
             stale = [ids for ids, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S]
@@ -263,7 +290,10 @@ class ShareAllocator:
         again: its first pod was refused for another reason.
         """
         held = await self._view.held()
-        self._forget(held, ids)
+        if self.injection.fixed_at_allocate and await self._unseen():
+            await self._refreshed_s()
+            held = await self._view.held()
+        self._forget(await self._recorded(), ids)
         if self.injection.fixed_at_allocate:
             # What was given to another pod than it was meant for must not look free.
             await self._mend(held)
@@ -287,6 +317,11 @@ class ShareAllocator:
             if each.resource in SHARE_RESOURCES and each.key not in assigned:
                 self._gate.disown(each.resource, each.device_ids, frozenset(self.unassigned.values()))
 
+    async def _unseen(self) -> frozenset[str]:
+        """Return the UIDs of pods that the kubelet has given units, and that the watch does not show."""
+        given = {each.uid for each in await self._view.allocated() if each.resource in SHARE_RESOURCES}
+        return frozenset(given - by_uid(self._view.pods()).keys())
+
     def _with_refused(self, error: Conflict) -> Conflict:
         """Return the error with what is wrong about assignments that do not count, and not whose they are."""
         reasons = sorted({reason for _, _, reason in (each.partition(": ") for each in self.refused)})
@@ -298,6 +333,8 @@ class ShareAllocator:
     def _unserved(self, resource: str, units: int, held: tuple[Held, ...]) -> AssignedRequest:
         """Return the request of this size that nobody was given yet; else one that was, and holds nothing after all."""
         requests, answers = self.assigned_requests(), tuple(self._answers.values())
+        if self.injection.fixed_at_allocate:
+            requests = tuple(each for each in requests if not self._maker.misfit(each))
         with contextlib.suppress(Conflict):
             return pick(requests, resource, units, served(requests, held, answers))
         return pick(requests, resource, units, served(requests, held, ()))
@@ -326,11 +363,12 @@ class ShareAllocator:
             return _LATE_S
         return 0.0
 
-    def _forget(self, held: tuple[Held, ...], ids: frozenset[str]) -> None:
+    async def _recorded(self) -> frozenset[Ids]:
+        """Return the ids that the kubelet has recorded together, also for pods that the watch does not show yet."""
+        return frozenset(frozenset(each.device_ids) for each in await self._view.allocated())
+
+    def _forget(self, known: frozenset[Ids], ids: frozenset[str]) -> None:
         """Forget answers for ids that are given anew, and those that nobody holds and whose pod is gone."""
-        if not self._answers:
-            return
-        known = {frozenset(each.device_ids) for each in held}
         waiting = {request.key for request in self.assigned_requests()}
         for each in tuple(self._answers.values()):
             if each.ids & ids or (each.ids not in known and each.key not in waiting):
@@ -364,7 +402,7 @@ class ShareAllocator:
             f"pod {holder.pod}, container {holder.container}",
             found=found,
             expected=f"an assignment to {units} units of {holder.resource}",
-            hint="set schedulerName: tessera-scheduler, and create the pod anew",
+            hint="set schedulerName: tessera-scheduler, and recreate the pod",
         )
 
     def _request_of(self, holder: Allocation) -> AssignedRequest | None:
@@ -387,7 +425,7 @@ class ShareAllocator:
         if refused is not None:
             self._gate.refuse(holder, refused.found)
             raise refused
-        return next(each for each in self.assigned_requests() if each.key == request.key)
+        return self._request_of(holder) or request
 
     async def _mend(self, held: tuple[Held, ...]) -> dict[RequestKey, TesseraError]:
         """Make the assignments say what holders were given; return those for which that cannot be, and why.
@@ -401,7 +439,11 @@ class ShareAllocator:
         if found.corrections:
             self._remember()
         refused: dict[RequestKey, TesseraError] = {key: _mistaken(key, why) for key, why in found.refused}
+        unseen = await self._unseen() if self._exchanges else frozenset[str]()
         for key, each in tuple(self._exchanges.items()):
+            if each.request.uid in unseen:
+                refused[key] = _unwritten(key)
+                continue
             try:
                 await self._pods.correct(each)
             except TesseraError as error:
@@ -434,39 +476,24 @@ class ShareAllocator:
         text = cdi.write(SHARE_KIND, {name: edits}, self.driver, dev_root=self.injection.dev_root)
         self._folder.write(f"{_PREFIX}{name}", text)
 
-    def _remembered(self) -> "_Memory":
-        if self._memory is None or not self._memory.exists():
-            return _Memory()
-        try:
-            return _DECODER.decode(self._memory.read_bytes())
-        except UNREADABLE as error:
-            self._log.warning("answers_forgotten", reason=f"{self._memory}: {error}")
-            return _Memory()
-
     def _remember(self) -> None:
-        if self._memory is None:
-            return
-        kept = _Memory(answers=tuple(self._answers.values()), exchanges=tuple(self._exchanges.values()))
-        try:
-            write_through(self._memory, msgspec.json.encode(kept))
-        except OSError as error:
-            self._log.warning("answers_not_kept", reason=f"{self._memory}: {error.strerror}")
+        kept = Answers(answers=tuple(self._answers.values()), exchanges=tuple(self._exchanges.values()))
+        write_answers(self._memory, kept, self._log)
+
+
+def _named(devices: Iterable[DeviceId]) -> str:
+    return ", ".join(sorted(map(str, devices))) or "nothing that is there"
+
+
+def _unwritten(key: RequestKey) -> Unavailable:
+    return Unavailable(
+        str(key),
+        found="an assignment to correct, and no pod of this UID in what the API server shows",
+        expected="the pod",
+        hint="the kubelet tries again",
+    )
 
 
 def _mistaken(key: RequestKey, why: str) -> Conflict:
-    advice = "the pod deleted and made anew, or deviceListStrategy cdi-cri, which cannot mistake pods"
+    advice = "the pod deleted and recreated, or deviceListStrategy cdi-cri, which cannot mistake pods"
     return Conflict(str(key), found=why, expected="its own share", hint=advice)
-
-
-class _Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restart of the agent must not lose: between two calls, and between two changes of one exchange.
-
-    Its fields are those of the file, and so are those of what it consists of; files without a version are read too.
-    """
-
-    version: Literal[1] = 1
-    answers: tuple[Answer, ...] = ()
-    exchanges: tuple[Correction, ...] = ()
-
-
-_DECODER = msgspec.json.Decoder(_Memory)

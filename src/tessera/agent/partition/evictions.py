@@ -33,7 +33,9 @@ class Evictions:
     async def ask(self, users: Iterable[User]) -> None:
         """Ask for the eviction of each pod among these users for which it is time; processes cannot be asked."""
         now = asyncio.get_running_loop().time
-        for pod in _pods(users) if self._evict else ():
+        pods = _pods(users)
+        self._due = {pod: due for pod, due in self._due.items() if pod in pods}  # another may come by the same name
+        for pod in pods if self._evict else ():
             next_s, pause_s = self._due.get(pod, (0.0, _PAUSE_S))
             if now() >= next_s:
                 self._due[pod] = (now() + pause_s, min(2 * pause_s, _PAUSE_MOST_S))

@@ -32,8 +32,12 @@ from tessera.log import logger
 
 __all__ = ["MIG_CONFIG", "MIG_CONFIG_STATE", "FollowOptions", "Follower"]
 
-MIG_CONFIG, MIG_CONFIG_STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
-"""The labels that ask and answer. Source: NVIDIA/mig-parted, cmd/nvidia-mig-manager/main.go."""
+MIG_CONFIG = "nvidia.com/mig.config"
+"""Label of a node: the name of the MIG layout that it shall have. Set by users; read by the agent. Source:
+NVIDIA/mig-parted, cmd/nvidia-mig-manager/main.go."""
+MIG_CONFIG_STATE = "nvidia.com/mig.config.state"
+"""Label of a node: `pending`, `rebooting`, `success` or `failed`, for that layout. Set by the agent; read by users and
+`tessera doctor`. Source: as above."""
 
 
 class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):

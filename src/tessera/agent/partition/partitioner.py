@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import msgspec
 
-from tessera.agent.partition.carry import Carried, carry_out, resume
+from tessera.agent.partition.execute import Carried, carry_out, resume
 from tessera.agent.partition.locks import NodeLocks
 from tessera.agent.partition.nodegpus import NodeGpus
 from tessera.core.gpu.inventory import GpuFacts, Inventory

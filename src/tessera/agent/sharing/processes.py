@@ -76,16 +76,20 @@ async def launch(command: tuple[str, ...], env: Mapping[str, str], log: Path, ti
 async def ran(
     command: tuple[str, ...], text: str, env: Mapping[str, str], timeout_s: float, *, session: bool = False
 ) -> str:
-    """Return what a short program prints when it is given `text`.
+    """Return what a short program prints when it is given `text`, of less than a pipe holds.
 
     Raises:
         Unavailable: it cannot be run, fails, or does not end in time; then it is killed.
 
     """
+    # Written before it runs: whether it reads that or ends without, no pipe breaks here.
+    given, writing = os.pipe()
     try:
+        os.write(writing, text.encode())
+        os.close(writing)
         process = await asyncio.create_subprocess_exec(
             *command,
-            stdin=asyncio.subprocess.PIPE,
+            stdin=given,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=dict(env),
@@ -93,9 +97,11 @@ async def ran(
         )
     except OSError as error:
         raise Unavailable(command[0], found=error.strerror or "an error", expected="a program that runs") from error
+    finally:
+        os.close(given)
     try:
         async with asyncio.timeout(timeout_s):
-            output, _ = await process.communicate(text.encode())
+            output, _ = await process.communicate()
     except TimeoutError as error:
         process.kill()
         await process.wait()

@@ -74,8 +74,9 @@ class ChunkFile:
         return True
 
     def close(self) -> None:
-        """Close the file."""
-        for number in (self._number, self._direct):
+        """Close the file; done twice it is done once."""
+        numbers, self._number, self._direct = (self._number, self._direct), -1, -1
+        for number in numbers:
             if number >= 0:
                 os.close(number)
 

@@ -69,6 +69,7 @@ class ModelFolder:
         self._pins = top / NOTES / "pins"
         self._trash = top / NOTES / "trash"
         self._mirror = top / NOTES / "mirror.json"
+        self._read: dict[tuple[str, int, int], Manifest] = {}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -131,10 +132,14 @@ class ModelFolder:
 
         """
         path = self._manifests / f"{revision}.json"
-        manifest = read_manifest(path.read_bytes(), subject=str(path))
-        if manifest.revision != revision:
-            raise InvalidInput(str(path), found=f"manifest of {manifest.revision}", expected=f"that of {revision}")
-        return manifest
+        status = path.stat()
+        known = (revision, status.st_ino, status.st_size)  # it is never written into, but replaced
+        if known not in self._read:
+            manifest = read_manifest(path.read_bytes(), subject=str(path))
+            if manifest.revision != revision:
+                raise InvalidInput(str(path), found=f"manifest of {manifest.revision}", expected=f"that of {revision}")
+            self._read[known] = manifest
+        return self._read[known]
 
     def mirrored(self) -> Manifest | None:
         """Return the manifest of the plain files, where this is a mirror."""

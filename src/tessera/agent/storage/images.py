@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tessera.agent.loops import defect, one_turn
 from tessera.api.oci.dockerconfig import Credential, credential, read_pull_secret
 from tessera.api.oci.references import read_reference
 from tessera.api.tessera.imagewarmups import API_VERSION, NODE_IMAGES, new_node_images, node_status, read_node_images
@@ -19,6 +18,7 @@ from tessera.clients.runtime import Runtime
 from tessera.core.storage.warmup import DesiredImage, ObservedImage, next_steps
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.log import logger
+from tessera.loops import defect, one_turn
 from tessera.wakeup import WakeUp
 
 __all__ = ["ImageWarmer"]
@@ -117,7 +117,7 @@ class ImageWarmer:
         self._complaint = ""
 
     async def _made(self) -> dict[str, Any]:
-        """Return the node's object, made anew.
+        """Return the node's object, recreated.
 
         Raises:
             Unavailable: another process made it a moment ago, or the node is not known yet.

@@ -2,10 +2,14 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = ["revisions_in_use"]
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+"""A space in a path of mountinfo is `\\040`."""
 
 
 def revisions_in_use(versions: Path, proc: Path = Path("/proc")) -> dict[str, str]:
@@ -44,4 +48,5 @@ def _paths(process: Path) -> Iterable[str]:
                 yield line[line.index("/") :]
     with contextlib.suppress(OSError):
         for line in (process / "mountinfo").read_text(errors="replace").splitlines():
-            yield f"mount:{line.split(' ')[3]}/"
+            root = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[3])
+            yield f"mount:{root}/"

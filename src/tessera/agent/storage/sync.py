@@ -14,7 +14,7 @@ from tessera.agent.storage.transfer import Limits, Progress, Transfer, listed
 from tessera.agent.storage.verify import damaged_files
 from tessera.clients.store import Store
 from tessera.core.storage.paths import checked_objects, selected
-from tessera.core.storage.retention import make_room, superseded
+from tessera.core.storage.retention import Kept, make_room, superseded
 from tessera.core.storage.revisions import Manifest, StoredObject
 from tessera.core.storage.syncplans import SyncPlan, plan_sync, refuse_empty
 from tessera.errors import Unavailable
@@ -61,8 +61,16 @@ def sync(
     folder: ModelFolder,
     options: SyncOptions,
     report: Callable[[int, int], None] = lambda _done, _total: None,
+    make_room: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
 ) -> Synced:
     """Make `current` the revision that the store has now; readers see the former one until it is complete.
+
+    Args:
+        store: where from.
+        folder: where to.
+        options: what is desired.
+        report: is told bytes done and bytes in all.
+        make_room: is told the bytes that are needed, and what is kept here, before anything here is evicted.
 
     Raises:
         TesseraError: the store does not answer, the disk is full, another process syncs there; `current` is as before.
@@ -88,15 +96,16 @@ def sync(
         manifest = _unchanged(plan, objects, manifests, store.source)
         if manifest is None:
             staged = folder.staging / plan.identity
-            _make_room(folder, plan, staged, options)
+            _make_room(folder, plan, staged, options, make_room)
             manifest = _stage(store, folder, plan, staged, (options.limits, progress))
             # 4. Show it to readers.
             folder.publish(manifest, staged / "files")
             shutil.rmtree(staged)
         folder.flip(manifest.revision)
         # 5. Remove what is superseded.
-        for name in superseded(folder.kept(folder.revisions()), options.keep):
-            folder.evict(name)
+        if len(folder.manifests()) > options.keep:
+            for name in superseded(folder.kept(folder.revisions()), options.keep):
+                folder.evict(name)
     seconds = time.monotonic() - begun
     return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
 
@@ -113,17 +122,25 @@ def _unchanged(
     return manifest if same and all(plan.kept[path][1].path == path for path in plan.kept) else None
 
 
-def _make_room(folder: ModelFolder, plan: SyncPlan, staged: Path, options: SyncOptions) -> None:
+def _make_room(
+    folder: ModelFolder,
+    plan: SyncPlan,
+    staged: Path,
+    options: SyncOptions,
+    elsewhere: Callable[[int, list[Kept]], None],
+) -> None:
     there = sum(path.lstat().st_blocks * 512 for path in staged.rglob("*")) if staged.is_dir() else 0
-    status = os.statvfs(folder.top)
     linked = {name for name, _ in plan.kept.values()}
     kept = [
         msgspec.structs.replace(each, protected="has unchanged files") if each.revision in linked else each
         for each in folder.kept(folder.revisions())
     ]
+    needed = max(0, plan.bytes_to_fetch - there)
+    elsewhere(needed, kept)
+    status = os.statvfs(folder.top)
     for name in make_room(
         kept,
-        needed_bytes=max(0, plan.bytes_to_fetch - there),
+        needed_bytes=needed,
         free_bytes=status.f_bavail * status.f_frsize,
         reserve_bytes=options.reserve_bytes,
         subject=str(folder.top),

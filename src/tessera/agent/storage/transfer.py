@@ -4,7 +4,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,13 +15,21 @@ from tessera.agent.storage.digests import Checksum, chunk_digest, start_checksum
 from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
 from tessera.clients.store import Body, Changed, Refused, Store, Temporary
 from tessera.core.storage.retries import Attempts, Patience, RateLimit
-from tessera.core.storage.revisions import ModelFile, StoredObject, chunk_count, chunk_range
+from tessera.core.storage.revisions import CHUNK_BYTES, ModelFile, StoredObject, chunk_count, chunk_range
 from tessera.core.storage.syncplans import Span, spans
 from tessera.errors import Conflict, Unavailable
 
 __all__ = ["Limits", "Progress", "Transfer", "listed"]
 
 _THREADS = 8
+_TICKS = 10
+"""Parts of a second by which rates are measured and limited."""
+_LEAST_READ = 16 * 1024
+_SMALL_BYTES = 64 * 1024
+_MANY = 100
+_AHEAD = 32
+"""More than a hundred small objects are fetched by one thread, which has asked for the next 32 when it reads one: eight
+threads spend as long on taking the interpreter's lock from each other as on all else."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -29,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True):
     Args:
         patience: with stores that do not answer.
         bytes_per_second: the bandwidth limit; 0 for none.
-        threads: requests at once.
+        threads: requests at once; those for many small objects come beside them.
 
     """
 
@@ -39,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Progress:
-    """Bytes that were fetched, and the highest rate in any second.
+    """Bytes that were fetched, and the most that came within a second.
 
     Args:
         report: is called with bytes done and bytes in all.
@@ -51,7 +60,8 @@ class Progress:
         self._report = report
         self._total = total
         self._lock = threading.Lock()
-        self._second, self._in_second = 0, 0
+        self._tick = 0
+        self._ticks = deque([0], maxlen=_TICKS)
         self.fetched = 0
         self.done = 0
         self.peak = 0
@@ -60,14 +70,17 @@ class Progress:
         """Note bytes that are there: fetched now, or found of an earlier attempt."""
         with self._lock:
             self.done += size
-            if fetched:
-                self.fetched += size
-                second = int(time.monotonic())
-                if second != self._second:
-                    self._second, self._in_second = second, 0
-                self._in_second += size
-                self.peak = max(self.peak, self._in_second)
+            self.fetched += size if fetched else 0
             self._report(self.done, self._total)
+
+    def received(self, size: int) -> None:
+        """Note bytes as they come, also those of chunks that are fetched again."""
+        with self._lock:
+            tick = int(time.monotonic() * _TICKS)
+            self._ticks.extend([0] * min(tick - self._tick, _TICKS))
+            self._tick = tick
+            self._ticks[-1] += size
+            self.peak = max(self.peak, sum(self._ticks))
 
 
 def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
@@ -128,6 +141,7 @@ class Transfer:
         self._lock = threading.Lock()
         rate = limits.bytes_per_second
         self._rate = RateLimit(rate, time.monotonic()) if rate else None
+        self._burst = max(_LEAST_READ, int(rate / _TICKS)) if rate else CHUNK_BYTES
 
     def run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
         """Fetch the objects and return them as files, in the same order.
@@ -143,10 +157,9 @@ class Transfer:
         journal = self._folder / "journal"
         self._known = read_journal(journal.read_bytes()) if journal.exists() else {}
         self._files = [_File(each, str(files / each.path)) for each in objects]
-        self._spans = spans(objects)
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         os.write(self._journal, b"\n")  # ends a line that a crash has torn
-        workers = [threading.Thread(target=self._work, daemon=True) for _ in range(self._limits.threads)]
+        workers = [threading.Thread(target=self._work, args=each, daemon=True) for each in self._shares(objects)]
         try:
             for worker in workers:
                 worker.start()
@@ -164,6 +177,17 @@ class Transfer:
             raise self._failure
         return tuple(self._finished(file) for file in self._files)
 
+    def _shares(self, objects: tuple[StoredObject, ...]) -> list[tuple[Iterator[Span], int]]:
+        """Return what each thread works through, and how many objects it asks for ahead."""
+        row, threads = spans(objects), self._limits.threads
+        small = {index for index, each in enumerate(objects) if each.size <= _SMALL_BYTES}
+        if not self._store.asks_ahead or self._rate is not None or len(small) <= _MANY:
+            return [(row, 0)] * threads
+        all_spans = tuple(row)
+        others = iter([span for span in all_spans if span.object not in small])
+        asked = iter([span for span in all_spans if span.object in small])
+        return [(others, 0)] * (threads if len(small) < len(objects) else 0) + [(asked, _AHEAD)]
+
     def _finished(self, file: _File) -> ModelFile:
         found = file.found
         checksum = found.checksum if file.checksum else ""
@@ -177,19 +201,34 @@ class Transfer:
             )
         return ModelFile(found.path, found.size, tuple(file.digests), found.etag, checksum)
 
-    def _work(self) -> None:
+    def _work(self, row: Iterator[Span], ahead: int) -> None:
         buffer = aligned_buffer()
+        coming: deque[Span] = deque()
+        depth = 0  # grows by one with each object that came: a server may accept few connections at once
         try:
             while not self._stop.is_set():
-                with self._lock:
-                    span = next(self._spans, None)
-                if span is None:
+                while len(coming) <= depth:
+                    with self._lock:
+                        span = next(row, None)
+                    if span is None:
+                        break
+                    found = self._files[span.object].found
+                    if ahead and found.size and not self._is_known(span):
+                        self._store.ask_ahead(found)
+                    coming.append(span)
+                if not coming:
                     return
+                span = coming.popleft()
                 self._span(span, buffer)
+                if not self._is_known(span):
+                    depth = min(depth + 1, ahead)
         except BaseException as error:  # noqa: BLE001 - raised again by run()
             with self._lock:
                 self._failure = self._failure or error
             self._stop.set()
+
+    def _is_known(self, span: Span) -> bool:
+        return (span.object, span.first) in self._known
 
     def _span(self, span: Span, buffer: memoryview) -> None:
         file = self._files[span.object]
@@ -230,8 +269,9 @@ class Transfer:
             file.checksum = None
 
     def _receive(self, body: Body, view: memoryview, attempts: Attempts) -> int:
-        count = body.readinto(view)
+        count = body.readinto(view[: self._burst])
         now = time.monotonic()
+        self._progress.received(count)
         if count == 0:
             raise Temporary("the body ended too early")
         attempts.progress(now, count)
@@ -285,6 +325,9 @@ class Transfer:
         """Keep the digest; the store's checksum takes the chunks in their order."""
         file.digests[chunk] = digest
         if file.checksum is None:
+            return
+        if file.chunks is None:  # the one chunk has no turn to wait for
+            file.checksum.update(data)
             return
         with file.turn:
             while file.in_order != chunk and not self._stop.is_set():

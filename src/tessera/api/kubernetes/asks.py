@@ -1,6 +1,7 @@
 """A container's resources as a core need: cpu, memory, and GPUs in the three request forms of docs/requests.md."""
 
 import re
+from decimal import Decimal
 from fractions import Fraction
 
 import msgspec
@@ -9,6 +10,7 @@ from tessera.api.fields import Field
 from tessera.core.gpu.gpumodels import is_profile
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.workload import units
+from tessera.core.workload.foreignnames import names_foreign
 from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.errors import shown
@@ -18,6 +20,7 @@ __all__ = [
     "container_need",
     "is_zero",
     "names_device",
+    "names_gpu",
     "quantities",
     "refuse_zeros",
 ]
@@ -52,7 +55,8 @@ def names_device(resource: str) -> bool:
 
 def is_zero(quantity: object) -> bool:
     """Return whether a quantity, as the API server writes it, is none: `nvidia.com/gpu: 0` requests nothing."""
-    return quantity in (0, "0")
+    # Not `in (0, "0")`: comparing a signaling NaN is an error.
+    return quantity.is_zero() if isinstance(quantity, Decimal) else quantity in (0, "0")
 
 
 def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) -> ContainerNeed:
@@ -74,15 +78,21 @@ def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) 
         for read in (_exact, _share, _need)
         for ask in read(limits, counts, rules)
     )
-    forms = {ask.form for ask in asks}
-    if len(forms) > 1:
+    # A network card or a cached model beside a GPU is no second request for one.
+    of_gpus = [ask for ask in asks if ask.form is not Form.EXACT or names_gpu(ask.resource)]
+    if len({ask.form for ask in of_gpus}) > 1:
         raise resources.refuse(
             "one form of GPU request in a container",
             f"one of nvidia.com/..., {SHARE_MEMORY}, {GPU_MEMORY}",
-            found=" and ".join(sorted({ask.resource for ask in asks})),
+            found=" and ".join(sorted({ask.resource for ask in of_gpus})),
         )
     zero = Fraction(0)
     return ContainerNeed(cpu=amounts.get("cpu", zero), memory=amounts.get("memory", zero), asks=asks, sidecar=sidecar)
+
+
+def names_gpu(resource: str) -> bool:
+    """Return whether a resource asked for by an exact name is a GPU or accelerator, also one of another system's."""
+    return names_device(resource) or names_foreign(resource)
 
 
 def quantities(resources: Field) -> dict[str, Fraction]:

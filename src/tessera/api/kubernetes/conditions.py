@@ -1,12 +1,12 @@
 """Conditions in the status of Tessera's objects, as Kubernetes writes them (metav1.Condition)."""
 
 import datetime as dt
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-__all__ = ["Condition", "Finding", "settled"]
+__all__ = ["Condition", "Finding", "is_true", "settled"]
 
 _REASON_CHARACTERS = 1024
 _MESSAGE_CHARACTERS = 32768
@@ -63,3 +63,9 @@ def settled(
         for each in found
     }
     return (*after.values(), *(each for kind, each in before.items() if kind not in after))
+
+
+def is_true(each: Mapping[str, Any], kind: str) -> bool:
+    """Return whether an object's status has a condition of a type that is true, as `Ready` of a Node."""
+    conditions = (each.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == kind and one.get("status") == "True" for one in conditions)

@@ -1,13 +1,17 @@
 """Images that objects name: those of containers, wherever a pod is described, and those that nodes hold."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 
 from tessera.api.documents import Plain
 from tessera.api.fields import Field, checked_name
+from tessera.api.oci.references import read_reference
+from tessera.errors import InvalidInput
 
-__all__ = ["NodeImages", "images_of", "node_images"]
+__all__ = ["NodeImages", "held_images", "images_of", "node_images", "pod_images"]
 
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _ENDED = ("Succeeded", "Failed")
@@ -49,6 +53,38 @@ def _collect(value: Plain, found: dict[str, None]) -> None:
 
 def _list(value: Plain) -> list[Plain]:
     return value if isinstance(value, list) else []
+
+
+def _dict(value: Plain) -> dict[str, Plain]:
+    return value if isinstance(value, dict) else {}
+
+
+def pod_images(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the full names of the images that a pod starts with; names that are none are left out."""
+    spec = _dict(pod.get("spec"))
+    containers = [_dict(each) for key in _CONTAINERS[:2] for each in _list(spec.get(key))]
+    return tuple(dict.fromkeys(_full_names(each.get("image") for each in containers)))
+
+
+def held_images(node: Mapping[str, Any]) -> dict[str, int]:
+    """Return the images that a Node object reports: the bytes of each, by each of its full names."""
+    images = [_dict(each) for each in _list(_dict(node.get("status")).get("images"))]
+    sizes = ((each, size if isinstance(size := each.get("sizeBytes"), int) else 0) for each in images)
+    return {name: size for each, size in sizes for name in _full_names(_list(each.get("names")))}
+
+
+def _full_names(names: Iterable[object]) -> Iterator[str]:
+    return filter(None, (_full_name(each) for each in names if isinstance(each, str)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _full_name(text: str) -> str:
+    """Return the name of what is pulled; where a digest says it the tag says nothing. Empty for what is no name."""
+    try:
+        found = read_reference(text)
+    except InvalidInput:
+        return ""
+    return found.at(found.digest) if found.digest else found.name
 
 
 def node_images(objects: Iterable[Field]) -> tuple[NodeImages, ...]:

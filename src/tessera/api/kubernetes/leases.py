@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.core.cluster.leadership import Lease
+from tessera.core.cluster.protocols.leadership import Lease
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["read_lease", "write_lease"]

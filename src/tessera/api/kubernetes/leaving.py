@@ -15,7 +15,7 @@ from tessera.errors import InvalidInput
 __all__ = ["DO_NOT_EVICT", "read_leaves"]
 
 DO_NOT_EVICT: Final = "tessera.dev/do-not-evict"
-"""Annotation of a pod; `"true"` keeps it where it is."""
+"""Annotation of a pod: `"true"` keeps it where it is. Set by users; read by `tessera defrag`."""
 _SAFE: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """Source: kubernetes/autoscaler cluster-autoscaler FAQ, "What types of pods can prevent CA from removing a node?"."""
 _MIRROR: Final = "kubernetes.io/config.mirror"

@@ -1,19 +1,24 @@
-"""Local PersistentVolumes and their StorageClass, as JSON for the Kubernetes API."""
+"""Local PersistentVolumes, as JSON for the Kubernetes API."""
 
 import hashlib
 import re
 from collections.abc import Mapping
+from posixpath import normpath
 from typing import Any
 
 import msgspec
 
 from tessera.core.storage.localvolumes import CreateVolume, LocalVolume, Phase
 
-__all__ = ["STORAGE_CLASS", "persistent_volume", "read_volume", "storage_class", "volume_path"]
+__all__ = ["STORAGE_CLASS", "names_folder", "persistent_volume", "read_volume", "volume_labels", "volume_path"]
 
 STORAGE_CLASS = "tessera-local"
+"""Its claims wait for their pod, whose node then decides the volume; `deploy/chart` has it."""
 _NODE = "tessera.dev/node"
-"""Annotation: the node of a volume. A label is shorter than the name of a node may be."""
+"""Annotation of a local PersistentVolume: its node. Set by the disk agent; read by the disk agent."""
+_LABEL = "tessera.dev/node-digest"
+"""Label of a local PersistentVolume: its node as a digest, by which the volumes of a node are listed. Set by the disk
+agent; read by the disk agent."""
 _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 """With it the controller of volumes leaves a released one to whoever erases it. Source: kubernetes v1.36
 `pkg/controller/volume/persistentvolume/pv_controller.go` (`findDeletablePlugin`)."""
@@ -41,16 +46,9 @@ class _Volume(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-def storage_class() -> dict[str, Any]:
-    """Return the StorageClass of local volumes: a claim waits for its pod, whose node then decides the volume."""
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": STORAGE_CLASS},
-        "provisioner": "kubernetes.io/no-provisioner",
-        "volumeBindingMode": "WaitForFirstConsumer",
-        "reclaimPolicy": "Delete",
-    }
+def volume_labels(node: str) -> tuple[tuple[str, str], ...]:
+    """Return the labels by which the volumes of a node are found; a label is shorter than a node's name may be."""
+    return ((_LABEL, _digest(node)),)
 
 
 def volume_path(mount: str, number: int) -> str:
@@ -58,22 +56,22 @@ def volume_path(mount: str, number: int) -> str:
     return f"{mount}/volumes/{number}"
 
 
-def persistent_volume(volume: CreateVolume, node: str, hostname: str, mount: str) -> dict[str, Any]:
+def persistent_volume(volume: CreateVolume, node: str, mount: str) -> dict[str, Any]:
     """Return the PersistentVolume of a folder.
 
     Args:
         volume: its number and capacity.
-        node: name of the Node.
-        hostname: its label `kubernetes.io/hostname`, which need not be its name.
+        node: name of the Node, which its label `kubernetes.io/hostname` has to be too: a volume names that.
         mount: where the disks are mounted.
 
     """
-    term = {"matchExpressions": [{"key": _HOSTNAME, "operator": "In", "values": [hostname]}]}
+    term = {"matchExpressions": [{"key": _HOSTNAME, "operator": "In", "values": [node]}]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {
             "name": _name(node, volume.number),
+            "labels": dict(volume_labels(node)),
             "annotations": {_NODE: node, _PROVISIONED_BY: "tessera.dev/local"},
         },
         "spec": {
@@ -104,6 +102,50 @@ def read_volume(data: Mapping[str, Any], node: str) -> LocalVolume | None:
     return LocalVolume(number=int(number), phase=volume.status.phase)
 
 
+def names_folder(data: Mapping[str, Any], node: str, mount: str, number: int) -> bool:
+    """Return whether a PersistentVolume, be it anybody's, may show pods of a node the folder of a volume.
+
+    Name, path and node affinity cannot be changed, unlike the label and annotation by which `read_volume` knows ours.
+    What cannot be read may show it.
+    """
+    metadata, spec = _dict(data.get("metadata")), _dict(data.get("spec"))
+    if metadata.get("name") == _name(node, number):
+        return True
+    folder = _steps(volume_path(mount, number))
+    paths = [_dict(spec.get(kind)).get("path") for kind in ("local", "hostPath") if kind in spec]
+    shown = [_steps(each) for each in paths if isinstance(each, str)]
+    meets = any(folder[: len(each)] == each[: len(folder)] for each in shown)
+    terms = _list(_dict(_dict(spec.get("nodeAffinity")).get("required")).get("nodeSelectorTerms"))
+    elsewhere = bool(terms) and all(_excludes(_dict(each), node) for each in terms)
+    return (meets or len(shown) < len(paths)) and not elsewhere
+
+
+def _steps(path: str) -> list[str]:
+    return [each for each in normpath(path).split("/") if each]
+
+
+def _excludes(term: Mapping[str, Any], node: str) -> bool:
+    """Return whether a term names nodes and this one is not among them."""
+    named = (("matchExpressions", _HOSTNAME), ("matchFields", "metadata.name"))
+    return any(
+        each.get("key") == key and each.get("operator") == "In" and node not in _list(each.get("values"))
+        for part, key in named
+        for each in map(_dict, _list(term.get(part)))
+    )
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _name(node: str, number: int) -> str:
     """Return a volume's name, which is short whatever the node's is."""
-    return f"{STORAGE_CLASS}-{hashlib.sha256(node.encode()).hexdigest()[:_DIGITS]}-{number}"
+    return f"{STORAGE_CLASS}-{_digest(node)}-{number}"
+
+
+def _digest(node: str) -> str:
+    return hashlib.sha256(node.encode()).hexdigest()[:_DIGITS]

@@ -18,6 +18,8 @@ from tessera.errors import InvalidInput, shown
 __all__ = ["INSTANCE_TYPE_LABELS", "MODEL_LABELS", "ModelRule", "NodeModel", "model_rules", "read_node_model"]
 
 _OWN = "tessera.dev/gpu-model"
+"""Label of a node without an agent: the model of its GPUs, where no other label says it. Set by users; read by `tessera
+plan` and the server."""
 _PRODUCTS = (_OWN, "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 _KARPENTER = "karpenter.k8s.aws/instance-gpu-"
 _KARPENTER_NAME = f"{_KARPENTER}name"

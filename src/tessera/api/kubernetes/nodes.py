@@ -17,7 +17,7 @@ import msgspec
 from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami import REGISTERED, read_registered
-from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.asks import is_zero, names_device
 from tessera.api.kubernetes.nodemodels import INSTANCE_TYPE_LABELS, NodeModel, read_node_model
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName, Taint
@@ -25,7 +25,7 @@ from tessera.core.gpu.gpumodels import GpuModel, model, profile
 from tessera.core.gpu.mig import Layout, place
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Offer, Sharing, managed_sharing, mig_resource
 from tessera.core.workload import units
-from tessera.core.workload.resources import GPU_MEMORY, SHARE_COUNT, SHARE_MEMORY
+from tessera.core.workload.resources import GPU_MEMORY, MODEL_RESOURCE, SHARE_COUNT, SHARE_MEMORY
 from tessera.errors import InvalidInput
 
 __all__ = [
@@ -50,6 +50,8 @@ memory_capacity = partial(units.memory_mib, capacity=True)
 """Readers of capacities for `Field.read`."""
 
 SHARING_LABEL = "tessera.dev/sharing"
+"""Label of a node without an agent: `auto` leaves its GPUs to the plan, `whole` keeps them whole. Set by users; read by
+`tessera plan` and the server."""
 _GKE = "cloud.google.com/gke-"
 _GPU_COUNTS = ("nvidia.com/gpu.count", f"{_GKE}accelerator-count")
 _MAX_GPUS = 256
@@ -143,6 +145,8 @@ def node_without_gpus(field: Field) -> Node:
     capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
     _, name = identity(field)
     labels = {key: value.text() for key, value in field.get("metadata", "labels").members()}
+    offered = (name for name, count in capacity.mapping().items() if not is_zero(count))
+    models = tuple(sorted(each.removeprefix(MODEL_RESOURCE) for each in offered if each.startswith(MODEL_RESOURCE)))
     return Node(
         name=NodeName(name),
         cpu_milli=capacity.get("cpu").read(cpu_capacity, CPU_MILLI),
@@ -151,6 +155,7 @@ def node_without_gpus(field: Field) -> Node:
         labels=tuple(sorted(labels.items())),
         taints=tuple(read_taints(field.get("spec", "taints").elements())),
         unschedulable=field.get("spec", "unschedulable").boolean(default=False),
+        cached_models=models if capacity.given else None,
     )
 
 

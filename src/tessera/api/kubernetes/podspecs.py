@@ -24,6 +24,7 @@ from tessera.core.workload.need import (
     Toleration,
     effective_need,
 )
+from tessera.core.workload.resources import MODEL_RESOURCE
 
 __all__ = [
     "ASSIGNMENT",
@@ -38,10 +39,20 @@ __all__ = [
 
 PREFIX = "tessera.dev/"
 ISOLATION = "tessera.dev/isolation"
+"""Annotation of a pod: the least isolation of its GPU, `hardware`, `driver` or `none`. Set by users; read by the
+server, the agent, the controller and the planner."""
 GPU_MODEL = "tessera.dev/gpu-model"
+"""Annotation of a pod: GPU models that it may run on, separated by commas. Set by users; read by the server, the
+controller and the planner."""
 MEMORY_UNIT = "tessera.dev/gpu-memory-unit"
+"""Annotation of a pod: the unit of `tessera.dev/gpu-memory`, `GiB` or `MiB`. Set by users; read by the server, the
+agent, the controller and the planner."""
 ASSIGNMENT = "tessera.dev/assignment"
+"""Annotation of a pod: the devices that it was assigned, as JSON. Set by the server when it binds, corrected by the
+agent; read by all processes."""
 SIGNATURE = "tessera.dev/assignment-signature"
+"""Annotation of a pod: who wrote its assignment, as a signature. Set by the server and the agent; read by the
+agent, the server and the controller."""
 _ANNOTATIONS = (ISOLATION, GPU_MODEL, MEMORY_UNIT, ASSIGNMENT, SIGNATURE)
 _Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 _MAX_CONTAINERS = 250
@@ -63,16 +74,19 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, asked: Need | None = No
     rules = AskRules(unit_mib=1, share_unit_mib=1) if asked else _ask_rules(annotations, share_unit_mib)
     effective = _effective(spec, rules)
     affinity = spec.get("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    models = (ask.resource for ask in effective.asks if ask.resource.startswith(MODEL_RESOURCE))
+    asks = tuple(ask for ask in effective.asks if not ask.resource.startswith(MODEL_RESOURCE))
     return Need(
         cpu_milli=min(units.round_up(1000 * effective.cpu), units.MOST_CPU_MILLI),
         memory_mib=units.round_up(effective.memory / units.MIB),
-        asks=asked.asks if asked else (*(effective.asks or _fractions(annotations)), *_claims(spec)),
+        asks=asked.asks if asked else (*(asks or _fractions(annotations)), *_claims(spec)),
         models=asked.models if asked else _models(annotations.get(GPU_MODEL)),
+        cached_models=tuple(sorted({each.removeprefix(MODEL_RESOURCE) for each in models})),
         node_selector=tuple(sorted((key, value.text()) for key, value in spec.get("nodeSelector").members())),
         affinity=_affinity(affinity) if affinity.given else None,
         tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations").elements()),
         node_name=spec.get("nodeName").text(""),
-        unit_mib=_unit_mib(effective.asks, asked.asks if asked else effective.asks, rules.unit_mib),
+        unit_mib=_unit_mib(asks, asked.asks if asked else asks, rules.unit_mib),
     )
 
 

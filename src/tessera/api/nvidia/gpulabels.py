@@ -16,7 +16,7 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import DRIVER_NAMES
 from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.sharing import GPU_RESOURCE, Device, Mode, mig_resource
+from tessera.core.gpu.sharing import GPU_RESOURCE, MPS_MODES, Device, Mode, mig_resource
 from tessera.core.node.nodesharing import Strategy
 
 __all__ = ["TIMESTAMP", "Labelling", "expected_labels", "gpu_labels", "owns", "stamped"]
@@ -53,12 +53,11 @@ _STRATEGIES = {
     Mode.MPS: "mps",
     Mode.MIG_MPS: "mps",
 }
-_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
 _GPU_MODES = {"0x030000": "graphics", "0x030200": "compute"}
 """By PCI class. Source: `internal/lm/nvml.go`."""
 
 TIMESTAMP = "nvidia.com/gfd.timestamp"
-"""Label that says when the others changed last, in seconds since 1970."""
+"""Label of a node: when its GPU labels changed last, in seconds since 1970. Set by the agent; read by nobody here."""
 
 _Offered: TypeAlias = Mapping[str, tuple[Device, ...]]
 """Devices by GPU UUID."""
@@ -99,7 +98,7 @@ def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) 
         "gpu.machine": _value(labelling.machine) or "unknown",
         "gpu.mode": _GPU_MODES.get(inventory.gpus[0].pci_class, "unknown"),
         "mig.capable": str(any(each.mig is not None for each in inventory.gpus)).lower(),
-        "mps.capable": str(any(_MPS.intersection(gpu.sharing.modes) for gpu in gpus)).lower(),
+        "mps.capable": str(any(MPS_MODES.intersection(gpu.sharing.modes) for gpu in gpus)).lower(),
         "vgpu.present": str(any(each.virtual for each in inventory.gpus)).lower(),
         **_versions(inventory),
         **_whole(inventory.gpus, offered),

@@ -21,7 +21,8 @@ __all__ = ["AMOUNTS", "OPT_OUT", "Review", "is_routed", "read_review", "write_re
 AMOUNTS = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT, SHARE_MEMORY)
 """Resources that `tessera-scheduler` alone can place: the default scheduler knows no devices."""
 OPT_OUT = "tessera.dev/scheduling"
-"""Label that leaves a pod where it is, with the value `false`."""
+"""Label of a pod: `"false"` leaves it to the scheduler that it names. Set by users; read by admission, which routes
+pods to `tessera-scheduler`."""
 _SYSTEM = ("kube-system", "tessera-system")
 _DEFAULT = ("", "default-scheduler")
 _VERSION = "admission.k8s.io/v1"

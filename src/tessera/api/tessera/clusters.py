@@ -13,6 +13,7 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.images import held_images, pod_images
 from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
 from tessera.api.kubernetes.workloads import is_finished
 from tessera.api.tessera.fleets import close_unhealthy
@@ -150,6 +151,7 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
         unit_mib=share_unit_mib(field, state),
         enforcement=_enforcement(name, field, notes),
         advertised=advertised,
+        images=held_images(_object(field)),
     )
 
 
@@ -180,6 +182,10 @@ def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
         if names_device(name) or name in SHARE_RESOURCES
     )
     return tuple((name, count) for name, count in found if count)
+
+
+def _object(field: Field) -> dict[str, Any]:
+    return field.value if isinstance(field.value, dict) else {}
 
 
 def _dicts(field: Field) -> list[dict[str, Any]]:
@@ -237,6 +243,7 @@ class _Pods:
             message=_message(field),
             unread=held.unread,
             problem=held.problem,
+            images=pod_images(_object(field)),
         )
 
     def _held(self, field: Field, key: PodKey) -> _Held:

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions of Tessera's kinds, made from the records that read and write them.
 
 Types, bounds and defaults come from the records, what else the API server needs to know of a field from the
-`extra_json_schema` beside its type, descriptions from docstrings, CEL rules from `gpupolicies.RULES`.
+`extra_json_schema` beside its type, descriptions from docstrings, CEL rules from the modules' `RULES`.
 `scripts/generate` writes them to deploy/chart/templates/crds.
 """
 
@@ -15,12 +15,13 @@ from msgspec import inspect as kinds
 
 from tessera.api.documents import Plain
 from tessera.api.kubernetes import conditions
-from tessera.api.tessera import gpunodes, gpupolicies, imagewarmups, shares
+from tessera.api.tessera import gpunodes, gpupolicies, imagewarmups, modelcaches, modelservers, shares
 from tessera.api.tessera.gpunodes import fields
+from tessera.core.serving import modelserver
 
 __all__ = ["SOURCES", "definitions", "descriptions"]
 
-SOURCES: Final = (conditions, fields, gpupolicies, imagewarmups, shares)
+SOURCES: Final = (conditions, fields, gpupolicies, imagewarmups, modelcaches, modelserver, modelservers, shares)
 """Modules whose records make up the definitions."""
 
 Descriptions = Mapping[tuple[str, str], str]
@@ -39,7 +40,11 @@ _GPU_NODE_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...
         ),
     )
 }
-_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...]]] = {**gpupolicies.RULES, **_GPU_NODE_RULES}
+_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...]]] = {
+    **gpupolicies.RULES,
+    **modelservers.RULES,
+    **_GPU_NODE_RULES,
+}
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -64,6 +69,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     defaults: bool
     """Whether the API server writes the defaults of the spec into objects, for people to see."""
     columns: tuple[Column, ...]
+    namespaced: bool = False
 
 
 _AGE = Column("Age", ".metadata.creationTimestamp", "When it was made.", type="date")
@@ -126,6 +132,26 @@ _RESOURCES: Final = (
         ),
     ),
     Resource(
+        kind=modelservers.KIND,
+        plural="modelservers",
+        short="ms",
+        description="A model server on parts of GPUs: Triton or vLLM, its replicas and how they scale; see "
+        "docs/model-server.md.",
+        spec=modelserver.Spec,
+        status=modelservers.Status,
+        defaults=True,
+        columns=(
+            Column("Engine", ".spec.engine", "What serves."),
+            Column("Ready", ".status.readyReplicas", "Replicas that serve.", type="integer"),
+            Column("Desired", ".status.desiredReplicas", "Replicas that there shall be.", type="integer"),
+            Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether it can be carried out."),
+            Column("Applied", '.status.conditions[?(@.type=="Applied")].status', "Whether all objects are as desired."),
+            _AGE,
+            Column("Problem", '.status.conditions[?(@.type=="Applied")].message', "Why not.", wide=True),
+        ),
+        namespaced=True,
+    ),
+    Resource(
         kind=imagewarmups.NODE_IMAGES,
         plural="nodeimages",
         short="ni",
@@ -137,6 +163,42 @@ _RESOURCES: Final = (
             Column("Disk", ".status.diskPercent", "How full the disk with the images is, in percent.", type="integer"),
             Column("Runtime", ".status.runtime", "The container runtime."),
             _AGE,
+        ),
+    ),
+    Resource(
+        kind=modelcaches.MODEL_CACHE,
+        plural="modelcaches",
+        short="mc",
+        description="A model that some nodes keep on their local disk, for pods that ask for models.tessera.dev/NAME; "
+        "see docs/model-cache.md.",
+        spec=modelcaches.Spec,
+        status=modelcaches.Status,
+        defaults=True,
+        columns=(
+            Column("Nodes", ".status.nodes", "Nodes that are selected and run Tessera's agent.", type="integer"),
+            Column("Ready", ".status.ready", "Nodes that have the model.", type="integer"),
+            Column("Fetching", ".status.fetching", "Nodes that fetch it.", type="integer"),
+            Column("Containers", ".status.containers", "Containers that use it.", type="integer"),
+            Column("Pending", ".status.pendingPods", "Pending pods that ask for it.", type="integer"),
+            _AGE,
+            Column("Source", ".spec.source", "Where it is fetched from.", wide=True),
+            Column("Revision", ".status.revision", "What most nodes have.", wide=True),
+            Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True),
+        ),
+    ),
+    Resource(
+        kind=modelcaches.NODE_MODELS,
+        plural="nodemodels",
+        short="nm",
+        description="The models that ModelCaches want on a node, and those that it has. Written by Tessera alone.",
+        spec=modelcaches.NodeSpec,
+        status=modelcaches.NodeStatus,
+        defaults=False,
+        columns=(
+            Column("Folder", ".status.folder", "Where its models are."),
+            Column("Free", ".status.freeBytes", "Bytes free there.", type="integer"),
+            _AGE,
+            Column("Problem", ".status.reason", "Why it cannot have any model.", wide=True),
         ),
     ),
 )
@@ -195,11 +257,12 @@ def _definition(each: Resource, said: Descriptions) -> dict[str, Plain]:
         "additionalPrinterColumns": [_column(column) for column in each.columns],
         "schema": {"openAPIV3Schema": _object(each, said)},
     }
+    scope = "Namespaced" if each.namespaced else "Cluster"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{each.plural}.{_GROUP}"},
-        "spec": {"group": _GROUP, "names": names, "scope": "Cluster", "versions": [version]},
+        "spec": {"group": _GROUP, "names": names, "scope": scope, "versions": [version]},
     }
 
 

@@ -105,9 +105,8 @@ def read(
     nodes = _nodes(fields, states, gpu_models, notes)
     if not nodes:
         source = fields[0].place if fields else "fleet"
-        raise InvalidInput(
-            source, found="no node", expected="at least one node", hint="nodes: in a fleet file, or Node objects"
-        )
+        hint = "nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods -A -o json"
+        raise InvalidInput(source, found="no node", expected="at least one node", hint=hint)
     notes.extend(f"GPUNode {name} is left out: there is no node of this name" for name in states if name not in nodes)
     pods = read_pods(
         [field for field in fields if field.get("kind").value == "Pod"],

@@ -15,10 +15,14 @@ from tessera.api.documents import Plain
 from tessera.api.tessera.crds import descriptions
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["MODULE", "Values", "read_values", "schema_of_values", "table_of_values", "values_file"]
+__all__ = ["AGENT_LABEL", "MODULE", "Values", "read_values", "schema_of_values", "table_of_values", "values_file"]
 
 MODULE: Final = __name__
 """Key of this module's text for `descriptions`."""
+
+AGENT_LABEL: Final = "tessera.dev/agent"
+"""Label of a node: `true` adds an agent where nothing else says that it has GPUs, `false` keeps it away. Set by users;
+read by the DaemonSet of the agent."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _Strings = dict[str, str]
@@ -80,6 +84,14 @@ class Agent(_Record, frozen=True, kw_only=True):
     ImageWarmups: `/run/k3s/containerd` on k3s."""
     pull_secrets: tuple[str, ...] = ()
     """Secrets of tessera-system that ImageWarmups may name, the only ones that the agent may read: `[registry]`."""
+    model_folder: str = "/mnt/disks/tessera/models"
+    """Host folder for the models of ModelCaches; what it lies in must exist. By default on the disks that
+    `tessera disks` mounts."""
+    model_secrets: tuple[str, ...] = ()
+    """Secrets of tessera-system that ModelCaches may name, the only ones that the agent may read: `[bucket]`."""
+    model_source_folder: str = ""
+    """Host folder below which ModelCaches may name `file://` sources, as where NFS or CephFS is mounted; empty for
+    none, and `--model-source` in `agent.args` for more."""
     gpu_labels: bool = True
     """Set the labels of GPU Feature Discovery; `false` where it runs on the same nodes."""
     args: tuple[str, ...] = ()
@@ -110,6 +122,12 @@ class Server(_Record, frozen=True, kw_only=True):
 
     replicas: _Count = 2
     """All servers work; one of the schedulers leads."""
+    page: bool = False
+    """Serve the dashboard page inside of the pods, for `kubectl port-forward`; who looks at it shows a Kubernetes
+    token."""
+    prometheus: str = ""
+    """URL of a Prometheus that the page asks how busy pods are, and for the last hour of model servers; empty for
+    none. Its port is one of `networkPolicies.prometheusPorts`."""
     args: tuple[str, ...] = ()
     """More options of `tessera server`."""
     node_selector: _Strings = {}
@@ -166,8 +184,57 @@ class Controller(_Record, frozen=True, kw_only=True):
     """Memory grows with nodes and pods."""
 
 
+class Disks(_Record, frozen=True, kw_only=True):
+    """Local disks of nodes as one filesystem; see docs/disks.md."""
+
+    enabled: bool = False
+    """Run the disk agent, a privileged DaemonSet."""
+    folder: Annotated[str, msgspec.Meta(pattern=r"^(/[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*)+$")] = "/mnt/disks"
+    """Host folder in which the filesystem is mounted, by its name."""
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,11}$")] = "tessera"
+    """Of the array, the filesystem and its folder; by it they are recognised."""
+    filesystem: Literal["ext4", "xfs"] = "ext4"
+    """For a new one; one that exists is kept."""
+    volumes: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """Local PersistentVolumes to offer of each node's disks, of StorageClass `tessera-local`."""
+    reserve_gib: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Of each node's disks, what no volume gets: the room of models, data sets and images."""
+    args: tuple[str, ...] = ()
+    """More options of `tessera disk-agent`: `[--select=/dev/nvme1n1]` where the disks are none of GKE, EKS or AKS."""
+    node_selector: _Strings = {}
+    """Only nodes with these labels."""
+    tolerations: _Objects = ({"operator": "Exists"},)
+    """As in a pod."""
+    resources: dict[str, Any] = _requests("10m", "64Mi", "256Mi")
+    """`mdadm` and `mkfs` run in it."""
+
+
+class MetricsApi(_Record, frozen=True, kw_only=True):
+    """The Deployment of the metrics APIs, which also says how many replicas each model server needs."""
+
+    enabled: bool = False
+    """Off, because a cluster has each of these APIs once: KEDA serves `external`, a Prometheus adapter `custom`."""
+    custom: bool = True
+    """Serve `custom.metrics.k8s.io`."""
+    external: bool = True
+    """Serve `external.metrics.k8s.io`."""
+    args: tuple[str, ...] = ()
+    """More options of `tessera metrics`."""
+    node_selector: _Strings = {}
+    """Only nodes with these labels."""
+    affinity: dict[str, Any] = {}
+    """As in a pod."""
+    tolerations: _Objects = ()
+    """As in a pod."""
+    priority_class_name: str = "system-cluster-critical"
+    """So that pods that are scaled by it do not push it out."""
+    resources: dict[str, Any] = _requests("50m", "128Mi", "1Gi")
+    """Memory grows with the pods of model servers, and with all pods while places for more are counted: 10,000 pods of
+    3 kB took 250 MB."""
+
+
 class Certificate(_Record, frozen=True, kw_only=True):
-    """The certificate by which the API server knows the webhook; not needed with routing by `policy`."""
+    """The certificate by which the API server knows the webhook and the metrics APIs."""
 
     source: Literal["self-signed", "cert-manager"] = "self-signed"
     """`self-signed`: the servers make it, renew it in time and write it into the webhook. `cert-manager`: a
@@ -202,8 +269,34 @@ class NetworkPolicies(_Record, frozen=True, kw_only=True):
 
     enabled: bool = True
     """Out only to the API server, by its ports; in only from nodes (probes) and to the webhook."""
+    model_ports: _Objects = (
+        {"protocol": "UDP", "port": 53},
+        {"protocol": "TCP", "port": 53},
+        {"protocol": "TCP", "port": 443},
+    )
+    """Ports that agents reach beside these: names, and the services that models are fetched from."""
+    prometheus_ports: _Objects = (
+        {"protocol": "UDP", "port": 53},
+        {"protocol": "TCP", "port": 53},
+        {"protocol": "TCP", "port": 9090},
+    )
+    """Ports that servers reach beside these where `server.prometheus` is set: names, and Prometheus."""
     egress_ports: _Objects = ({"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443})
     """Ports of the API server, that of its Service and those behind it; the pods reach nothing else."""
+
+
+class Metrics(_Record, frozen=True, kw_only=True):
+    """What Prometheus reads, see docs/metrics.md."""
+
+    enabled: bool = True
+    """Answer `/metrics` at port 9400, named `metrics`, of each pod."""
+    allow_from: _Objects = ()
+    """Who may read them, as in a NetworkPolicy: `[{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name:
+    monitoring}}}]`. They name the pods that use GPUs. Empty for nobody but the pod's own node."""
+    pod_monitor: bool = False
+    """Install a PodMonitor, for the Prometheus operator."""
+    pod_monitor_labels: _Strings = {}
+    """Its labels, where the operator selects by them: `{release: kube-prometheus-stack}`."""
 
 
 class Values(_Record, frozen=True, kw_only=True):
@@ -215,9 +308,12 @@ class Values(_Record, frozen=True, kw_only=True):
     server: Server = Server()
     scheduler: Scheduler = Scheduler()
     controller: Controller = Controller()
+    disks: Disks = Disks()
+    metrics_api: MetricsApi = MetricsApi()
     admission: Admission = Admission()
     crds: Crds = Crds()
     network_policies: NetworkPolicies = NetworkPolicies()
+    metrics: Metrics = Metrics()
     gpu_policy: dict[str, Any] = {}
     """Spec of a GPUPolicy named `default`; none without. Needs the definitions in the cluster already: install,
     then upgrade with it."""

@@ -1,29 +1,18 @@
-"""A node's local disks in a policy, and what the node reports about them: a label and a condition.
-
-```yaml
-disks:
-  select: [google-local-nvme-ssd-*]   # default: local disks of GKE, EKS and AKS
-  filesystem: xfs                     # default: ext4
-  mount: /mnt/disks/tessera
-  name: tessera
-```
-"""
+"""What a node reports about its local disks: a label and a condition."""
 
 from typing import Literal
 
-from tessera.api.fields import Field, in_place
 from tessera.api.tessera.nodereports import Report
-from tessera.core.storage.disks import DiskPlan, DiskSpec, DiskState, check_spec
-from tessera.core.storage.disksteps import Filesystem
+from tessera.core.storage.disks import DiskPlan, DiskState
 
-__all__ = ["CONDITION", "LABEL", "disks_label", "disks_report", "read_disks"]
+__all__ = ["CONDITION", "LABEL", "disks_label", "disks_report"]
 
 LABEL = "tessera.dev/disks"
-"""Label of a node: `ready`, `pending`, `lost` or `refused`; without disks there is none. Pods select `ready`."""
+"""Label of a node: `ready`, `pending`, `lost` or `refused`; without disks there is none. Set by the disk
+agent; read by pods, which select `ready`."""
 CONDITION = "TesseraDisksReady"
 """Type of the node condition that says whether the disks are whole, mounted and writable."""
 
-_DEFAULT = DiskSpec()
 _LABELS = {
     DiskState.READY: "ready",
     DiskState.PENDING: "pending",
@@ -37,25 +26,6 @@ _REASONS = {
     DiskState.REFUSED: "DisksRefused",
     DiskState.NONE: "NoDisks",
 }
-
-
-def read_disks(field: Field) -> DiskSpec:
-    """Return what a policy says of disks; without a value of its own each field has its default.
-
-    Raises:
-        InvalidInput: an unknown field, or a value that cannot be carried out.
-
-    """
-    field.only("select", "filesystem", "mount", "name")
-    patterns = tuple(each.text() for each in field.get("select").elements())
-    filesystem: Filesystem = field.get("filesystem").choice("ext4", "xfs", default=_DEFAULT.filesystem)
-    spec = DiskSpec(
-        select=patterns if field.get("select").given else _DEFAULT.select,
-        filesystem=filesystem,
-        mount=field.get("mount").text(_DEFAULT.mount),
-        name=field.get("name").text(_DEFAULT.name),
-    )
-    return in_place(field, lambda: check_spec(spec))
 
 
 def disks_label(plan: DiskPlan) -> str | None:

@@ -36,14 +36,17 @@ CONFIGURATION = "TesseraConfigurationApplied"
 """Type of the node condition that says what is declared and not in force; there is none where all is."""
 
 ENFORCEMENT = "tessera.dev/enforcement"
-"""Annotation of a node: what keeps pods within their shares on each device, as JSON."""
+"""Annotation of a node: what keeps pods within their shares on each device, as JSON. Set by the agent; read
+by commands that show a cluster."""
 
 DEVICE_LIST = "tessera.dev/device-list-strategy"
-"""Annotation of a node: how its devices are handed to containers, `cdi-cri`; several are separated by commas."""
+"""Annotation of a node: how its devices are handed to containers, `cdi-cri`; several are separated by commas. Set by
+the agent; read by the agent after a restart, and by the server as a mark of an agent."""
 
 REVISION = "tessera.dev/gpu-revision"
-"""Label of a node that changes with what its GPUs can be allocated as. kube-scheduler tries pods again that an extender
-found no place for when a node they may fit changes, and sees Node objects alone. Source: kubernetes v1.36
+"""Label of a node: changes with what its GPUs can be allocated as. Set by the agent; read by kube-scheduler,
+which tries pending pods again then. It tries pods again that an extender found no place for when a node they may fit
+changes, and sees Node objects alone. Source: kubernetes v1.36
 `pkg/scheduler/framework/events.go:nodeSchedulingPropertiesChange`; annotations count from 1.31 on, labels always."""
 
 _COMPONENT = "tessera-agent"

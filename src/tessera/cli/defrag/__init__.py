@@ -17,6 +17,7 @@ from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.leaving import read_leaves
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.tessera.clusters import as_fields
+from tessera.api.tessera.modelservers import with_pods
 from tessera.cli.defrag.moving import Mover, look
 from tessera.cli.defrag.tables import parts
 from tessera.cli.livecluster import Place, cluster_options, connected, place_of, read_file
@@ -159,7 +160,7 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
     """
     if given["filename"]:
         unit = min((each.unit_mib for each in cluster.nodes), default=1024)
-        documents = [document for path in given["filename"] for document in read_documents(path)]
+        documents = with_pods(document for path in given["filename"] for document in read_documents(path))
         found: Sequence[Pod] = workloads.read(documents, share_unit_mib=unit, nodes=cluster.snapshot.nodes).pods
     elif given["resource"]:
         found = _described(cluster, given)
@@ -196,7 +197,7 @@ def _described(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Pod, ...]:
         for number in range(given["count"])
     ]
     documents = [Document(source="--resource", number=1, data=each, first_line=1) for each in objects]
-    return workloads.read(documents, share_unit_mib=unit).pods
+    return workloads.read(with_pods(documents), share_unit_mib=unit).pods
 
 
 def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:

@@ -35,8 +35,10 @@ _REFUSED_PAUSE_S = 5.0
 
 _TRIES = 10
 """To change a node that others change too."""
-TAINT: Object = {"key": "tessera.dev/defrag", "value": "moving", "effect": "NoSchedule"}
-"""Keeps new pods off a node while a pod that left it is replaced elsewhere."""
+_MOVING = "tessera.dev/defrag"
+"""Taint of a node: keeps new pods off it while a pod that left it is replaced elsewhere. Set by `tessera defrag`; read
+by kube-scheduler."""
+TAINT: Object = {"key": _MOVING, "value": "moving", "effect": "NoSchedule"}
 
 Report = Callable[[int, str], None]
 """Called with the number of moves made and the current step."""

@@ -1,5 +1,1 @@
 """The drawing of a plan: every GPU as a strip of slices with its pods, as one self-contained SVG."""
-
-from tessera.cli.drawing.sheet import svg
-
-__all__ = ["svg"]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,18 +16,19 @@ from tessera.core.cluster.cluster import Cluster
 __all__ = ["Screen", "watch"]
 
 Drawn = Callable[[Cluster], RenderableType]
+Shown = TypeVar("Shown")
 
 
-class Screen:
-    """Where a cluster is shown: redrawn in place in a terminal, frame after frame where the output is piped.
+class Screen(Generic[Shown]):
+    """Where what changes is shown: redrawn in place in a terminal, frame after frame where the output is piped.
 
     Args:
         console: the output.
-        drawn: what is shown of a cluster.
+        drawn: what is shown of it.
 
     """
 
-    def __init__(self, console: Console, drawn: Drawn) -> None:
+    def __init__(self, console: Console, drawn: Callable[[Shown], RenderableType]) -> None:
         self._console = console
         self._drawn = drawn
         redraws = console.is_terminal and not console.is_dumb_terminal
@@ -45,9 +46,9 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, cluster: Cluster) -> None:
-        """Show a cluster as it is now."""
-        self._frame = self._drawn(cluster)
+    def show(self, seen: Shown) -> None:
+        """Show it as it is now."""
+        self._frame = self._drawn(seen)
         self._draw(self._frame)
 
     def trouble(self, error: Exception) -> None:

@@ -174,6 +174,40 @@ def xid(device: str, number: int, state: Path) -> None:
         machine.inject_xid(gpu, number, gpu_instance=instance, compute_instance=compute)
 
 
+_REASONS = {"power-cap": 0x4, "thermal": 0x20, "hardware-slowdown": 0x8, "hardware-thermal": 0x40, "power-brake": 0x80}
+"""Source: NVML, nvmlClocksEventReason*."""
+
+
+@sim_gpus.command(
+    epilog="""
+\b
+Examples:
+  tessera sim-gpus measure 0 --temperature 91 --throttle thermal --throttle hardware-thermal
+  tessera sim-gpus measure 0 --ecc-uncorrected 2
+"""
+)
+@click.argument("gpu")
+@click.option("--temperature", type=click.IntRange(0, 2**32 - 1), help="Degrees Celsius.")
+@click.option("--throttle", multiple=True, type=click.Choice((*_REASONS, "none")), help="Why clocks are lowered.")
+@click.option("--ecc-corrected", type=click.IntRange(0, 2**32 - 1), help="Errors of memory that were corrected.")
+@click.option("--ecc-uncorrected", type=click.IntRange(0, 2**32 - 1), help="Errors of memory that were not.")
+@_state_option
+def measure(gpu: str, state: Path, throttle: tuple[str, ...], **given: int | None) -> None:
+    """Set what NVML measures of GPU, besides what follows from its processes; absurd values are possible."""
+    reasons = sum({_REASONS.get(each, 0) for each in throttle})
+    fields = {
+        "temperature_c": given["temperature"],
+        "throttle_reasons": reasons if throttle else None,
+        "ecc_corrected": given["ecc_corrected"],
+        "ecc_uncorrected": given["ecc_uncorrected"],
+    }
+    with Machine(state) as machine:
+        index = _find_gpu(machine.describe(), gpu)
+        for field, value in fields.items():
+            if value is not None:
+                machine.set(index, field, value)
+
+
 @sim_gpus.group()
 def process() -> None:
     """Add and remove processes on GPUs and MIG devices."""

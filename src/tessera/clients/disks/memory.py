@@ -121,7 +121,9 @@ class MemoryDisks:
         disks = [self._seen(each, probed=each.name in names) for each in self._disks.values()]
         arrays = [self._array(name, each, names) for name, each in self._arrays.items()]
         source = self._mounts.get(spec.mount, "")
-        target = Target(source=source, empty=not source and spec.mount not in self._files)
+        size = next((each.size_bytes for each in (*disks, *arrays) if each.name == source), 0)
+        empty = not source and spec.mount not in self._files
+        target = Target(source=source, empty=empty, size_bytes=size, free_bytes=size)
         return ObservedDisks(devices=(*disks, *arrays), target=target, unfinished=self._record)
 
     async def apply(self, step: Step) -> None:

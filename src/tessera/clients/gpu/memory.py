@@ -8,7 +8,7 @@ import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -42,6 +42,7 @@ from tessera.core.gpu.inventory import (
     MigMode,
 )
 from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.readings import GpuReading, InstanceReading, ProcessReading
 from tessera.errors import TesseraError
 
 __all__ = ["MemoryDriver"]
@@ -95,6 +96,8 @@ class MemoryDriver:
         self._gpus = {each.uuid: each for each in gpus}
         self._memory_limits = memory_limits
         self._processes: dict[str, tuple[GpuProcess, ...]] = defaultdict(tuple)
+        self._sm_percent: dict[int, int] = {}
+        self._measured: dict[str, dict[str, Any]] = defaultdict(dict)
         self._limits: dict[tuple[str, str], int] = {}
         self.clocks_mhz: dict[str, tuple[int, int]] = {}
         """Locked clocks by GPU UUID; drivers do not report them."""
@@ -105,14 +108,22 @@ class MemoryDriver:
         self._closed = False
 
     @classmethod
-    def of(cls, *models: str, memory_limits: bool = True) -> Self:
+    def of(cls, *models: str, memory_limits: bool = True, node: str = "") -> Self:
         """Return a driver with one GPU of each of these models of the catalogue, in order.
+
+        Args:
+            models: names of the catalogue.
+            memory_limits: whether the driver limits memory by cgroup.
+            node: makes the UUIDs other ones than those of other nodes.
 
         Raises:
             InvalidInput: no such model.
 
         """
-        return cls(tuple(_facts(index, name) for index, name in enumerate(models)), memory_limits=memory_limits)
+        facts = [_facts(index, name) for index, name in enumerate(models)]
+        if node:
+            facts = [msgspec.structs.replace(each, uuid=f"GPU-{node}-{each.index}") for each in facts]
+        return cls(tuple(facts), memory_limits=memory_limits)
 
     # What a test or a demo does to the node
 
@@ -163,8 +174,15 @@ class MemoryDriver:
         """Let the driver reach a lost GPU again."""
         self._change(gpu, lost=False)
 
-    def start_process(self, gpu: str, pid: int, placement: Placement | None = None, memory_mib: int = 100) -> None:
+    def set_measured(self, gpu: str, **fields: Any) -> None:
+        """Let these fields of `GpuReading` be measured of a GPU from now on, possible or not."""
+        self._measured[gpu] |= fields
+
+    def start_process(
+        self, gpu: str, pid: int, placement: Placement | None = None, memory_mib: int = 100, sm_percent: int = 0
+    ) -> None:
         """Let a process open a context on a GPU, or on the MIG instance at a placement."""
+        self._sm_percent[pid] = sm_percent
         on = None if placement is None else instance_at(self._gpus[gpu], placement).gpu_instance
         process = GpuProcess(pid=pid, memory_mib=memory_mib, gpu_instance=on)
         self._processes[gpu] = (*self._processes[gpu], process)
@@ -200,6 +218,33 @@ class MemoryDriver:
             chosen = [each for each in self._processes[gpu] if placement is None or each.gpu_instance == on]
             percent = None if call.facts.layout is not None else 100 * bool(chosen)
             return Use(memory_used_mib=sum(each.memory_mib or 0 for each in chosen), gpu_percent=percent)
+
+    async def measure(self, gpu: str) -> GpuReading:
+        """Return what processes use, and what else was set to be measured."""
+        async with self._call("measure", gpu) as call:
+            facts, on = call.facts, self._processes[gpu]
+            partitioned = facts.layout is not None
+            reading = GpuReading(
+                memory_used_mib=sum(each.memory_mib or 0 for each in on),
+                gpu_percent=None if partitioned else min(sum(self._sm_percent.get(each.pid, 0) for each in on), 100),
+                instances=tuple(
+                    InstanceReading(
+                        placement=each.placement,
+                        memory_used_mib=sum(p.memory_mib or 0 for p in on if p.gpu_instance == each.gpu_instance),
+                    )
+                    for each in facts.instances
+                ),
+                processes=tuple(
+                    ProcessReading(
+                        pid=each.pid,
+                        memory_mib=each.memory_mib,
+                        gpu_instance=each.gpu_instance,
+                        sm_percent=None if partitioned else self._sm_percent.get(each.pid, 0),
+                    )
+                    for each in sorted(on, key=lambda each: (each.pid, each.gpu_instance or 0))
+                ),
+            )
+            return msgspec.structs.replace(reading, **self._measured[gpu])
 
     async def memory_limit(self, gpu: str, cgroup: str) -> MemoryLimit:
         """Return the limit of a cgroup; nothing here is in a cgroup, so nothing is held."""

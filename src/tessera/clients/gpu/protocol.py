@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuProcess, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.readings import GpuReading
 
 __all__ = ["GpuDriver", "MemoryLimit", "Use"]
 
@@ -77,6 +78,13 @@ class GpuDriver(Protocol):
 
     async def use(self, gpu: str, placement: Placement | None = None) -> Use:
         """Return how busy a GPU, or one MIG instance of it, is."""
+        ...
+
+    async def measure(self, gpu: str) -> GpuReading:
+        """Return what the driver measures of a GPU, of its MIG instances and of its processes.
+
+        Instances are those of the last inventory that are still there; what is not reported is None.
+        """
         ...
 
     async def set_compute_mode(self, gpu: str, mode: ComputeMode) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.api.kubernetes.leases import read_lease, write_lease
 from tessera.clients.kube.protocol import LEASES, Kube, Object
-from tessera.core.cluster.leadership import (
+from tessera.core.cluster.protocols.leadership import (
     Candidate,
     Lease,
     Terms,

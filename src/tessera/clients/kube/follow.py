@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -49,6 +50,7 @@ async def follow(
     selection: Selection = EVERYTHING,
     *,
     on_trouble: Callable[[Exception], None] = lambda _: None,
+    on_word: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Change]:
     """Yield every object there is, then every change, without end.
 
@@ -56,7 +58,8 @@ async def follow(
     longer remembers that moment are the objects listed anew and the differences yielded: those that vanished meanwhile
     too, and as two objects what came under the name of another. After trouble, whatever the server answers, comes a
     pause that grows to 10 s, also while the server does not know the kind. `on_trouble` is given each error that was
-    recovered from.
+    recovered from; `on_word` is called for each list and event, also the bookmarks by which a server says once a minute
+    that nothing has changed.
     """
     known: dict[tuple[str, str], Object] = {}
     since, last, pauses = "", "", _Pauses()
@@ -65,6 +68,7 @@ async def follow(
         try:
             if not since:
                 listing = await kube.list(kind, selection)
+                on_word()
                 rewound = _is_older(listing.resource_version, last)
                 for change in _differences(known, listing.objects):
                     yield msgspec.structs.replace(change, rewound=rewound)
@@ -72,6 +76,7 @@ async def follow(
                 yield Change(listing=listing, rewound=rewound)
             async for event in kube.watch(kind, since, selection):
                 pauses.progress()
+                on_word()
                 since = last = version_of(event.object) or since
                 if not event.bookmark:
                     yield _take(known, event.object, gone=event.gone)
@@ -142,6 +147,9 @@ class Store:
             skipped.
         on_trouble: given each error that was recovered from.
 
+    Attributes:
+        on_word: called whenever the server says something, also that nothing has changed.
+
     """
 
     def __init__(
@@ -154,8 +162,9 @@ class Store:
         on_change: Callable[[Change], None] = lambda _: None,
         on_trouble: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        self._source = follow(kube, kind, selection, on_trouble=on_trouble)
-        self._wake = wake
+        self.on_word: Callable[[], None] = lambda: None
+        self._follow = partial(follow, kube, kind, selection, on_trouble=on_trouble)
+        self._wakes = [wake]
         self._on_change = on_change
         self._objects: dict[tuple[str, str], Object] = {}
         self._synced = asyncio.Event()
@@ -165,13 +174,17 @@ class Store:
         """The objects by namespace and name; a view of the present."""
         return self._objects
 
+    def wake_also(self, wake: Callable[[], None]) -> None:
+        """Call this, too, after each change."""
+        self._wakes.append(wake)
+
     async def synced(self) -> None:
         """Wait until everything that existed when `run` began has been seen."""
         await self._synced.wait()
 
     async def run(self) -> None:
         """Follow the objects until cancelled."""
-        async for change in self._source:
+        async for change in self._follow(on_word=self.on_word):
             if change.object is None:
                 self._synced.set()
             elif change.gone:
@@ -179,4 +192,5 @@ class Store:
             else:
                 self._objects[name_of(change.object)] = change.object
             self._on_change(change)
-            self._wake()
+            for wake in self._wakes:
+                wake()

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tessera.clients.kube.accounts import Accounts
 from tessera.clients.kube.ownership import UNNAMED, Owner, Owners, applied, contested, fields_of, updated
 from tessera.clients.kube.protocol import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DISRUPTION_BUDGETS,
     EVERYTHING,
     PODS,
+    Forbidden,
     Kind,
     Listing,
     Object,
@@ -53,6 +55,13 @@ class MemoryKube:
         """By the name of the CustomResourceDefinition that installs it again."""
         self._outage: Unavailable | None = None
         self._lost_answers = 0
+        self._withheld: frozenset[tuple[Kind, str]] = frozenset()
+        self.answers: dict[Key, dict[tuple[int, str], Object]] = {}
+        """What pods answer, by namespace and name, then by port and path."""
+        self.written: dict[Key, list[bytes]] = {}
+        """What containers have written, by the namespace and name of their pods."""
+        self.accounts = Accounts()
+        """Who asks with which token and may do what, for reviews; nobody is refused anything for want of rights."""
 
     # Faults on demand
 
@@ -84,22 +93,28 @@ class MemoryKube:
         self._uninstalled[f"{kind.plural}.{kind.group}"] = kind
         self.break_watches()
 
+    def withhold(self, namespace: str, *kinds: Kind) -> None:
+        """Refuse what is asked of these kinds in a namespace, as for want of rights, until `withhold` names none."""
+        others = {each for each in self._withheld if each[1] != namespace}
+        self._withheld = frozenset(others | {(kind, namespace) for kind in kinds})
+        self.break_watches()
+
     # Reading
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         """Return an object; None where there is none."""
-        await self._reach(kind)
+        await self._reach(kind, namespace)
         return self._storage.get(kind, _key(kind, name, namespace))
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
         """Return the objects of a kind, sorted by namespace and name."""
-        await self._reach(kind)
+        await self._reach(kind, selection.namespace)
         objects = self._storage.select(kind, selection)
         return Listing(objects=objects, resource_version=str(self._storage.version))
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
         """Yield the changes after a moment."""
-        await self._reach(kind)
+        await self._reach(kind, selection.namespace)
         async for event in self._storage.watch(kind, int(since), selection):
             yield event
 
@@ -107,7 +122,9 @@ class MemoryKube:
 
     async def create(self, kind: Kind, body: Object) -> Object:
         """Create an object and return it as stored; that of a custom kind without its status."""
-        await self._reach(kind)
+        await self._reach(kind, name_of(body)[0])
+        if (reviewed := self.accounts.answer(kind, body)) is not None:
+            return reviewed
         namespace, name = name_of(body)
         if not name and (prefix := (body.get("metadata") or {}).get("generateName")):
             name = f"{prefix}{next(self._numbers):05x}"
@@ -136,7 +153,7 @@ class MemoryKube:
         self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
     ) -> Object:
         """Merge a patch into an object and return it as stored."""
-        await self._reach(kind)
+        await self._reach(kind, namespace)
         key = _key(kind, name, namespace)
         present = self._storage.get(kind, key)
         if present is None:
@@ -148,7 +165,7 @@ class MemoryKube:
         self, kind: Kind, body: Object, *, manager: str, force: bool = False, subresource: Subresource = ""
     ) -> Object:
         """Make the fields in `body` as they are there, owned by the manager."""
-        await self._reach(kind)
+        await self._reach(kind, name_of(body)[0])
         key = _key(kind, *reversed(name_of(body)))
         present = self._storage.get(kind, key)
         if present is None and subresource:
@@ -169,7 +186,7 @@ class MemoryKube:
 
     async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
         """Give a pod its node and merge annotations into it."""
-        await self._reach(PODS)
+        await self._reach(PODS, namespace)
         if not node:
             raise InvalidInput(f"binding of pod {namespace}/{name}", found="no node", expected="the name of one")
         key = (namespace, name)
@@ -191,13 +208,13 @@ class MemoryKube:
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
         """Delete an object at once, whatever the grace: nothing runs here that could use it."""
         del grace_s
-        await self._reach(kind)
+        await self._reach(kind, namespace)
         self._remove(kind, _key(kind, name, namespace))
         self._confirm()
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
         """Delete a pod, where every PodDisruptionBudget that selects it allows a disruption by its status."""
-        await self._reach(PODS)
+        await self._reach(PODS, namespace)
         pod = self._storage.get(PODS, (namespace, name))
         if pod is None:
             return
@@ -213,16 +230,44 @@ class MemoryKube:
         self._remove(PODS, (namespace, name))
         self._confirm()
 
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str) -> Object:
+        """Return what `answers` has for a pod."""
+        await self._reach(PODS, namespace)
+        answer = self.answers.get((namespace, name), {}).get((port, path))
+        if answer is None or self._storage.get(PODS, (namespace, name)) is None:
+            subject = f"ask {_subject(PODS, (namespace, name))} at port {port}"
+            raise Unavailable(subject, found="no answer", expected=f"a pod that answers /{path}")
+        return answer
+
+    async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
+        """Yield the pieces that `written` has for a pod; with `follow` also those that come until it has ended."""
+        await self._reach(PODS, namespace)
+        if self._storage.get(PODS, (namespace, name)) is None:
+            subject = f"log of {_subject(PODS, (namespace, name))}"
+            raise Unavailable(subject, found="no such pod", expected="a pod that was started")
+        pieces, given = self.written.get((namespace, name), []), 0
+        while True:
+            for piece in pieces[given:]:
+                given += 1
+                yield piece
+            pod = self._storage.get(PODS, (namespace, name)) or {}
+            if not follow or (pod.get("status") or {}).get("phase") != "Running":
+                return
+            await asyncio.sleep(0.01)
+
     async def close(self) -> None:
         """End every watch under way."""
         self.break_watches()
 
     # Within
 
-    async def _reach(self, kind: Kind) -> None:
+    async def _reach(self, kind: Kind, namespace: str = "") -> None:
         await asyncio.sleep(0)
         if self._outage is not None:
             raise self._outage
+        if (kind, namespace) in self._withheld:
+            subject = f"{kind.plural} of namespace {namespace}"
+            raise Forbidden(subject, found="no right", expected="the right to do so", hint="a role that grants it")
         if kind in self._uninstalled.values():
             raise not_served(kind, f"{kind.plural} of the Kubernetes API in memory")
 

@@ -8,22 +8,38 @@ import msgspec
 from tessera.errors import Conflict, Unavailable, Unsupported
 
 __all__ = [
+    "API_SERVICES",
+    "AUTOSCALERS",
+    "CLUSTER_QUEUES",
     "CONFIG_MAPS",
     "CUSTOM_RESOURCE_DEFINITIONS",
+    "DEPLOYMENTS",
     "DISRUPTION_BUDGETS",
     "EVENTS",
     "EVERYTHING",
     "GPU_NODES",
     "GPU_POLICIES",
     "IMAGE_WARMUPS",
+    "JOBS",
     "LEASES",
+    "MODEL_CACHES",
+    "MODEL_SERVERS",
     "MUTATING_WEBHOOKS",
     "NODES",
     "NODE_IMAGES",
+    "NODE_MODELS",
+    "PERSISTENT_VOLUMES",
     "PODS",
+    "POD_MONITORS",
     "PRIORITY_CLASSES",
+    "RESOURCE_QUOTAS",
+    "SCALED_OBJECTS",
     "SECRETS",
+    "SERVICES",
+    "SUBJECT_ACCESS_REVIEWS",
+    "TOKEN_REVIEWS",
     "Expired",
+    "Forbidden",
     "Kind",
     "Kube",
     "Listing",
@@ -71,11 +87,19 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         return "." in self.group and not self.group.endswith(".k8s.io")
 
 
+DEPLOYMENTS = Kind(group="apps", name="Deployment", plural="deployments")
+AUTOSCALERS = Kind(group="autoscaling", version="v2", name="HorizontalPodAutoscaler", plural="horizontalpodautoscalers")
+JOBS = Kind(group="batch", name="Job", plural="jobs")
+API_SERVICES = Kind(group="apiregistration.k8s.io", name="APIService", plural="apiservices", namespaced=False)
 NODES = Kind(name="Node", plural="nodes", namespaced=False)
 PODS = Kind(name="Pod", plural="pods")
 CONFIG_MAPS = Kind(name="ConfigMap", plural="configmaps")
 SECRETS = Kind(name="Secret", plural="secrets")
 EVENTS = Kind(name="Event", plural="events")
+PERSISTENT_VOLUMES = Kind(name="PersistentVolume", plural="persistentvolumes", namespaced=False)
+SERVICES = Kind(name="Service", plural="services")
+DEPLOYMENTS = Kind(group="apps", name="Deployment", plural="deployments")
+AUTOSCALERS = Kind(group="autoscaling", version="v2", name="HorizontalPodAutoscaler", plural="horizontalpodautoscalers")
 DISRUPTION_BUDGETS = Kind(group="policy", name="PodDisruptionBudget", plural="poddisruptionbudgets")
 LEASES = Kind(group="coordination.k8s.io", name="Lease", plural="leases")
 PRIORITY_CLASSES = Kind(group="scheduling.k8s.io", name="PriorityClass", plural="priorityclasses", namespaced=False)
@@ -88,11 +112,28 @@ MUTATING_WEBHOOKS = Kind(
     plural="mutatingwebhookconfigurations",
     namespaced=False,
 )
+TOKEN_REVIEWS = Kind(group="authentication.k8s.io", name="TokenReview", plural="tokenreviews", namespaced=False)
+SUBJECT_ACCESS_REVIEWS = Kind(
+    group="authorization.k8s.io", name="SubjectAccessReview", plural="subjectaccessreviews", namespaced=False
+)
+"""Questions, not objects: whoever creates one gets the answer in its status, and nothing is stored."""
 GPU_NODES = Kind(group="tessera.dev", version="v1alpha1", name="GPUNode", plural="gpunodes", namespaced=False)
 IMAGE_WARMUPS = Kind(
     group="tessera.dev", version="v1alpha1", name="ImageWarmup", plural="imagewarmups", namespaced=False
 )
 NODE_IMAGES = Kind(group="tessera.dev", version="v1alpha1", name="NodeImages", plural="nodeimages", namespaced=False)
+MODEL_CACHES = Kind(group="tessera.dev", version="v1alpha1", name="ModelCache", plural="modelcaches", namespaced=False)
+NODE_MODELS = Kind(group="tessera.dev", version="v1alpha1", name="NodeModels", plural="nodemodels", namespaced=False)
+MODEL_SERVERS = Kind(group="tessera.dev", version="v1alpha1", name="ModelServer", plural="modelservers")
+RESOURCE_QUOTAS = Kind(name="ResourceQuota", plural="resourcequotas")
+CLUSTER_QUEUES = Kind(
+    group="kueue.x-k8s.io", version="v1beta2", name="ClusterQueue", plural="clusterqueues", namespaced=False
+)
+"""Kueue's."""
+POD_MONITORS = Kind(group="monitoring.coreos.com", name="PodMonitor", plural="podmonitors")
+"""Of the Prometheus operator."""
+SCALED_OBJECTS = Kind(group="keda.sh", version="v1alpha1", name="ScaledObject", plural="scaledobjects")
+"""KEDA's."""
 GPU_POLICIES = Kind(group="tessera.dev", version="v1alpha1", name="GPUPolicy", plural="gpupolicies", namespaced=False)
 
 
@@ -103,6 +144,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Empty for every namespace."""
     labels: tuple[tuple[str, str], ...] = ()
     """Labels with exactly these values."""
+    having: tuple[str, ...] = ()
+    """Labels with any value."""
     fields: tuple[tuple[str, str], ...] = ()
     """Fields with exactly these values: `metadata.name`, and what the API offers for the kind, as `spec.nodeName`."""
 
@@ -137,13 +180,17 @@ class Unanswered(Unavailable):
     """No clear answer came: what was asked may have been done or not. Look before asking again."""
 
 
+class Forbidden(Unavailable):
+    """The account has not the right to do this, until somebody grants it; the text is the API server's."""
+
+
 class Kube(Protocol):
     """The Kubernetes API.
 
     Every call has a deadline. Raised are
 
-    - `Unavailable` when the server refuses for now, also for want of rights, or could not be reached: nothing was done;
-      `Unanswered`, one of its kind, when nobody knows whether it was;
+    - `Unavailable` when the server refuses for now or could not be reached: nothing was done; of its kind are
+      `Forbidden`, for want of rights, and `Unanswered`, when nobody knows whether it was done;
     - `Conflict` when the object changed, is no more, or exists already;
     - `InvalidInput` when the server refuses for good;
     - `Unsupported` when it does not serve the kind; the error names what to install.
@@ -230,6 +277,32 @@ class Kube(Protocol):
         Raises:
             Conflict: another pod has the name now.
             Unavailable: a PodDisruptionBudget forbids it for now.
+
+        """
+        ...
+
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str) -> Object:
+        """Return the JSON object that a pod answers, by way of the API server.
+
+        Args:
+            name: of the pod.
+            namespace: its namespace.
+            port: of the pod, where it speaks HTTP.
+            path: one step, `usage` for `/usage`.
+
+        Raises:
+            Forbidden: the caller may not get `pods/proxy` there.
+            Unavailable: there is no such pod, it does not answer, or with something else.
+
+        """
+        ...
+
+    def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
+        """Yield what the only container of a pod has written, in pieces; with `follow` until it ends.
+
+        Raises:
+            InvalidInput: its container has not started yet.
+            Unavailable: there is no such pod, or its log broke off.
 
         """
         ...

@@ -16,6 +16,7 @@ from tessera.clients.kube.protocol import (
     EVERYTHING,
     PODS,
     Expired,
+    Forbidden,
     Kind,
     Listing,
     Object,
@@ -26,7 +27,7 @@ from tessera.clients.kube.protocol import (
     name_of,
     not_served,
 )
-from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, shown
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported, shown
 
 __all__ = ["HttpKube"]
 
@@ -153,8 +154,10 @@ class HttpKube:
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
         """Delete an object, at once with a grace of 0; nothing happens where there is none."""
         asked = _Asked(f"delete {_subject(kind, name, namespace)}", kind, name, namespace)
+        grace = {} if grace_s is None else {"gracePeriodSeconds": str(grace_s)}
         try:
-            await self._ask("DELETE", asked, parameters={} if grace_s is None else {"gracePeriodSeconds": str(grace_s)})
+            # Said, because the pods of a Job would stay otherwise, and those of a Deployment would not.
+            await self._ask("DELETE", asked, parameters={**grace, "propagationPolicy": "Background"})
         except _Absent:
             return
 
@@ -169,6 +172,31 @@ class HttpKube:
             await self._ask("POST", asked, body=body)
         except _Absent:
             return
+
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str) -> Object:
+        """Return the JSON object that a pod answers, by way of the API server."""
+        subject = f"ask {_subject(PODS, name, namespace)} at port {port}"
+        asked = _Asked(subject, PODS, f"{name}:{port}", namespace, "proxy", path)
+        try:
+            return await self._ask("GET", asked)
+        except (_Absent, Unsupported) as error:
+            raise Unavailable(subject, found=error.found, expected=f"a pod that answers /{path}") from error
+
+    async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
+        """Yield what the only container of a pod has written; it may be silent for hours."""
+        subject = f"log of {_subject(PODS, name, namespace)}"
+        asked = _Asked(subject, PODS, name, namespace, "log")
+        async with AsyncExitStack() as stack:
+            try:
+                pieces = await stack.enter_async_context(self._opened(asked, {"follow": "true"} if follow else {}))
+            except _Absent as error:
+                raise Unavailable(subject, found=error.found, expected="a pod that was started") from error
+            while True:
+                async with _translated(subject, None):
+                    piece = await anext(pieces, None)
+                if piece is None:
+                    return
+                yield piece
 
     async def close(self) -> None:
         """Close all connections."""
@@ -186,11 +214,16 @@ class HttpKube:
         """Return what the server answers, its errors as ours."""
         content = b"" if body is None else msgspec.json.encode(body)
         target = asked.target(parameters or {})
+        loop = asyncio.get_running_loop()
+        last_s = loop.time() + _DEADLINE_S
         async with _translated(asked.subject, _DEADLINE_S):
             headers = await self._headers()
             answer = await self._connections.ask(method, target, headers | {"Content-Type": content_type}, content)
             if answer.status == _UNAUTHORIZED and await self._credentials.renew(headers.get(_WHO, "")):
                 headers = await self._headers()
+                if loop.time() >= last_s:
+                    # A token's file that is slow to read holds the loop, and its timers. Who asked has given up.
+                    raise TimeoutError
                 answer = await self._connections.ask(method, target, headers | {"Content-Type": content_type}, content)
             _check(answer, asked)
             return _without_managers(msgspec.json.decode(answer.content, type=dict))
@@ -202,6 +235,12 @@ class HttpKube:
     @asynccontextmanager
     async def _streamed(self, asked: "_Asked", parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
         """Give the lines of an answer that goes on."""
+        async with self._opened(asked, parameters) as pieces:
+            yield _lines(pieces, asked)
+
+    @asynccontextmanager
+    async def _opened(self, asked: "_Asked", parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Give the pieces of an answer that goes on."""
         async with AsyncExitStack() as stack:
             async with _translated(asked.subject, _DEADLINE_S):
                 headers = await self._headers()
@@ -211,7 +250,7 @@ class HttpKube:
                         await self._credentials.renew(headers.get(_WHO, ""))
                     _check(stream, asked)
                     raise Broken(f"HTTP {stream.status}")
-            yield _lines(stream, asked)
+            yield stream
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -222,6 +261,8 @@ class _Asked(msgspec.Struct, frozen=True):
     name: str | None = None
     namespace: str = ""
     subresource: str = ""
+    path: str = ""
+    """What is asked of the pod behind `proxy`, one step."""
 
     def target(self, parameters: Mapping[str, str]) -> str:
         """Return its path on the server, and the parameters.
@@ -237,6 +278,7 @@ class _Asked(msgspec.Struct, frozen=True):
             kind.plural,
             *([] if self.name is None else [self.name]),
             *([self.subresource] if self.subresource else []),
+            *([self.path] if self.path else []),
         ]
         if any(part in {"", ".", ".."} for part in parts):
             raise InvalidInput(
@@ -251,8 +293,9 @@ class _Absent(Conflict):
 
 
 def _conditions(selection: Selection) -> dict[str, str]:
-    conditions = {"labelSelector": selection.labels, "fieldSelector": selection.fields}
-    return {name: ",".join(f"{key}={value}" for key, value in pairs) for name, pairs in conditions.items() if pairs}
+    labels = [*(f"{key}={value}" for key, value in selection.labels), *selection.having]
+    fields = [f"{key}={value}" for key, value in selection.fields]
+    return {name: ",".join(each) for name, each in (("labelSelector", labels), ("fieldSelector", fields)) if each}
 
 
 def _headed(kind: Kind, body: Object) -> Object:
@@ -300,8 +343,8 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def _translated(subject: str, deadline_s: float) -> AsyncIterator[None]:
-    """Give a call so long, and raise its errors as ours."""
+async def _translated(subject: str, deadline_s: float | None) -> AsyncIterator[None]:
+    """Give a call so long, or for ever, and raise its errors as ours."""
     try:
         async with asyncio.timeout(deadline_s):
             yield
@@ -314,14 +357,16 @@ async def _translated(subject: str, deadline_s: float) -> AsyncIterator[None]:
 
 
 _TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
-_UNAUTHORIZED = 401
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
 _WITHHELD = {
     _UNAUTHORIZED: (
         "a credential that the API server knows",
         "a token or certificate that has not expired, of an account and a pod that still exist",
     ),
-    403: ("the right to do so", "a role that grants it"),
+    _FORBIDDEN: ("the right to do so", "a role that grants it"),
 }
+_NO_RIGHT = " cannot "
+"""In `User "x" cannot list resource ...`. Source: k8s.io/apiserver `responsewriters/errors.go` (`forbiddenMessage`)."""
 _UNDECLARED = "field not declared in schema"
 """How the API server refuses to apply a field that the kind does not have; it calls that an internal error (500)."""
 _FOR_GOOD = frozenset({400, 405, 406, 413, 415, 422})
@@ -358,7 +403,9 @@ def _refused(code: int, found: str, asked: _Asked) -> TesseraError:
         return Conflict(subject, found=found, expected="an object nobody else changed")
     if code in _WITHHELD:
         expected, hint = _WITHHELD[code]
-        return Unavailable(subject, found=found, expected=expected, hint=hint)
+        # Quotas, admission and namespaces that end answer 403, too, and no role would help.
+        refused = Forbidden if code == _FORBIDDEN and _NO_RIGHT in found else Unavailable
+        return refused(subject, found=found, expected=expected, hint=hint)
     if _UNDECLARED in found:
         accepted = f"the CustomResourceDefinition of this version, {asked.kind.plural}.{asked.kind.group}"
         return InvalidInput(subject, found=found, expected="fields that the installed kind has", hint=accepted)

@@ -212,6 +212,8 @@ def _selects(selection: Selection, each: Object) -> bool:
         return False
     if selection.labels and not set(selection.labels) <= labels_of(each).items():
         return False
+    if not set(selection.having) <= labels_of(each).keys():
+        return False
     return all(_at(each, path) == value for path, value in selection.fields)
 
 

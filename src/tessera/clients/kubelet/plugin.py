@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
-from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.cluster.advertise import ListedDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import TesseraError, Unavailable
@@ -41,7 +41,7 @@ class DevicePlugin(Protocol):
     def options(self) -> PluginOptions:
         """Which calls are desired."""
 
-    def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
+    def watch(self) -> AsyncIterator[tuple[ListedDevice, ...]]:
         """Give all devices, and all again whenever one changes; the end takes the resource back from the kubelet."""
 
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ async def _answer(context: _Context, decide: Callable[[Any], Awaitable[_Answer]]
         await sockets.abort(context, error)
 
 
-def _device(device: PluginDevice) -> wire.Device:
+def _device(device: ListedDevice) -> wire.Device:
     topology = None if device.numa is None else wire.TopologyInfo(nodes=[wire.NUMANode(ID=device.numa)])
     return wire.Device(ID=device.id, health=HEALTHY if device.healthy else UNHEALTHY, topology=topology)
 

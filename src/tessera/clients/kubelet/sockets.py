@@ -73,7 +73,7 @@ def channel(path: Path) -> grpc.aio.Channel:
     """Return a channel to a unix socket.
 
     The authority is fixed because Go and Rust servers refuse the one that gRPC makes of the path (grpc/grpc#34305).
-    Each channel has connections of its own: a socket made anew under the same path is another server.
+    Each channel has connections of its own: a socket recreated under the same path is another server.
     """
     options = [
         ("grpc.default_authority", "localhost"),

@@ -35,7 +35,7 @@ _IMAGES, _RUNTIME, _NAMES = (
 _NAMESPACE = (("containerd-namespace", "k8s.io"),)
 _PINNED, _MANAGED = "io.cri-containerd.pinned", "io.cri-containerd.image"
 _OURS = "tessera.dev/pinned"
-"""Label of what was pinned here; its value is the name that was asked for."""
+"""Label of an image in containerd: the name by which it was pinned. Set by the agent; read by the agent."""
 _ANSWER_S, _PULL_S = 30.0, 3600.0
 _LOOKS, _PAUSE_S = 200, 0.05
 

@@ -17,9 +17,11 @@ __all__ = ["Endpoint", "Response"]
 
 _HEADER_BYTES = 64 * 1024
 _SMALL_BYTES = 64 * 2**20
-_STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: |$)")
+_STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9][0-9])(?: |$)")
 _OK, _LEAST_ERROR, _LEAST_SERVER_ERROR = 200, 400, 500
 _AGAIN = frozenset({408, 425, 429})
+_AHEAD_CONNECT_S = 2.0
+"""A server that takes longer is left to the request itself, whose patience is counted."""
 _NO_BODY = frozenset({204, 304})
 
 
@@ -70,12 +72,12 @@ class Response:
                 raise Temporary("more than 64 KiB of headers")
             data += self._receive()
         self._rest = data[end + 4 :]
-        status, *lines = data[:end].split(b"\r\n")
+        status, *lines = data[:end].decode("latin-1").split("\r\n")
         if (found := _STATUS.match(status)) is None:
             raise Temporary(f"no HTTP status: {status[:40]!r}")
         headers = {}
         for line in lines:
-            name, _, value = line.decode("latin-1").partition(":")
+            name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
         return int(found[1]), headers
 
@@ -152,6 +154,8 @@ class Endpoint:
         self.host = address.netloc.rpartition("@")[2]
         self._timeout_s = timeout_s
         self._idle: list[socket.socket] = []
+        self._full = False
+        self._asked: dict[str, tuple[socket.socket, Mapping[str, str]]] = {}
         self.requests = 0
 
     @contextlib.contextmanager
@@ -163,11 +167,10 @@ class Endpoint:
             Refused: any other status from 400 on but 412, with the beginning of the body.
 
         """
-        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-        message = "\r\n".join(lines).encode("latin-1")
         connection: socket.socket | None = None
         try:
-            connection, response = self._exchange(message, method)
+            taken = self._taken(target, headers)
+            connection, response = taken or self._exchange(_message(method, target, headers), method)
             if response.status >= _LEAST_ERROR:
                 _refuse(response)
             yield response
@@ -181,6 +184,47 @@ class Endpoint:
             if connection is not None:
                 connection.close()
 
+    def ask_ahead(self, target: str, headers: Mapping[str, str]) -> None:
+        """Send a GET request now; the next `request` for the target takes the answer. Failures are left to that one."""
+        with contextlib.suppress(Temporary, Refused, OSError):
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                if self._full:
+                    return
+                self._full = True  # unless this works: what cannot be reached is waited for once
+                connection = self._connect(min(self._timeout_s, _AHEAD_CONNECT_S))
+                self._full = False
+            try:
+                _send_message(connection, _message("GET", target, headers))
+            except BaseException:
+                connection.close()
+                raise
+            self.requests += 1
+            self._asked[target] = (connection, headers)
+
+    def asked(self, target: str) -> Mapping[str, str] | None:
+        """Return the headers of the request that was sent ahead for a target."""
+        return self._asked[target][1] if target in self._asked else None
+
+    def _taken(self, target: str, headers: Mapping[str, str]) -> tuple[socket.socket, Response] | None:
+        """Return the answer to a request that was sent ahead; None where there is none, or it broke."""
+        if target not in self._asked:
+            return None
+        connection, sent = self._asked.pop(target)
+        try:
+            if headers is sent:
+                return connection, Response(connection, "GET")
+        except (Temporary, OSError) as error:
+            if isinstance(error, TimeoutError):
+                connection.close()
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return None
+
     def _exchange(self, message: bytes, method: str) -> tuple[socket.socket, Response]:
         """Send on a kept connection, or on a new one where the server has closed that meanwhile."""
         self.requests += 1
@@ -193,7 +237,7 @@ class Endpoint:
                     kept.close()
                     if isinstance(error, TimeoutError):
                         raise
-        connection = self._connect()
+        connection = self._connect(self._timeout_s)
         try:
             return connection, self._send(connection, message, method)
         except BaseException:
@@ -201,16 +245,15 @@ class Endpoint:
             raise
 
     def _send(self, connection: socket.socket, message: bytes, method: str) -> Response:
-        connection.sendall(message)
-        # Ceph's RGW waits 40 ms for our acknowledgement of a small object's headers, unless it is sent at once.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        _send_message(connection, message)
         return Response(connection, method)
 
-    def _connect(self) -> socket.socket:
+    def _connect(self, timeout_s: float) -> socket.socket:
         try:
-            raw = socket.create_connection(self._server, self._timeout_s)
+            raw = socket.create_connection(self._server, timeout_s)
         except OSError as error:
             raise Temporary(f"{self.host}: {error.strerror or error}") from error
+        raw.settimeout(self._timeout_s)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:
             return raw
@@ -225,8 +268,21 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the connections that are kept."""
-        while self._idle:
-            self._idle.pop().close()
+        for connection in (*self._idle, *(connection for connection, _ in self._asked.values())):
+            connection.close()
+        self._idle.clear()
+        self._asked.clear()
+
+
+def _message(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def _send_message(connection: socket.socket, message: bytes) -> None:
+    connection.sendall(message)
+    # Ceph's RGW waits 40 ms for our acknowledgement of a small object's headers, unless it is sent at once.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def _refuse(response: Response) -> None:

@@ -19,6 +19,8 @@ class MemoryStore:
 
     """
 
+    asks_ahead = False
+
     def __init__(self, contents: Mapping[str, bytes], source: str = "memory://models") -> None:
         self.contents = dict(contents)
         self.source = source
@@ -28,6 +30,9 @@ class MemoryStore:
         """Return all objects, each with the MD5 of its content."""
         self.requests += 1
         return tuple(_listed(path, content) for path, content in sorted(self.contents.items()))
+
+    def ask_ahead(self, found: StoredObject) -> None:
+        """Do nothing."""
 
     @contextlib.contextmanager
     def read(self, found: StoredObject, start: int, stop: int) -> Iterator["_Bytes"]:

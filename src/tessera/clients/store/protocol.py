@@ -60,8 +60,15 @@ class Store(Protocol):
     def requests(self) -> int:
         """How many requests were made."""
 
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether `ask_ahead` does anything: the store is behind a network, and answers while we do other work."""
+
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all objects, with names below the source."""
+
+    def ask_ahead(self, found: StoredObject) -> None:
+        """Ask for a whole object that `read` is called for soon. It never fails: `read` then asks again."""
 
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Body]:
         """Open the bytes from `start` to before `stop` of the object as it was listed."""

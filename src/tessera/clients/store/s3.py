@@ -1,10 +1,11 @@
 """S3 and what speaks its protocol (Ceph RGW): listing, ranges, signatures."""
 
-import contextlib
+import functools
 import hashlib
 import hmac
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from urllib.parse import quote, unquote, urlsplit
 from xml.etree import ElementTree as ET
@@ -70,7 +71,7 @@ def sign(settings: S3Settings, now: datetime, target: str, headers: Mapping[str,
     """
     if not settings.access_key:
         return dict(headers)
-    time = now.strftime("%Y%m%dT%H%M%SZ")
+    time = f"{now.year:04}{now.month:02}{now.day:02}T{now.hour:02}{now.minute:02}{now.second:02}Z"
     signed = {**headers, "x-amz-content-sha256": _EMPTY, "x-amz-date": time}
     if settings.session_token:
         signed["x-amz-security-token"] = settings.session_token
@@ -81,12 +82,20 @@ def sign(settings: S3Settings, now: datetime, target: str, headers: Mapping[str,
     canonical = f"GET\n{path}\n{query}\n{fields}\n{names}\n{_EMPTY}"
     scope = f"{time[:8]}/{settings.region}/s3/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    key = f"AWS4{settings.secret_key}".encode()
-    for part in (*scope.split("/"), text):
-        key = hmac.digest(key, part.encode(), "sha256")
+    signature = _signer(settings.secret_key, scope).copy()  # what follows from the key alone is computed once a day
+    signature.update(text.encode())
     credential = f"AWS4-HMAC-SHA256 Credential={settings.access_key}/{scope}"
-    signed["Authorization"] = f"{credential}, SignedHeaders={names}, Signature={key.hex()}"
+    signed["Authorization"] = f"{credential}, SignedHeaders={names}, Signature={signature.hexdigest()}"
     return signed
+
+
+@functools.lru_cache(maxsize=4)
+def _signer(secret_key: str, scope: str) -> hmac.HMAC:
+    """Return what signs for a day, a region and a service; it is copied, never fed."""
+    key = f"AWS4{secret_key}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return hmac.new(key, digestmod="sha256")
 
 
 class S3Store:
@@ -99,6 +108,8 @@ class S3Store:
         clock: gives the time for signatures.
 
     """
+
+    asks_ahead = True
 
     def __init__(self, bucket: str, prefix: str, settings: S3Settings, clock: Callable[[], datetime]) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket):
@@ -161,13 +172,20 @@ class S3Store:
             checksum = f"md5:{etag}" if _MD5.fullmatch(etag) else ""
             yield StoredObject(key.removeprefix(self._prefix), int(size), etag, checksum)
 
-    @contextlib.contextmanager
-    def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
+    def _target(self, found: StoredObject) -> str:
+        return f"{self._root}/{quote(self._prefix + found.path, safe='/-_.~')}"
+
+    def ask_ahead(self, found: StoredObject) -> None:
+        """Send the request for an object; `read` takes the answer."""
+        target = self._target(found)
+        self._endpoint.ask_ahead(target, self._headers(target, condition(found, 0, found.size)))
+
+    def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of the object, if it still has the ETag that was listed."""
-        target = f"{self._root}/{quote(self._prefix + found.path, safe='/-_.~')}"
-        headers = self._headers(target, condition(found, start, stop))
-        with read_range(self._endpoint, target, headers, found, (start, stop)) as response:
-            yield response
+        target, whole = self._target(found), (start, stop) == (0, found.size)
+        headers = self._endpoint.asked(target) if whole else None
+        headers = headers or self._headers(target, condition(found, start, stop))
+        return read_range(self._endpoint, target, headers, found, (start, stop))
 
     def close(self) -> None:
         """Close connections."""

@@ -1,8 +1,8 @@
 """HTTP servers as stores: a folder with an index page, or a single file."""
 
-import contextlib
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from tessera.clients.store.http1 import Endpoint, Response
@@ -27,6 +27,8 @@ class WebStore:
         timeout_s: how long a connection may bring nothing.
 
     """
+
+    asks_ahead = True
 
     def __init__(self, address: str, timeout_s: float = 10.0) -> None:
         parts = urlsplit(address)
@@ -85,13 +87,22 @@ class WebStore:
             ranges = response.headers.get("accept-ranges", "") == "bytes"
             return StoredObject(name, int(length), etag or (f"time:{time}" if time else ""), "", ranges)
 
-    @contextlib.contextmanager
-    def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
-        """Open a range of a file."""
+    def _target(self, found: StoredObject) -> str:
         path = self._top + quote(found.path, safe="/-_.~") if self._top.endswith("/") else self._top
-        headers = {"Host": self._endpoint.host, **condition(found, start, stop)}
-        with read_range(self._endpoint, path + self._query, headers, found, (start, stop)) as response:
-            yield response
+        return path + self._query
+
+    def _headers(self, found: StoredObject, start: int, stop: int) -> dict[str, str]:
+        return {"Host": self._endpoint.host, **condition(found, start, stop)}
+
+    def ask_ahead(self, found: StoredObject) -> None:
+        """Send the request for a file; `read` takes the answer."""
+        self._endpoint.ask_ahead(self._target(found), self._headers(found, 0, found.size))
+
+    def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
+        """Open a range of a file."""
+        target, whole = self._target(found), (start, stop) == (0, found.size)
+        headers = (self._endpoint.asked(target) if whole else None) or self._headers(found, start, stop)
+        return read_range(self._endpoint, target, headers, found, (start, stop))
 
     def close(self) -> None:
         """Close connections."""

@@ -19,6 +19,7 @@ __all__ = [
     "LONGEST_ID",
     "MOST_DEVICES",
     "SHARE_RESOURCES",
+    "ListedDevice",
     "NodeOffer",
     "OfferOptions",
     "PluginDevice",
@@ -37,12 +38,17 @@ _AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
 _DEVICES = (Mode.WHOLE, Mode.MIG)
 
 
-class PluginDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing the kubelet can give to a container: a device, a replica of one, or a unit of memory."""
+class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that the kubelet can give to a container, as its list has it."""
 
     id: str
     healthy: bool = True
     numa: int | None = None
+
+
+class PluginDevice(ListedDevice, frozen=True, kw_only=True):
+    """What is listed of a GPU: a device, a replica of one, or a unit of memory."""
+
     gpu_uuid: str
     uuid: str
     """What CUDA calls the device: UUID of the GPU or of its MIG instance; replicas share it."""

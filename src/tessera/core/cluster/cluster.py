@@ -1,6 +1,7 @@
 """A live cluster as its API shows it: nodes with their GPUs, pods with what they hold, whether that can be or not."""
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -54,6 +55,8 @@ class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
     """GPU resources it offers to kube-scheduler, with how many of each."""
     problem: str = ""
     """Why its GPUs are not known; empty where they are."""
+    images: Mapping[str, int] = {}
+    """Bytes of the images that it reports, by each full name."""
 
 
 class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +79,8 @@ class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
     """What of its request could not be read, naming the field; then its need is empty."""
     problem: str = ""
     """What of it could not be read, or does not count, in a sentence; empty where there is nothing."""
+    images: tuple[str, ...] = ()
+    """Full names of the images that it starts with."""
 
 
 class FinishedPod(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.instancecounts import occupied, starts
 from tessera.core.gpu.mig import Placement, placement_at, why_illegal
-from tessera.core.gpu.rooms import occupied, starts
 from tessera.core.gpu.sharing import Mode
 
 __all__ = ["AMOUNTS", "Fault", "Rule", "describe", "faults"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.gpumodels import GpuModel
-from tessera.core.gpu.rooms import occupied
+from tessera.core.gpu.instancecounts import occupied
 from tessera.core.gpu.sharing import Device, Mode, Option, Sharing, devices, options
 from tessera.core.workload.need import Ask
 

@@ -8,7 +8,7 @@ import msgspec
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.sharing import Device, Mode, without_mps
+from tessera.core.gpu.sharing import MPS_MODES, Device, Mode, without_mps
 
 __all__ = [
     "Enforcement",
@@ -19,8 +19,6 @@ __all__ = [
     "mps_key",
     "mps_targets",
 ]
-
-_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
 
 
 class MpsTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +56,7 @@ def mps_targets(gpus: Iterable[Gpu], inventory: Inventory, shares: Iterable[Shar
     amounts = {share.gpu for share in shares if share.mode is Mode.MPS}
     found = []
     for gpu in gpus:
-        replicated = [device for device in gpu.devices if device.mode in _MPS]
+        replicated = [device for device in gpu.devices if device.mode in MPS_MODES]
         found += [_target(facts[gpu.uuid], device) for device in replicated]
         if not replicated and gpu.index in amounts and gpu.sharing.layout is None:
             found.append(MpsTarget(key=mps_key(gpu.uuid), gpu=gpu.uuid, visible=gpu.uuid))

@@ -115,6 +115,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Why its GPUs are not known, so that it has none here; empty where they are."""
     lost: int = 0
     """How many of its GPUs are offered no more, where nobody knows which."""
+    cached_models: tuple[str, ...] | None = None
+    """ModelCaches whose model it offers; None where nobody knows, so that none is missed."""
     units: MemoryUnits | None = None
     """None where it advertises none, or nobody knows of how much each is."""
     ordered: bool = True

@@ -24,6 +24,7 @@ __all__ = [
     "AssignedUses",
     "Clash",
     "Exclusivity",
+    "Granted",
     "StartedPod",
     "Use",
     "clashes",
@@ -34,6 +35,7 @@ __all__ = [
     "uses_of_devices",
     "uses_of_ids",
     "uses_of_shares",
+    "with_grant",
 ]
 
 
@@ -103,7 +105,9 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """The text of the pod's assignment when a container of it was started last, where it goes by one. Its signature was
     good then."""
     key: str = ""
-    """Id of the key that signed it."""
+    """Id of the key that signed it; without an assignment it was revoked."""
+    signature: str = ""
+    """The text of its signature; empty in records of former versions."""
 
     @property
     def holder(self) -> str:
@@ -111,12 +115,19 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
         return f"pod {self.pod}, container {self.container}" if self.uid else "a pod that was just admitted"
 
 
+class Granted(msgspec.Struct, frozen=True, kw_only=True):
+    """An assignment that counts or did; its fields as in `Allocation`."""
+
+    assignment: str = ""
+    key: str = ""
+    signature: str = ""
+
+
 class StartedPod(msgspec.Struct, frozen=True, kw_only=True):
     """What the containers of a pod were started with that goes by assignment."""
 
-    assignment: str
-    key: str
-    """As in `Allocation`."""
+    granted: Granted
+    """Without an assignment where its key was revoked."""
     containers: frozenset[tuple[str, str]]
     """Those that were started, and the resource."""
 
@@ -132,15 +143,17 @@ class Clash(msgspec.Struct, frozen=True, kw_only=True):
 
 def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
     """Return what a pod's containers were started with; None where none was started with an assignment on record."""
-    own = [each for each in record if each.started and each.assignment and each.uid == uid]
+    own = [each for each in record if each.started and (each.assignment or each.key) and each.uid == uid]
     if not uid or not own:
         return None
     containers = frozenset((each.container, each.resource) for each in own)
-    return StartedPod(assignment=own[-1].assignment, key=own[-1].key, containers=containers)
+    last = own[-1]
+    granted = Granted(assignment=last.assignment, key=last.key, signature=last.signature)
+    return StartedPod(granted=granted, containers=containers)
 
 
-Assigned: TypeAlias = Mapping[str, tuple[str, str]]
-"""Assignments that count, and ids of the keys that signed them, by UID of the pod."""
+Assigned: TypeAlias = Mapping[str, Granted]
+"""Assignments that count, by UID of the pod."""
 AssignedUses: TypeAlias = Mapping[tuple[str, str, str], tuple[Use, ...]]
 """What containers use by that, by UID of the pod, container and resource."""
 
@@ -150,7 +163,8 @@ def completed(
 ) -> tuple[Allocation, ...]:
     """Return the record with the assignments by which containers were started, where an agent of before left them out.
 
-    Those that a revoked key signed are taken out, so that they are worth nothing when that is forgotten.
+    Those that a revoked key signed are taken out, so that they are worth nothing when that is forgotten. The key's id
+    stays: what the pod says later, signed by whomever, is not taken in their place.
 
     Args:
         record: what was allocated.
@@ -161,15 +175,19 @@ def completed(
     """
     found = []
     for each in record:
-        lacks = each.started and each.uses and not each.assignment and each.uid in assigned
+        lacks = each.started and each.uses and not each.assignment and not each.key and each.uid in assigned
         if lacks and uses.get((each.uid, each.container, each.resource)) == each.uses:
-            assignment, key = assigned[each.uid]
-            found.append(msgspec.structs.replace(each, assignment=assignment, key=key))
+            found.append(with_grant(each, assigned[each.uid]))
         elif each.assignment and revoked(each.key):
-            found.append(msgspec.structs.replace(each, assignment="", key=""))
+            found.append(with_grant(each, Granted(key=each.key)))
         else:
             found.append(each)
     return tuple(found)
+
+
+def with_grant(allocation: Allocation, granted: Granted) -> Allocation:
+    """Return an allocation with the assignment that its container goes by."""
+    return msgspec.structs.replace(allocation, **msgspec.structs.asdict(granted))
 
 
 def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:

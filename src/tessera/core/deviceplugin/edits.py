@@ -11,7 +11,7 @@ from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import GpuFacts
-from tessera.core.gpu.sharing import Mode
+from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unsupported
 
@@ -21,7 +21,6 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the name MPS clients and servers use
 """Where MPS clients and their server exchange data; both must see the same."""
 CONTAINER_PIPE = "/run/tessera/mps"
 """Where a container finds the pipes of its MPS daemon."""
-_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
 _COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
@@ -62,7 +61,7 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -
         Unsupported: shares of several MPS daemons, of which a process can be a client of one alone.
 
     """
-    mps = [(share, gpus[share.gpu]) for share in shares if share.mode in _MPS]
+    mps = [(share, gpus[share.gpu]) for share in shares if share.mode in MPS_MODES]
     keys = dict.fromkeys(mps_key(facts.uuid, placement_of(share, facts)) for share, facts in mps)
     if len(keys) > 1:
         raise Unsupported(
@@ -74,7 +73,7 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -
     env = [*_own_env(shares), *_gpushare_env(shares, gpus, place.unit_mib)]
     mounts: tuple[Mount, ...] = ()
     for key in keys:
-        env += _mps_env([share for share in shares if share.mode in _MPS], gpus)
+        env += _mps_env([share for share in shares if share.mode in MPS_MODES], gpus)
         pipe = Mount(host_path=f"{place.mps_root}/{key}/pipe", container_path=CONTAINER_PIPE)
         mounts = (pipe, Mount(host_path=place.shm, container_path=SHARED_MEMORY))
     return ShareEdits(env=tuple(env), mounts=mounts, device_nodes=_nodes(shares, gpus, place))

@@ -21,7 +21,7 @@ class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
     """What one pod holds."""
 
     pod: str
-    """`namespace/name`."""
+    """`namespace/name`; empty for one that is about to start and not known yet."""
     devices: tuple[str, ...]
     """Device ids; of shares, whose ids say nothing, the UUIDs of the devices its assignment names."""
 

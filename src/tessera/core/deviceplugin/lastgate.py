@@ -77,6 +77,13 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether a pod has processes, or has not ended where that cannot be seen."""
         return uid in self.running or (self.blind and not self.ended(uid))
 
+    def is_of_a_pod_unseen(self, entry: Allocation) -> bool:
+        """Return whether the kubelet has recorded the ids of an entry for a pod of which nothing is seen."""
+        return any(
+            each.uid not in self.pods and each.resource == entry.resource and set(each.device_ids) & set(entry.ids)
+            for each in self.recorded
+        )
+
     def has_recorded(self, entry: Allocation) -> bool:
         """Return whether the kubelet's record has an allocation, in part at least."""
         return any(
@@ -141,7 +148,7 @@ def start(
         return Verdict(record=record, refused=blocking[0], wait=ends)
     # Of a pod's containers the last that was started knows what all are assigned.
     same = tuple(
-        msgspec.structs.replace(each, assignment=new.assignment, key=new.key)
+        msgspec.structs.replace(each, assignment=new.assignment, key=new.key, signature=new.signature)
         if each.assignment and new.assignment and each.uid == new.uid
         else each
         for each in left

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
-from tessera.core.cluster.advertise import MOST_DEVICES, PluginDevice
+from tessera.core.cluster.advertise import MOST_DEVICES, ListedDevice
 
 __all__ = ["STAYS_S", "Withdrawn", "asked_for", "known_unhealthy", "listed", "staying", "withdrawn"]
 
@@ -24,7 +24,7 @@ else: microseconds, and what a busy machine takes to run it.
 class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
     """A device that the kubelet was told of, and that is offered no more."""
 
-    device: PluginDevice
+    device: ListedDevice
     """As an unhealthy one."""
     since_s: float
     """When it was withdrawn, or when the last call that it was in was answered."""
@@ -33,7 +33,7 @@ class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def withdrawn(
-    former: Iterable[PluginDevice], before: Iterable[Withdrawn], offered: Iterable[PluginDevice], now_s: float
+    former: Iterable[ListedDevice], before: Iterable[Withdrawn], offered: Iterable[ListedDevice], now_s: float
 ) -> tuple[Withdrawn, ...]:
     """Return what is to stay listed beside what is offered now.
 
@@ -84,8 +84,8 @@ def staying(parts: Iterable[Withdrawn], busy: Container[str], now_s: float) -> t
 
 
 def listed(
-    offered: Iterable[PluginDevice], parts: Iterable[Withdrawn], former: Iterable[PluginDevice]
-) -> tuple[PluginDevice, ...]:
+    offered: Iterable[ListedDevice], parts: Iterable[Withdrawn], former: Iterable[ListedDevice]
+) -> tuple[ListedDevice, ...]:
     """Return the list for the kubelet: what is offered, then what stays.
 
     Where that is more than a kubelet takes, what is new waits until what was withdrawn has gone.

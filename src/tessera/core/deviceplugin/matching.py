@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Ids",
     "Reconciled",
     "RequestKey",
+    "misfit",
     "pick",
     "reconcile",
     "served",
@@ -80,6 +82,10 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the container comes to an end before the pod's others start: what it has is theirs afterwards."""
     ask: str = ""
     """What the container asked, as text, where any share that serves one such ask serves all; empty elsewhere."""
+    memory_mib: int = 0
+    """Memory that each GPU it is assigned has at least, where the pod asked for an amount of any GPU; else 0."""
+    models: tuple[str, ...] = ()
+    """GPU models of which it is; empty for any."""
     bound: str = ""
     """The pod, where the requests of its containers stand for one share of it and cannot be exchanged singly."""
 
@@ -90,6 +96,23 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
         anywhere = [msgspec.structs.replace(share, gpu=0, start=start, container="") for share, start in placed]
         parts = (self.key.resource, self.units, self.bound, self.ask or anywhere)
         return msgspec.json.encode(parts).decode()
+
+
+def misfit(request: AssignedRequest, inventory: Inventory) -> str:
+    """Return why a GPU that an assignment names is not what the pod asked for; empty where all are.
+
+    Assignments name GPUs by index, under which other hardware may be after a reboot, or in a node of the same name.
+    """
+    gpus = {facts.index: facts for facts in inventory.gpus}
+    for share in request.shares:
+        facts = gpus.get(share.gpu)
+        if facts is None or facts.lost:
+            continue  # who makes devices ready says so
+        if request.models and facts.model.name not in request.models:
+            return f"assigned GPU {facts.index}, which is {facts.model.name} and not {' or '.join(request.models)}"
+        if share.start is None and facts.memory_mib < request.memory_mib:
+            return f"assigned GPU {facts.index}, which has {facts.memory_mib} MiB and not {request.memory_mib}"
+    return ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +158,7 @@ def pick(
         f"{units} units of {resource}",
         found=found if alike else "no pod of this node with an assignment",
         expected="a pod whose assignment says which GPU its units come from",
-        hint="set schedulerName: tessera-scheduler, and create the pod anew",
+        hint="set schedulerName: tessera-scheduler, and recreate the pod",
     )
 
 

@@ -1,6 +1,7 @@
 """One workload explained: what it needs, how each kind of GPU could serve it, where it goes, what stops the rest."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -12,7 +13,11 @@ from tessera.core.packing.reasons import Reasons, Verdict, describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need, Pod, PodKey
 
-__all__ = ["Explanation", "RequestOption", "explain", "ways"]
+__all__ = ["MOST_ROOM", "Explanation", "RequestOption", "explain", "ways"]
+
+
+MOST_ROOM: Final = 100
+"""More pods than this are not counted."""
 
 
 class RequestOption(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +44,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Names in the need that belong to other systems, each with Tessera's form for the same."""
     nodes: tuple[Verdict, ...]
     """Each node after the plan: could it take one more such pod, and what stands in the way if not."""
+    room: int
+    """How many more such pods fit after the plan, counted up to `MOST_ROOM`: what an autoscaler could still get."""
 
 
 def explain(snapshot: Snapshot, pods: Sequence[Pod], *, policy: str = "tessera") -> tuple[Explanation, ...]:
@@ -49,10 +56,20 @@ def explain(snapshot: Snapshot, pods: Sequence[Pod], *, policy: str = "tessera")
     by_need: dict[Need, list[PodKey]] = {}
     for pod in pods:
         by_need.setdefault(pod.need, []).append(pod.key)
-    return tuple(_explain(after, made, need, tuple(keys), reasons) for need, keys in by_need.items())
+    return tuple(
+        _explain(after, made, need, tuple(keys), reasons, _room(after, need, policy)) for need, keys in by_need.items()
+    )
 
 
-def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...], reasons: Reasons) -> Explanation:
+def _room(after: Snapshot, need: Need, policy: str) -> int:
+    """Return how many more pods of a need fit, without any that are pending for another one."""
+    more = tuple(Pod(key=PodKey(f"one-more/{number}"), need=need) for number in range(MOST_ROOM))
+    return len(plan(msgspec.structs.replace(after, pending=more), policy=policy).assignments)
+
+
+def _explain(
+    after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...], reasons: Reasons, room: int
+) -> Explanation:
     placed = tuple(assignment for assignment in made.assignments if assignment.pod in set(pods))
     nodes = {assignment.node for assignment in placed}
     going = {assignment.pod for assignment in placed}
@@ -65,6 +82,7 @@ def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...], 
         waiting=tuple(pod for pod in pods if pod not in going),
         foreign=foreign_names(need.asks),
         nodes=reasons.verdicts(need),
+        room=room,
     )
 
 

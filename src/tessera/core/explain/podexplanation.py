@@ -20,6 +20,7 @@ from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import Verdict, describe_need
+from tessera.core.storage.heldimages import HeldImages
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 from tessera.core.workload.resources import GPU_MEMORY
@@ -121,6 +122,7 @@ class _WithoutPod:
         # Where a pod is bound it may be anywhere for the question why it is there.
         self.need = msgspec.structs.replace(pod.pod.need, node_name="") if pod.node else pod.pod.need
         self.ledger = Ledger.of(cluster, without=(holder_id(pod),))
+        self.held = HeldImages({each.node.name: each.images for each in cluster.nodes}).bytes_held(pod.images)
         self.seen = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
         self.refused = {each.node.name: refusal(self.need, each.node) for each in cluster.nodes}
         self.names: dict[HolderId, PodKey] = {
@@ -159,10 +161,9 @@ class _WithoutPod:
 
     def choice(self, names: Sequence[str]) -> tuple[str, tuple[Share, ...]] | None:
         """Return the node that the scheduler would choose of these, and the shares; None where none fits."""
-        scores = self.ledger.scores(self.need, names)
-        if not any(scores):
+        best = self.ledger.best(self.need, names, self.held)
+        if best is None:
             return None
-        best = names[scores.index(max(scores))]
         shares = self.ledger.choose(self.need, best)
         return None if isinstance(shares, str) else (best, shares)
 
@@ -173,6 +174,7 @@ _CURES = {
     Refusal.TAINT: "if it tolerated the taint {}",
     Refusal.SELECTOR: "if it did not select the label {}, or the node had it",
     Refusal.AFFINITY: "if its node affinity allowed the node",
+    Refusal.MODEL: "if ModelCache {} had its model on the node",
     Refusal.UNITS: f"if it requested {GPU_MEMORY} in GiB, without the annotation {GPU_MEMORY}-unit",
 }
 

@@ -16,6 +16,7 @@ from tessera.core.workload.need import Ask, Form, Isolation
 __all__ = [
     "AUTO",
     "GPU_RESOURCE",
+    "MPS_MODES",
     "NO_MPS_LIMITS",
     "Allocator",
     "Device",
@@ -51,6 +52,9 @@ class Mode(enum.StrEnum):
         """The strongest grade this mode gives a pod against its neighbours on the same device."""
         return _ISOLATION[self]
 
+
+MPS_MODES = frozenset({Mode.MPS, Mode.MIG_MPS})
+"""The modes that need a control daemon of MPS."""
 
 # What each mode enforces. Source: k8s-device-plugin README (time-slicing: no limits; MPS: limits, shared
 # faults) and the MIG User Guide; GKE documents the combinations with MIG.
@@ -254,7 +258,7 @@ def _device(model: GpuModel, memory_mib: int, sharing: Sharing, offer: Offer) ->
         clients=offer.clients,
         memory_mib=memory_mib // offer.clients,
         compute_percent=compute_percent // offer.clients,
-        single_request=replicated and (offer.mode in {Mode.MPS, Mode.MIG_MPS} if single is None else single),
+        single_request=replicated and (offer.mode in MPS_MODES if single is None else single),
     )
 
 

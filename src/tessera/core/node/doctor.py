@@ -24,7 +24,8 @@ __all__ = [
 ]
 
 APPLIED = "tessera.dev/applied-config"
-"""Annotation of the node: the configuration in force."""
+"""Annotation of a node: the configuration in force, by name and digest. Set by the agent; read by `tessera
+doctor`."""
 _STATE = "nvidia.com/mig.config.state"
 _CONFIG = "nvidia.com/mig.config"
 _COUNT = "nvidia.com/gpu.count"

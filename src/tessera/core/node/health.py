@@ -13,6 +13,7 @@ instance is that instance's alone; every other is the GPU's, and with it of all 
 
 import enum
 from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -20,7 +21,19 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Health", "HealthChange", "HealthPhase", "HealthPolicy", "State", "Xids", "counts", "looked", "reported"]
+__all__ = [
+    "Health",
+    "HealthChange",
+    "HealthPhase",
+    "HealthPolicy",
+    "State",
+    "XidClass",
+    "Xids",
+    "counts",
+    "looked",
+    "reported",
+    "xid_class",
+]
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Errors that an application causes for itself. Source: NVIDIA k8s-device-plugin, `internal/rm/health.go`."""
@@ -31,6 +44,16 @@ GRAVE_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140})
 Source: NVIDIA, XID Errors: double bit ECC, halted controller, failed row remapping, NVLink, off the bus, uncontained
 memory error, GSP timeout and error, unrecovered ECC.
 """
+
+XidClass: TypeAlias = Literal["application", "hardware", "other"]
+
+
+def xid_class(xid: int) -> XidClass:
+    """Return who is to look at an error: who wrote the application, who runs the hardware, or both."""
+    if xid in APPLICATION_XIDS:
+        return "application"
+    return "hardware" if xid in GRAVE_XIDS else "other"
+
 
 _LARGEST_XID = 1 << 31
 _ALL = frozenset({"all", "xids"})
@@ -234,7 +257,7 @@ def looked(
 ) -> tuple[Health, tuple[HealthChange, ...]]:
     """Return the health after a look at the driver, and what changed.
 
-    Instances and GPUs that are no longer there are forgotten: what is made anew begins healthy.
+    Instances and GPUs that are no longer there are forgotten: what is recreated begins healthy.
     """
     gpus = {facts.uuid: facts for facts in inventory.gpus}
     states = {device: state for device, state in health.states if _present(device, gpus)}

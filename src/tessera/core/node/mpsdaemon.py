@@ -26,7 +26,7 @@ from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.mps import MpsTarget, mps_key
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.gpu.sharing import Mode
+from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.errors import Unavailable
 
 __all__ = [
@@ -44,7 +44,6 @@ __all__ = [
 _PATIENCE = 3
 """How many times in a row a daemon may fail to answer before it is ended."""
 _FIRST_S, _LONGEST_S = 1.0, 60.0
-_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
 
 
 class Step(enum.StrEnum):
@@ -171,7 +170,7 @@ def check_daemons(shares: Iterable[Share], inventory: Inventory, states: Iterabl
     """
     gpus = {gpu.index: gpu for gpu in inventory.gpus}
     daemons = {state.key: state for state in states}
-    for share in (each for each in shares if each.mode in _MPS and each.gpu in gpus):
+    for share in (each for each in shares if each.mode in MPS_MODES and each.gpu in gpus):
         facts = gpus[share.gpu]
         state = daemons.get(mps_key(facts.uuid, placement_of(share, facts)))
         if state is None or state.phase != "running":

@@ -15,7 +15,16 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import GpuModel, profile
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement
-from tessera.core.gpu.sharing import GPU_RESOURCE, NO_MPS_LIMITS, Mode, Offer, Sharing, mig_resource, without_mps
+from tessera.core.gpu.sharing import (
+    GPU_RESOURCE,
+    MPS_MODES,
+    NO_MPS_LIMITS,
+    Mode,
+    Offer,
+    Sharing,
+    mig_resource,
+    without_mps,
+)
 from tessera.errors import InvalidInput
 
 __all__ = [
@@ -40,7 +49,6 @@ AllocationPolicy: TypeAlias = Literal["distributed", "packed"]
 ListStrategy: TypeAlias = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
 _MIG_MODES = {Mode.TIME_SLICING: Mode.MIG_TIME_SLICING, Mode.MPS: Mode.MIG_MPS}
-_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
 _AS_GPU = frozenset({Mode.WHOLE, Mode.TIME_SLICING, Mode.MPS})
 """Modes in which a GPU without MIG is advertised as `nvidia.com/gpu`."""
 _VOLTA = (7, 0)
@@ -346,7 +354,7 @@ class _Resolution:
 
     def _limited(self, facts: GpuFacts, sharing: Sharing) -> Sharing:
         """Return the sharing without MPS where nothing would be limited, and with no more clients than MPS admits."""
-        if not _MPS.intersection(sharing.modes):
+        if not MPS_MODES.intersection(sharing.modes):
             return sharing
         if facts.model.arch in NO_MPS_LIMITS:
             self.notes.append(
@@ -356,7 +364,7 @@ class _Resolution:
         most = mps_client_limit(facts, self._inventory.cuda)
         clients = (
             *(number for _, number in sharing.replicas),
-            *(each.clients for each in sharing.offers if each.mode in _MPS),
+            *(each.clients for each in sharing.offers if each.mode in MPS_MODES),
         )
         if max(clients, default=0) <= most:
             return sharing
@@ -365,7 +373,7 @@ class _Resolution:
             sharing,
             replicas=tuple((name, min(number, most)) for name, number in sharing.replicas),
             offers=tuple(
-                msgspec.structs.replace(each, clients=min(each.clients, most)) if each.mode in _MPS else each
+                msgspec.structs.replace(each, clients=min(each.clients, most)) if each.mode in MPS_MODES else each
                 for each in sharing.offers
             ),
         )

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from tessera.core.cluster.gputypes import MODE_BIT, GpuType, Ints
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.instancecounts import profile_of, rooms
 from tessera.core.gpu.mig import placements, placements_of
-from tessera.core.gpu.rooms import profile_of, rooms
 from tessera.core.gpu.sharing import Device, Mode, mig_resource, of_other_allocator
 from tessera.core.gpu.sharing import devices as devices_of
 from tessera.core.packing.fit import Demand, Fleet
@@ -24,7 +24,7 @@ from tessera.core.packing.fit.admission import Refusal
 from tessera.core.packing.fit.demand import Devices
 from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
 from tessera.core.workload.need import Ask, Form, Need
-from tessera.core.workload.resources import GPU_MEMORY
+from tessera.core.workload.resources import GPU_MEMORY, MODEL_RESOURCE
 
 __all__ = [
     "Cause",
@@ -104,6 +104,7 @@ _REFUSED: Final = {
     Refusal.TAINT: "the pod does not tolerate the taint {}",
     Refusal.SELECTOR: "the node has no label {}, which the pod selects",
     Refusal.AFFINITY: "the pod's node affinity excludes the node",
+    Refusal.MODEL: f"the node does not offer {MODEL_RESOURCE}{{0}}: ModelCache {{0}} has not fetched the model there",
     Refusal.UNITS: (
         f"the pod counts {GPU_MEMORY} in MiB and the node in GiB, and kube-scheduler compares {{}}: request it in GiB, "
         f"without the annotation {GPU_MEMORY}-unit"

@@ -340,7 +340,7 @@ def _guess_warnings(guessed: Mapping[NodeName, Guess]) -> Iterator[str]:
             more = f" and {len(nodes) - _NAMED_NODES} more nodes" if len(nodes) > _NAMED_NODES else ""
             yield (
                 f"{', '.join(nodes[:_NAMED_NODES])}{more}: {cause}, so which GPU of the node is planned for what is a "
-                "guess; run tessera agent there, which reports it"
+                "guess; run tessera agent there, and where it runs save gpunodes beside nodes and pods"
             )
 
 

@@ -14,6 +14,7 @@ from tessera.core.packing.pack.policies import make_policy
 from tessera.core.packing.pack.scores import Scores
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need
+from tessera.core.workload.resources import MODEL_RESOURCE
 
 __all__ = ["Reasons", "Verdict", "describe_need"]
 
@@ -33,9 +34,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_need(need: Need) -> str:
-    """Return a need in words: its GPU asks, or cpu and memory where it asks no GPU."""
+    """Return a need in words: its GPU asks, or cpu and memory where it asks no GPU; and its cached models."""
     cpu_memory = f"{need.cpu_milli} milli cpu and {need.memory_mib} MiB memory"
-    return ", ".join(describe(ask) for ask in need.asks) or cpu_memory
+    asks = [describe(ask) for ask in need.asks] or [cpu_memory]
+    return ", ".join((*asks, *(f"{MODEL_RESOURCE}{name}" for name in need.cached_models)))
 
 
 class Reasons:

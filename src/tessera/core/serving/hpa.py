@@ -101,7 +101,8 @@ def pods_metric(
         tolerance: how far the mean may be from the target.
 
     Raises:
-        Unavailable: no pod, or no pod with a metric; the number of replicas stays.
+        Unavailable: no pod, no pod with a metric, or a share of requests where nothing is requested; the number of
+            replicas stays.
 
     """
     if not pods:
@@ -136,7 +137,12 @@ def pods_metric(
 def _ratio(known: Sequence[tuple[int, int]], target: Target) -> float:
     total = sum(value for value, _ in known)
     if isinstance(target, Utilization):
-        return (100 * total // sum(request for _, request in known)) / target.percent
+        requested = sum(request for _, request in known)
+        if not requested:
+            raise Unavailable(
+                "metric of the pods", found="pods that request nothing", expected="a request to compare with"
+            )
+        return (100 * total // requested) / target.percent
     return (total // len(known)) / target
 
 

@@ -4,8 +4,8 @@ Kubernetes binds, mounts and unmounts them; a volume whose claim is gone is `Rel
 names it, is a folder erased. Volumes are made on empty folders alone, so none shows a former user's files.
 """
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
 
 import msgspec
 
@@ -24,6 +24,7 @@ __all__ = [
 Phase = Literal["Pending", "Available", "Bound", "Released", "Failed"]
 """Source: kubernetes/api `core/v1/types.go` (`PersistentVolumePhase`)."""
 _MIB = 1 << 20
+_NOTHING: Final[Mapping[int, str]] = {}
 
 
 class VolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +85,11 @@ class VolumePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_volumes(
-    spec: VolumeSpec, size_bytes: int, folders: Iterable[Folder], volumes: Iterable[LocalVolume]
+    spec: VolumeSpec,
+    size_bytes: int,
+    folders: Iterable[Folder],
+    volumes: Iterable[LocalVolume],
+    named: Mapping[int, str] = _NOTHING,
 ) -> VolumePlan:
     """Return what to do with each volume; at most one action each.
 
@@ -93,6 +98,7 @@ def plan_volumes(
         size_bytes: of the filesystem on the disks, which has to be mounted: below its path is otherwise another disk.
         folders: those that are there.
         volumes: the PersistentVolumes of this node.
+        named: PersistentVolumes beside these that name the folder of a volume, by its number.
 
     """
     there = {each.number: each for each in folders}
@@ -104,9 +110,18 @@ def plan_volumes(
         notes.append(f"no room for {spec.count} volumes: all of {size_bytes >> 20} MiB is reserved")
     for number in sorted({*range(spec.count), *known}):
         action, note = _planned(number, known.get(number), there.get(number), capacity, desired=number < spec.count)
+        if isinstance(action, EraseFolder) and number in named:
+            action, note = None, _named_by(number, named[number])
         actions += [action] if action else []
         notes += [note] if note else []
     return VolumePlan(actions=tuple(actions), notes=tuple(notes))
+
+
+def _named_by(number: int, volume: str) -> str:
+    return (
+        f"volume {number}: PersistentVolume {volume} names its folder and is not known as this node's: nothing is "
+        "erased; give it its label and annotation back, or delete it"
+    )
 
 
 def _planned(

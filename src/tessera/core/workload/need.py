@@ -110,6 +110,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     """GPU asks of all containers together, after Kubernetes' rule for init and sidecar containers; all on one node."""
     models: tuple[str, ...] = ()
     """GPU models (catalogue names) that may serve; empty means any."""
+    cached_models: tuple[str, ...] = ()
+    """ModelCaches whose model the node must offer, sorted."""
     node_selector: tuple[tuple[str, str], ...] = ()
     """Labels the node must carry, sorted by key."""
     affinity: tuple[SelectorTerm, ...] | None = None

@@ -1,11 +1,23 @@
-"""The extended resources by which pods ask for amounts of GPUs; names of whole devices are `core.gpu.sharing`'s."""
+"""The extended resources by which pods ask for amounts of GPUs and for models; `core.gpu.sharing` names devices."""
 
-__all__ = ["GPU_COMPUTE", "GPU_COUNT", "GPU_MEMORY", "SHARE_COUNT", "SHARE_MEMORY"]
+__all__ = ["GPU_COMPUTE", "GPU_COUNT", "GPU_MEMORY", "MODEL_RESOURCE", "SHARE_COUNT", "SHARE_MEMORY"]
 
 GPU_MEMORY = "tessera.dev/gpu-memory"
+"""Resource of a container: GPU memory, in GiB by default. Set by users;
+read by the server, the controller, the agent and the planner."""
 GPU_COMPUTE = "tessera.dev/gpu-compute"
+"""Resource of a container: percent of a GPU's compute. Set by users;
+read by the server, the controller, the agent and the planner."""
 GPU_COUNT = "tessera.dev/gpu-count"
+"""Resource of a container: how many GPUs the amounts are of, each. Set by users;
+read by the server, the controller, the agent and the planner."""
+MODEL_RESOURCE = "models.tessera.dev/"
+"""Resource of a container: the model of the ModelCache whose name follows, mounted. Set by users; read by the agent and
+kube-scheduler."""
 SHARE_MEMORY = "aliyun.com/gpu-mem"
-"""gpushare's resource. Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
+"""Resource of a container: GPU memory, in GiB by default. Set by users;
+read by the server, the controller, the agent and the planner. Source:
+AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
 SHARE_COUNT = "aliyun.com/gpu-count"
-"""How many GPUs that memory is of; gpushare's programs divide by it. Source: as above, `cmd/inspect/nodeinfo.go`."""
+"""Resource of a node: how many GPUs its `aliyun.com/gpu-mem` is of. Set by the agent; read by gpushare's programs,
+which divide by it. Source: as above, `cmd/inspect/nodeinfo.go`."""

@@ -332,7 +332,7 @@ class Machine:
         self.call("clear_faults")
 
     def set(self, gpu: int, field: str, value: int) -> None:
-        """Set what may change from outside: `lost`, `mig_needs_reset`, `temperature_c`."""
+        """Set what may change from outside: the fields that `control.c` lists as live, as `temperature_c`."""
         self.call("set", gpu, -1, field.encode(), str(value).encode())
 
     def lose(self, gpu: int, *, xid: int = 79) -> None:

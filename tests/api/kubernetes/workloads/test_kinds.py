@@ -365,6 +365,10 @@ PODS = {
         ),
         [f"a-0 {W}", f"a-1 {W}"],
     ),
+    "a ModelServer with its pods": (
+        manifest("tessera.dev/v1alpha1", "ModelServer", f"{{replicas: {{min: 0, max: 4}}, template: {{spec: {GPU}}}}}"),
+        [f"a-0 {W}"],
+    ),
 }
 
 
@@ -390,7 +394,7 @@ def test_the_page_has_the_table() -> None:
 
 
 def test_a_group_is_not_both_known_and_without_pods() -> None:
-    builtin = {"", "apps", "batch", "keda.sh"}
+    builtin = {"", "apps", "batch", "keda.sh", "tessera.dev"}
     assert {row.group for row in KINDS} & NO_PODS <= builtin
 
 

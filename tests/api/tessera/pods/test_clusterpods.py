@@ -21,6 +21,8 @@ def test_a_pod_is_read_without_what_kube_scheduler_decides() -> None:
     assert (plain.uid, plain.key, plain.node, picky.priority) == ("uid-p", "ns/p", "a", 7)
     assert plain.gpus
     assert plain.claiming
+    others = {"rdma/hca": 1, "models.tessera.dev/llama": 1}
+    assert read_live_pod(pod("p", NEED | others)).need == plain.need, "the node has them, not a GPU"
 
 
 KINDS: dict[str, tuple[dict[str, Any], bool, bool]] = {

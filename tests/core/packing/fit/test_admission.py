@@ -38,6 +38,10 @@ def offering(count: int, unit_mib: int = 1024) -> Node:
     return msgspec.structs.replace(NODE, units=MemoryUnits(count, unit_mib))
 
 
+def models(*names: str) -> Node:
+    return msgspec.structs.replace(NODE, cached_models=names)
+
+
 # sentence: (need, node, want: the refusal)
 CASES: dict[str, tuple[Need, Node, tuple[Refusal, str] | None]] = {
     "a plain pod goes anywhere": (Need(), NODE, None),
@@ -125,6 +129,9 @@ CASES: dict[str, tuple[Need, Node, tuple[Refusal, str] | None]] = {
     "more GiB than the node has is no matter of units": (mib(80 << 10, 1024), offering(79), None),
     "MiB on a node that nobody knows the units of": (mib(6000), NODE, None),
     "no need of an amount": (Need(asks=(Ask(resource="nvidia.com/gpu"),), unit_mib=1), offering(79), None),
+    "a model that the node offers": (Need(cached_models=("a",)), models("a", "b"), None),
+    "a model that the node does not offer": (Need(cached_models=("a", "c")), models("a"), (Refusal.MODEL, "c")),
+    "a model on a node of which nobody knows its models": (Need(cached_models=("a",)), NODE, None),
     "any term is enough": (
         Need(affinity=(*(labelled("DoesNotExist").affinity or ()), *(labelled("Exists").affinity or ()))),
         NODE,

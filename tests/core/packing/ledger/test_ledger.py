@@ -199,6 +199,17 @@ def test_scores_give_ten_to_one_node_and_spread_the_others() -> None:
     assert ledger.scores(amount(4_000), ["a", "b", "c"]) == (9, 9, 10), "ties go to the node that was put first"
 
 
+def test_of_equal_nodes_the_one_that_holds_most_of_the_images_is_chosen() -> None:
+    ledger = ledger_of(*[node(name, gpu(0, T4)) for name in "cabd"], policy="best-fit")
+    ledger.put_pod(holder("y", share(memory_mib=8_000), on="b"))
+    names, need = ["a", "b", "c", "d"], amount(4_000)
+    assert ledger.best(need, names, {"a": 9 << 30}) == "b", "images never outweigh GPUs"
+    ledger.drop_pod("y")
+    for held, want in ({}, "c"), ({"a": 5, "d": 7}, "d"), ({"a": 5, "d": 5}, "a"), ({"gone": 9}, "c"):
+        assert ledger.best(need, names, held) == want
+        assert names[ledger.scores(need, names, held).index(10)] == want
+
+
 def test_reserved_devices_are_for_nobody_else() -> None:
     desired = share(mode=Mode.MIG, at="2g.12gb@0")
     ledger = Ledger()

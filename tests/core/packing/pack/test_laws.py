@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from builders.worlds import T4, Judge, World, worlds
 from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Snapshot
-from tessera.core.packing.fit import Fleet, serve
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.fit.onenode import serve
 from tessera.core.packing.pack import POLICIES, UNFIT, Choice, Packer
 from tessera.core.workload.need import Ask, Form, Need, Pod, PodKey
 

@@ -430,6 +430,18 @@ KINDS = (
         parts=(Part(at="inference.template", times=(Replicas(path="resource.count"),)),),
         counted="`resource.count` with `inference.template`; a preset names no GPUs",
     ),
+    Kind(
+        # `api.tessera.modelservers.with_pods` writes the template of the controller's Deployment into it.
+        group="tessera.dev",
+        names=("ModelServer",),
+        parts=(
+            Part(
+                at="spec.template",
+                times=(Replicas(path="spec.replicas.min", most="spec.replicas.max", from_zero=True),),
+            ),
+        ),
+        counted="`replicas.min`, at least one where it scales, as the controller would create them",
+    ),
 )
 """One row for each kind, in the order in which docs/workloads.md shows them."""
 

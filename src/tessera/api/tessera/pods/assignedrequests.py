@@ -25,9 +25,15 @@ from tessera.errors import InvalidInput
 __all__ = ["AssignedRequests", "corrected", "read_assigned_requests", "unshown"]
 
 _ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+"""Annotation of a pod that requests `aliyun.com/gpu-mem`: when it was assigned, in nanoseconds since 1970. Set by the
+server and the agent; read by the agent and gpushare's programs. Source:
+AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
 _INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+"""Annotation of a pod that requests `aliyun.com/gpu-mem`: index of its GPU. Set by the server, corrected by the agent;
+read by commands and gpushare's programs. Source: as above."""
 _ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-"""Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
+"""Annotation of a pod that requests `aliyun.com/gpu-mem`: `true` once it has its GPU. Set by the server and the agent;
+read by the agent and gpushare's programs. Source: as above."""
 _TIME_NS = re.compile(r"[0-9]{1,19}")
 """Nanoseconds since 1970, of 64 bits at most."""
 _NS = 10**9
@@ -101,6 +107,8 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
                 ending=ending,
                 running=running,
                 ask=_asked(ask, need, signed=asked is not None),
+                memory_mib=ask.memory_mib if ask.form is Form.NEED else 0,
+                models=need.models,
                 bound=(uid or f"{namespace}/{name}") if len(parts) > 1 else "",
                 initial=container in initial,
             )

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, in_words
-from tessera.api.kubernetes.asks import is_zero, names_device
+from tessera.api.kubernetes.asks import is_zero, names_device, names_gpu
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
 from tessera.api.tessera.pods.assignments import check_asked, read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
@@ -84,7 +84,9 @@ def _need(field: Field, share_unit_mib: int, keys: Keys | None) -> tuple[Need, s
         need = read_need(field, share_unit_mib=share_unit_mib, asked=signed_ask(field, keys))
     except InvalidInput as error:
         return Need(), in_words(error, field)
-    return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, asks=need.asks, models=need.models), ""
+    # Network cards, cached models and the like are the node's to have, which kube-scheduler counts.
+    asks = tuple(ask for ask in need.asks if ask.form is not Form.EXACT or names_gpu(ask.resource))
+    return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, asks=asks, models=need.models), ""
 
 
 def _shares(

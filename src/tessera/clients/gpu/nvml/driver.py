@@ -14,6 +14,7 @@ import pynvml
 from tessera.clients.gpu.feed import Feed
 from tessera.clients.gpu.nvml import changing
 from tessera.clients.gpu.nvml.faults import optional, translated
+from tessera.clients.gpu.nvml.measuring import Measuring
 from tessera.clients.gpu.nvml.node import Node
 from tessera.clients.gpu.nvml.reading import parts, processes, used_mib
 from tessera.clients.gpu.protocol import MemoryLimit, Use
@@ -28,6 +29,7 @@ from tessera.clients.gpu.refusals import (
 from tessera.clients.gpu.thread import DriverThread
 from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuFacts, GpuProcess, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.readings import GpuReading
 from tessera.errors import TesseraError
 
 __all__ = ["Deadlines", "NvmlDriver"]
@@ -65,6 +67,7 @@ class NvmlDriver:
         self._node = node
         self._feed = feed
         self._deadlines = deadlines
+        self._measuring = Measuring()
         self._following = asyncio.create_task(self._follow())
 
     @classmethod
@@ -136,6 +139,11 @@ class NvmlDriver:
                 return Use(memory_used_mib=used_mib(device), gpu_percent=percent)
 
         return await self._on("reading use", gpu, read)
+
+    async def measure(self, gpu: str) -> GpuReading:
+        """Return what NVML measures of a GPU, of its MIG instances and of its processes."""
+        act = partial(self._node.of_last, gpu, self._measuring.measure)
+        return await self._thread.call("measuring", act, self._deadlines.read_s)
 
     async def memory_limit(self, gpu: str, cgroup: str) -> MemoryLimit:
         """Return the limit of a cgroup on a GPU, and what it holds."""
@@ -221,7 +229,11 @@ class NvmlDriver:
         with contextlib.suppress(asyncio.CancelledError):
             await self._following
         self._feed.close()
-        await self._thread.close(self._node.close, self._deadlines.read_s)
+        await self._thread.close(self._let_go, self._deadlines.read_s)
+
+    def _let_go(self) -> None:
+        self._measuring.close()
+        self._node.close()
 
     async def _on(
         self, what: str, gpu: str, act: Callable[[GpuFacts, Any], Answer], deadline_s: float | None = None

@@ -169,6 +169,27 @@ class Node:
             self._facts[gpu] = facts
             return act(facts, handle)
 
+    def of_last(self, gpu: str, act: Callable[[GpuFacts, Any], Answer]) -> Answer:
+        """Return what a function makes of a GPU as it was read last and NVML's handle of it: reading takes many calls.
+
+        Raises:
+            InvalidInput: there is no such GPU.
+            Unavailable: it is lost.
+
+        """
+        known, facts = self._known.get(gpu), self._facts.get(gpu)
+        if known is None:
+            raise no_gpu(gpu, self._known)
+        if facts is None:
+            return self.on(gpu, act)
+        name = f"GPU {known.index} ({gpu})"
+        with translated(name, "an answer"):
+            try:
+                return act(facts, self._handle(known))
+            except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_NotFound) as error:
+                self._lose(known)
+                raise lost(name) from error
+
     def renewed(self, gpu: str) -> GpuFacts:
         """Return a GPU as it is after a change."""
         return self.on(gpu, lambda facts, _: facts)

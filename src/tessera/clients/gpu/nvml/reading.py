@@ -14,7 +14,7 @@ from tessera.core.gpu.inventory import ComputeMode, GpuFacts, GpuProcess, Instan
 from tessera.core.gpu.mig import Placement
 from tessera.core.workload.units import MIB
 
-__all__ = ["KnownGpu", "MigDevice", "Part", "mode", "parts", "processes", "read", "used_mib"]
+__all__ = ["KnownGpu", "MigDevice", "Part", "mig_devices", "mode", "parts", "processes", "read", "used_mib"]
 
 _NONE = 0xFFFFFFFF
 """An instance id that is none, and an unset field of 32 bits."""
@@ -184,7 +184,7 @@ def _sysfs(sysfs: Path, bus_id: str, attribute: str) -> str:
 def parts(device: Any, model: GpuModel) -> tuple[Part, ...]:
     """Return the GPU instances of a GPU, complete or not, in the order of the model's profiles."""
     found = []
-    devices = _mig_devices(device)
+    devices = mig_devices(device)
     for profile in model.profiles:
         for handle in _gpu_instances(device, profile.profile_id, profile.max_instances):
             info = pynvml.nvmlGpuInstanceGetInfo(handle)
@@ -207,7 +207,7 @@ def _gpu_instances(device: Any, profile_id: int | None, most: int) -> list[Any]:
     return list(array[: count.value])
 
 
-def _mig_devices(device: Any) -> list[tuple[int, Any]]:
+def mig_devices(device: Any) -> list[tuple[int, Any]]:
     """Return the MIG devices of a GPU, each with the id of its GPU instance."""
     found = []
     for number in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, device) or 0):

@@ -36,7 +36,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement | None = None
     """The MIG instance; None for the whole GPU, and where it is not known which instance."""
     pod: str = ""
-    """`namespace/name`; empty for a process."""
+    """`namespace/name`; empty for a process, and for a pod that is about to start and not known yet."""
     pid: int = 0
     """0 for a pod."""
 
@@ -52,7 +52,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The user as messages name it."""
-        who = f"pod {self.pod}" if self.pod else f"process {self.pid}"
+        who = f"pod {self.pod}" if self.pod else f"process {self.pid}" if self.pid else "a pod that is about to start"
         return f"{who} on {self.placement.profile} at {self.placement.start}" if self.placement else who
 
 
@@ -257,8 +257,9 @@ def users_of(
 
     Args:
         inventory: what exists now.
-        held: pods as `namespace/name`, each with the ids of the devices it holds: GPU and MIG UUIDs, replicas of them
-            (`<uuid>::<n>`), units of memory (`<gpu uuid>-_-<n>`). Ids of instances that no longer exist hold nothing.
+        held: pods as `namespace/name`, empty for one that is not known yet, each with the ids of the devices it holds:
+            GPU and MIG UUIDs, replicas of them (`<uuid>::<n>`), units of memory (`<gpu uuid>-_-<n>`). Ids of instances
+            that no longer exist hold nothing.
         processes: those with a context, by GPU UUID.
 
     """

@@ -14,7 +14,7 @@ from typing import Final
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.defrag.records import Asker, Leave, Move, Place, Placed, Proposal, Stuck
-from tessera.core.packing.defrag.room import Room, free_need
+from tessera.core.packing.defrag.trial import Room, free_need
 from tessera.core.packing.ledger import holder_id
 from tessera.core.packing.preempt import victims
 from tessera.core.workload.need import Need, PodKey

@@ -2,6 +2,6 @@
 
 from tessera.core.packing.fit.demand import Demand
 from tessera.core.packing.fit.fleet import CPU, MEMORY, PODS, Fleet, broken_nodes
-from tessera.core.packing.fit.serve import Preference, Tightest, serve
+from tessera.core.packing.fit.onenode import Preference, Tightest, serve
 
 __all__ = ["CPU", "MEMORY", "PODS", "Demand", "Fleet", "Preference", "Tightest", "broken_nodes", "serve"]

@@ -1,4 +1,4 @@
-"""Whether a node admits a pod at all: name, labels, affinity, taints and units, as kube-scheduler reads them.
+"""Whether a node admits a pod: name, labels, affinity, taints, cached models, units, as kube-scheduler reads them.
 
 What is free, and GPUs, are not looked at here: everything in this module is fixed for a pair of need and node.
 """
@@ -28,6 +28,7 @@ class Refusal(enum.StrEnum):
     TAINT = "taint"
     SELECTOR = "node-selector"
     AFFINITY = "node-affinity"
+    MODEL = "cached-model"
     UNITS = "memory-units"
 
 
@@ -55,6 +56,13 @@ def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
             return Refusal.SELECTOR, f"{key}={value}"
     if need.affinity is not None and not any(matches(term, labels, node.name) for term in need.affinity):
         return Refusal.AFFINITY, ""
+    return _not_offered(need, node)
+
+
+def _not_offered(need: Need, node: Node) -> tuple[Refusal, str] | None:
+    """Return the first of the extended resources that NodeResourcesFit finds short, whatever runs on the node."""
+    if node.cached_models is not None and (missing := sorted({*need.cached_models} - {*node.cached_models})):
+        return Refusal.MODEL, missing[0]
     return _miscounted(need, node.units)
 
 

@@ -130,7 +130,8 @@ def refusals(need: Need, fleet: Fleet) -> list[tuple[Refusal, str] | None]:
 
     def looks(node: Node) -> tuple[object, ...]:
         counted = node.units is not None and need.unit_mib < node.units.mib
-        return node.taints, node.unschedulable, labelled and node.labels, named and node.name, counted and node.units
+        units, models = counted and node.units, bool(need.cached_models) and node.cached_models
+        return node.taints, node.unschedulable, labelled and node.labels, named and node.name, units, models
 
     alike: dict[tuple[object, ...], tuple[Refusal, str] | None] = {}
     found = []

@@ -8,8 +8,8 @@ import numpy as np
 from tessera.core.cluster.compatibility import AMOUNTS, describe
 from tessera.core.cluster.gputypes import MODE_BIT, GpuType, GpuTypes, Ints
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Running, Share, Snapshot
+from tessera.core.gpu.instancecounts import occupied, starts
 from tessera.core.gpu.mig import Placement, placement_at
-from tessera.core.gpu.rooms import occupied, starts
 from tessera.core.gpu.sharing import Device, Mode, Option
 from tessera.core.workload.need import Need
 from tessera.errors import InvalidInput
@@ -24,7 +24,7 @@ _AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNTS)
 VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
 """Stands where no node is."""
 _REWIRED: Final = 1 << 13
-"""Columns that got other GPUs, after which everything that follows them is rather made anew."""
+"""Columns that got other GPUs, after which everything that follows them is rather recreated."""
 _LEAST: Final = 64
 """Columns that are added at least when one more is desired."""
 
@@ -47,7 +47,7 @@ class Fleet:
         size: what nodes have: cpu (milli), memory (MiB), pods, in rows CPU, MEMORY, PODS; `(3, nodes) int64`.
         room: what nodes have left of it.
         types: distinct GPU configurations; 0 is the absent GPU, and a type whose last GPU is gone stays.
-        shape: how often types were added or arrays made anew; what was compiled for another shape is of no use.
+        shape: how often types were added or arrays recreated; what was compiled for another shape is of no use.
         rewired: columns that got other GPUs, in the order in which they did; see `fit.spread`.
         kind: index into `types`; `(gpus, nodes) int64`, as are all that follow.
         serves: modes in which something new can be made, bits of `MODE_BIT`. A GPU that holds nothing serves all its
@@ -55,7 +55,7 @@ class Fleet:
         compute_left: percent of the GPU that amounts may still take.
         memory_left: MiB that amounts may still take.
         amounts: `compute_left` where amounts are served in the modes of `AMOUNTS`, -1 elsewhere; `(2, gpus, nodes)`.
-        used: MIG state, see `rooms`.
+        used: MIG state, see `instancecounts`.
         left: percent of the GPU that is idle in any mode, rounded down: for amounts the scarcer of compute and memory,
             for MIG the free units, for fixed devices the free clients.
         clients: how many shares are held.

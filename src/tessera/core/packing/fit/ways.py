@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tessera.core.cluster.compatibility import AMOUNTS
 from tessera.core.cluster.gputypes import MODE_BIT, Counts, Ints
-from tessera.core.gpu.rooms import profile_of, rooms
+from tessera.core.gpu.instancecounts import profile_of, rooms
 from tessera.core.gpu.sharing import Mode, Option
 from tessera.core.packing.fit.fleet import Fleet, class_of
 from tessera.core.packing.fit.spread import Spread

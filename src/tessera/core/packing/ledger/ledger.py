@@ -16,7 +16,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
 from tessera.core.packing.ledger.held import by_gpu, taken
 from tessera.core.packing.ledger.records import Filtered, GpuConflict, Hold, Holder, HolderId, Purpose, holder_id
-from tessera.core.packing.ledger.schedulable import schedulable_node
+from tessera.core.packing.ledger.schedulable import MOST, bounded_node, schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
 from tessera.core.packing.pack.policies import make_policy
@@ -26,8 +26,6 @@ from tessera.core.workload.need import Need
 __all__ = ["Ledger"]
 
 _BEST: Final = 10
-_MOST: Final = 1 << 40
-"""More cpu or memory than this is counted as this: no node has it."""
 _LEARNED_DEVICES: Final = 64
 """Needs for more devices are not learned from: no node has them."""
 _REMEMBERED: Final = 1 << 16
@@ -36,6 +34,7 @@ _MOST_WRITTEN: Final = 1 << 13
 """Needs that are known as pods wrote them, with selectors and tolerations."""
 _MOST_WHYS: Final = 256
 """Needs whose obstacles are kept."""
+_NOTHING: Final[Mapping[str, int]] = {}
 _NO_CODE: Final = -1
 """Stands for the obstacle that a node is not known."""
 _UNKNOWN: Final = Obstacle(Cause.NOT_KNOWN, "the node is not known here yet")
@@ -122,7 +121,7 @@ class Ledger:
         Cost: some 10 microseconds where its GPUs are as they were, a fraction of a millisecond where they are not.
         Where they are the first of their type or the last, scores of all nodes are computed anew when next asked for.
         """
-        node = _bounded(node)
+        node = bounded_node(node)
         known = self._nodes.get(node.name)
         if known == _Reserved(node, reserved):
             return
@@ -222,13 +221,13 @@ class Ledger:
         unfit = compress(asked, (~fits).tolist())
         return {name: obstacles[code] for name, code in zip(unfit, codes.tolist(), strict=True)}
 
-    def scores(self, need: Need, names: Sequence[str]) -> tuple[int, ...]:
+    def scores(self, need: Need, names: Sequence[str], held: Mapping[str, int] = _NOTHING) -> tuple[int, ...]:
         """Return 10 for the node that the packer would choose of these, and 0 to 9 for the others by their scores.
 
-        Nodes of one score have one number, except that of the best only the one that was put first has 10. Where the
-        pod does not fit there is 0.
+        Nodes of one score have one number, except that of the best only one has 10, see `best`. Where the pod does not
+        fit there is 0.
         """
-        found, best = self._best(need, names)
+        found, best = self._best(need, names, held)
         if best is None:
             return (0,) * len(names)
         values, place = np.unique(found[found != UNFIT], return_inverse=True)
@@ -237,12 +236,19 @@ class Ledger:
         answer[best] = _BEST
         return tuple(answer.tolist())
 
-    def best(self, need: Need, names: Sequence[str]) -> str | None:
+    def best(self, need: Need, names: Sequence[str], held: Mapping[str, int] = _NOTHING) -> str | None:
         """Return the node that the packer would choose of these, to which `scores` gives 10; None if it fits nowhere.
 
         Cost: as that of `filter`, without telling reasons.
+
+        Args:
+            need: what the pod asks for.
+            names: of nodes.
+            held: bytes of the pod's images by the nodes that have any: of nodes of the best score the one that has
+                most is chosen, of equals the one that was put first.
+
         """
-        _, best = self._best(need, names)
+        _, best = self._best(need, names, held)
         return None if best is None else names[best]
 
     def choose(self, need: Need, node: str) -> tuple[Share, ...] | str:
@@ -307,8 +313,8 @@ class Ledger:
             trial.put_pod(pod)
         return trial
 
-    def _best(self, need: Need, names: Sequence[str]) -> tuple[Ints, int | None]:
-        """Return the scores of nodes, and the index of the best, of equals the one put first; None if none fits."""
+    def _best(self, need: Need, names: Sequence[str], held: Mapping[str, int]) -> tuple[Ints, int | None]:
+        """Return the scores of nodes, and the index of the best; None if none fits."""
         self._refresh()
         columns = self._columns(names)
         row = self._scores.row(self._kind(need))
@@ -317,6 +323,9 @@ class Ledger:
         if best == UNFIT:
             return found, None
         ties = (found == best).nonzero()[0]
+        if held and len(ties) > 1:
+            most = np.array([held.get(names[tie], 0) for tie in ties.tolist()])
+            ties = ties[most == most.max()]
         return found, int(ties[self._place.take(columns.take(ties)).argmin()])
 
     def _refresh(self) -> None:
@@ -341,7 +350,7 @@ class Ledger:
             self._note(pod.need, column, 1)
 
     def _note(self, need: Need, column: int, pods: int) -> None:
-        """Tell the policy of pods; where it is to be made anew there is no need."""
+        """Tell the policy of pods; where it is to be recreated there is no need."""
         if self._fleet.shape == self._scores.shape:
             self._scores.note(need, column, pods)
 
@@ -424,8 +433,8 @@ class Ledger:
         self._conflicts[name, gpu] = GpuConflict(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
 
     def _count_room(self, column: int, pod: Holder, sign: int) -> None:
-        self._fleet.room[CPU, column] -= sign * min(max(pod.need.cpu_milli, 0), _MOST)
-        self._fleet.room[MEMORY, column] -= sign * min(max(pod.need.memory_mib, 0), _MOST)
+        self._fleet.room[CPU, column] -= sign * min(max(pod.need.cpu_milli, 0), MOST)
+        self._fleet.room[MEMORY, column] -= sign * min(max(pod.need.memory_mib, 0), MOST)
         self._fleet.room[PODS, column] -= sign
 
     def _columns(self, names: Sequence[str]) -> Ints:
@@ -442,8 +451,8 @@ class Ledger:
                 if self._scores.crowded:
                     self._scores.thin()
             bare = Need(
-                cpu_milli=min(need.cpu_milli, _MOST),
-                memory_mib=min(need.memory_mib, _MOST),
+                cpu_milli=min(need.cpu_milli, MOST),
+                memory_mib=min(need.memory_mib, MOST),
                 asks=need.asks,
                 models=need.models,
             )
@@ -479,15 +488,3 @@ class Ledger:
             why.codes[old] = why.obstacles.codes(old)
             why.fresh[old] = self._scores.changes
         return why
-
-
-def _bounded(node: Node) -> Node:
-    """Return the node with amounts that can be counted, and each GPU once."""
-    if len({gpu.index for gpu in node.gpus}) == len(node.gpus) and max(node.cpu_milli, node.memory_mib) <= _MOST:
-        return node
-    return msgspec.structs.replace(
-        node,
-        cpu_milli=min(node.cpu_milli, _MOST),
-        memory_mib=min(node.memory_mib, _MOST),
-        gpus=tuple({gpu.index: gpu for gpu in node.gpus}.values()),
-    )

@@ -1,18 +1,22 @@
 """A node as the scheduler places pods on it: managed GPUs without layout, and what is kept from new pods."""
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import msgspec
 
-from tessera.core.cluster.allocators import devices_one_by_one
 from tessera.core.cluster.byname import named_share
 from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
+from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import Gpu, Node, Share
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Sharing
 
-__all__ = ["schedulable_node"]
+__all__ = ["MOST", "bounded_node", "schedulable_node"]
+
+MOST: Final = 1 << 40
+"""More cpu or memory than this is counted as this: no node has it."""
 
 _NOTHING = Sharing(modes=())
 
@@ -86,3 +90,15 @@ def _overlapping(gpu: Gpu, offered: Placement | None) -> Iterator[Share]:
         if overlap(DeviceId(gpu.uuid, device.placement), DeviceId(gpu.uuid, offered), {gpu.uuid: gpu.model}):
             for _ in range(device.clients):
                 yield Share.of_device(gpu.index, device, device.resource)
+
+
+def bounded_node(node: Node) -> Node:
+    """Return the node with amounts that can be counted, and each GPU once."""
+    if len({gpu.index for gpu in node.gpus}) == len(node.gpus) and max(node.cpu_milli, node.memory_mib) <= MOST:
+        return node
+    return msgspec.structs.replace(
+        node,
+        cpu_milli=min(node.cpu_milli, MOST),
+        memory_mib=min(node.memory_mib, MOST),
+        gpus=tuple({gpu.index: gpu for gpu in node.gpus}.values()),
+    )

@@ -7,7 +7,8 @@ import numpy as np
 
 from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Share
-from tessera.core.packing.fit import Demand, Fleet, Tightest, serve
+from tessera.core.packing.fit import Demand, Fleet, Tightest
+from tessera.core.packing.fit.onenode import serve
 from tessera.core.packing.pack.policy import UNFIT, Mix, Policy, Room
 from tessera.core.workload.need import Need
 

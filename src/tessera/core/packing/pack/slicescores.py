@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from tessera.core.cluster.gputypes import GpuType, Ints
-from tessera.core.gpu.rooms import profile_of, state_bits
+from tessera.core.gpu.instancecounts import profile_of, state_bits
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.fit.ways import NewInstance

@@ -13,10 +13,10 @@ What it decides is carried out by the node's agent (`spec.desired` of its GPUNod
 in use is never destroyed, and an assignment of a pod wins over a desired device.
 """
 
-from tessera.core.packing.partitioning.look import advance
 from tessera.core.packing.partitioning.observing import observe_cluster
 from tessera.core.packing.partitioning.policies import Budget, Policy, advance_all, applying
 from tessera.core.packing.partitioning.records import Decision, Limits, Memory, NodeEvent, PartitioningState
+from tessera.core.packing.partitioning.turn import advance
 
 __all__ = [
     "Budget",

@@ -7,8 +7,8 @@ import msgspec
 
 from tessera.core.cluster.snapshot import Node, NodeName
 from tessera.core.packing.fit.admission import matches, refusal
-from tessera.core.packing.partitioning.look import advance
 from tessera.core.packing.partitioning.records import Decision, Limits, Memory, PartitioningState
+from tessera.core.packing.partitioning.turn import advance
 from tessera.core.workload.need import Need, Pod, SelectorTerm
 
 __all__ = ["Budget", "Policy", "advance_all", "applying"]

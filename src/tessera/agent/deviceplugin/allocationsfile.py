@@ -1,0 +1,76 @@
+"""The record of allocations on the node's disk, `allocations.json`: what the gate still knows after a restart.
+
+What cannot be read of it is never written over: the file is kept beside the new one, and each entry that can be read
+counts, whatever is wrong with the others.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.nodefiles import write_through
+from tessera.core.deviceplugin.allocations import Allocation
+from tessera.errors import Unavailable
+from tessera.log import Logger
+
+__all__ = ["read_allocations", "write_allocations"]
+
+_ENTRIES = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
+_ENTRY = msgspec.json.Decoder(Allocation)
+
+
+def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
+    """Return what is on record; nothing where there is no file.
+
+    Raises:
+        Unavailable: the file is there and the disk does not give it; nothing may be allocated without it.
+
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise Unavailable(
+            f"record of allocations {path}",
+            found=error.strerror or str(error),
+            expected="a file that can be read before a device is offered",
+            hint="a --state-dir that the agent may read",
+        ) from error
+    found, problem = [], ""
+    try:
+        entries = _ENTRIES.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        entries, problem = (), str(error)
+    for each in entries:
+        try:
+            found.append(_ENTRY.decode(each))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            problem = str(error)
+    if problem:
+        aside = path.with_name(f"{path.name}.bad")
+        _write(aside, content)
+        log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
+    return tuple(found)
+
+
+def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:
+    """Replace the record, and bring it to the disk.
+
+    Raises:
+        Unavailable: it cannot be written; the one before stays.
+
+    """
+    _write(path, msgspec.json.encode(record))
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_through(path, content)
+    except OSError as error:
+        raise Unavailable(
+            f"record of allocations {path}",
+            found=error.strerror or str(error),
+            expected="a file that can be written before a device is allocated",
+            hint="a --state-dir that the agent may write to, with room on its disk",
+        ) from error

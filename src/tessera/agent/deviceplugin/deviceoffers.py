@@ -1,0 +1,205 @@
+"""Devices that change hands between the kubelet and the scheduler, one step at a time, so that one has each.
+
+To the kubelet: what is to be offered by name is written to `status.offered` of the GPUNode first, on a version on which
+no claim and no pod has it; servers claim nothing of it from then on. Then it is advertised.
+
+To the scheduler: the Node shows fewer devices, so that nobody is bound for them; then the kubelet is offered them no
+more; when it does not know them any more and no pod has them, they are taken out of `status.offered`.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from tessera.agent.deviceplugin import Gate
+from tessera.agent.nodestate.gpunode import GpuNodeLink
+from tessera.agent.nodestate.noderecord import NodeRecord
+from tessera.agent.pods.nodepods import NodePods
+from tessera.agent.pods.nodeview import is_ended
+from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers
+from tessera.clients.kube import Object
+from tessera.clients.kubelet import PodResources
+from tessera.core.cluster.advertise import NodeOffer
+from tessera.core.cluster.gpunodestate import Claim
+from tessera.core.cluster.protocols.allocators import (
+    OfferPlan,
+    by_name,
+    claimed_keys,
+    devices_one_by_one,
+    plan_offer,
+    released_devices,
+    restricted,
+    still_needed,
+    with_former,
+)
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
+from tessera.core.gpu.inventory import Inventory
+from tessera.errors import Conflict, TesseraError
+from tessera.log import Logger
+
+__all__ = ["DeviceOffers", "ObservedNode"]
+
+_SCHEDULER_S = 0.5
+"""How long the scheduler may take to see that a node has fewer devices."""
+_TRIES = 4
+"""Servers write claims to the same object."""
+
+
+class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """What is offered, and decided from, in one observation."""
+
+    offered: NodeOffer
+    """What the node would offer if all of it were the kubelet's."""
+    gpus: tuple[Gpu, ...]
+    inventory: Inventory
+    node: Object
+
+
+class DeviceOffers:
+    """Keeps `status.offered` and what is advertised in step.
+
+    Args:
+        gpunode: the node's GPUNode.
+        record: the Node object.
+        kubelet: which devices the kubelet has.
+        gate: what pods were allocated by name; observes the pods of this node.
+        pods: which devices assignments of pods name.
+        log: where it is logged what could not be done.
+
+    """
+
+    def __init__(
+        self,
+        gpunode: GpuNodeLink,
+        record: NodeRecord,
+        kubelet: PodResources,
+        gate: Gate,
+        pods: NodePods,
+        log: Logger,
+    ) -> None:
+        self._gpunode = gpunode
+        self._record = record
+        self._kubelet = kubelet
+        self._gate = gate
+        self._view = gate.view
+        self._pods = pods
+        self._log = log
+        self._last = NodeOffer(resources=())
+        """What was advertised last."""
+
+    async def before(self, seen: ObservedNode) -> tuple[NodeOffer, OfferPlan]:
+        """Return what to advertise now and what changes hands, with everything written down that must be before.
+
+        What cannot be written down is not advertised, until the next observation.
+        """
+        if self._gpunode.absent:
+            return seen.offered, OfferPlan(advertise=by_name(seen.offered))
+        offered = with_former(seen.offered, self._last, await self._bound_for(seen))
+        desired = by_name(offered)
+        taken = self._taken(seen, desired, claims=())
+        if self._gpunode.lost or desired - self._gpunode.offered() - taken:
+            try:
+                await self._commit(seen, desired)
+            except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
+                self._log.warning("not_offered_yet", reason=str(error) or type(error).__name__)
+        plan = plan_offer(desired, self._gpunode.offered(), self._gate.by_name, taken)
+        self._last = restricted(offered, plan.advertise)
+        return self._last, plan
+
+    async def after(self, seen: ObservedNode, plan: OfferPlan) -> frozenset[DeviceId]:
+        """Return the devices of which the kubelet has let go; call it when the kubelet was given the new lists.
+
+        Raises:
+            TesseraError: the kubelet does not answer; call again.
+
+        """
+        if not plan.withdrawing:
+            return frozenset()
+        allocatable = (await self._kubelet.allocatable()).values()
+        known = devices_of_ids(itertools.chain.from_iterable(allocatable), seen.inventory)
+        desired, held = by_name(self._last), self._gate.by_name
+        return released_devices(desired, self._gpunode.offered(), held, known)
+
+    async def release(self, seen: ObservedNode, keys: frozenset[DeviceId]) -> None:
+        """Take devices out of `status.offered`; call it when whoever still comes for one of them is refused.
+
+        What a pod was allocated in the last moment stays.
+
+        Raises:
+            TesseraError: the API server does not answer, or somebody wrote meanwhile; call again.
+
+        """
+        state = await self._gpunode.fresh(seen.node)
+        committed = devices_one_by_one(state.offered) | self._gpunode.lost
+        await self._gpunode.write_offered(committed - (keys - self._gate.by_name), state.version)
+
+    # To the kubelet
+
+    async def _commit(self, seen: ObservedNode, desired: frozenset[DeviceId]) -> None:
+        """Write down what is the kubelet's from now on: of what is desired all that no claim and no pod has.
+
+        What was the kubelet's when somebody deleted the object is still.
+        """
+        for _ in range(_TRIES):
+            state = await self._gpunode.fresh(seen.node)
+            lost = self._gpunode.lost
+            await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
+            committed = devices_one_by_one(state.offered) | lost
+            taken = self._taken(seen, desired, state.claims)
+            add = plan_offer(desired, committed, self._gate.by_name, taken).add
+            if not add and not lost:
+                return
+            with contextlib.suppress(Conflict):
+                await self._gpunode.write_offered(committed | add, state.version)
+                return
+        self._log.info("offer_not_written", reason="servers write claims to the GPUNode at every try")
+
+    def _taken(self, seen: ObservedNode, desired: frozenset[DeviceId], claims: Iterable[Claim]) -> frozenset[DeviceId]:
+        """Return which of the desired devices overlap what claims and assignments name, or containers use."""
+        models = {gpu.uuid: gpu.model for gpu in seen.gpus}
+        names = claimed_keys(claims, seen.gpus) | self._pods.assigned(seen.inventory) | self._gate.by_assignment
+        return frozenset(key for key in desired if any(overlap(key, name, models) for name in names))
+
+    # To the scheduler
+
+    async def _bound_for(self, seen: ObservedNode) -> frozenset[DeviceId]:
+        """Return which devices stay for pods that are bound to this node for them already.
+
+        Where devices are about to go the Node shows that first, so that after a moment no more such pods come.
+        """
+        resources = {each.device: named.name for named in self._last.resources for each in named.devices}
+        gone = by_name(self._last) - by_name(seen.offered) - self._gate.by_name
+        existing = existing_devices(seen.inventory)
+        leaving = {device: resources[device] for device in sorted(gone & existing.keys(), key=DeviceId.order)}
+        if not leaving:
+            return frozenset()
+        left = {resource.name: len(resource.devices) for resource in seen.offered.resources}
+        try:
+            if await self._record.announce(seen.node, {name: left.get(name, 0) for name in leaving.values()}):
+                await asyncio.sleep(_SCHEDULER_S)
+            await self._view.refresh()
+        except (TesseraError, TimeoutError) as error:  # then nobody binds pods either
+            self._log.warning("not_announced", reason=str(error) or type(error).__name__)
+        given = {each.name: self._gate.taken(each.name) for each in (*seen.offered.resources, *self._last.resources)}
+        free = {
+            resource.name: sum(device.id not in given[resource.name] for device in resource.devices)
+            for resource in seen.offered.resources
+        }
+        awaited = {name: self._bound()[name] - len(ids) for name, ids in given.items()}
+        return still_needed(
+            {device: resources[device] for device in sorted(leaving, key=DeviceId.order)}, free, awaited
+        )
+
+    def _bound(self) -> Counter[str]:
+        """Return how many devices of each resource the pods ask that are bound to this node."""
+        bound = Counter[str]()
+        for pod in self._view.pods():
+            for container, resource, quantity in () if is_ended(pod) else asks_of(pod):
+                if quantity.isdecimal() and container in lasting_containers(pod):
+                    bound[resource] += int(quantity)
+        return bound

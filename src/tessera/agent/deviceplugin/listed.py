@@ -1,0 +1,211 @@
+"""What every device plugin of an agent does about its list: streams of the kubelet, devices that leave it in time."""
+
+import abc
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Container, Iterator
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from tessera.clients.kubelet import PluginOptions
+from tessera.core.cluster.advertise import ListedDevice
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.listing import (
+    Withdrawn,
+    asked_for,
+    known_unhealthy,
+    listed,
+    staying,
+    withdrawn,
+)
+from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest
+from tessera.core.gpu.deviceids import DeviceId
+
+__all__ = ["ListedResource", "Offered", "now_s"]
+
+
+class Offered(Protocol):
+    """A resource that is offered: a record with a name and its devices."""
+
+    @property
+    def name(self) -> str:
+        """Return the resource's name."""
+
+    @property
+    def devices(self) -> tuple[ListedDevice, ...]:
+        """Return the devices that are offered now."""
+
+
+OfferT = TypeVar("OfferT", bound=Offered)
+
+
+class ListedResource(abc.ABC, Generic[OfferT]):
+    """A `DevicePlugin` for one resource; its devices change by `update`, and `end` takes it back.
+
+    What is not offered any more stays listed, as unhealthy, until the kubelet cannot have chosen it
+    (`core.deviceplugin.listing`): it is to be `settle`d from time to time, and ends when nothing is `unsettled`.
+
+    Args:
+        resource: what is offered at first, a msgspec record.
+
+    """
+
+    def __init__(self, resource: OfferT) -> None:
+        self.resource = resource
+        self._streams: dict[object, int] = {}
+        """Version that each open stream has been given."""
+        self._version = 0
+        self._ended = False
+        self._changed = asyncio.Event()
+        self._listed: tuple[ListedDevice, ...] = ()
+        """What streams of the kubelet are given: what is offered, and what was and must not be missing yet."""
+        self._withdrawn: tuple[Withdrawn, ...] = ()
+        self._calls: list[frozenset[str]] = []
+        """Ids of calls of the kubelet that are not answered yet."""
+        self._set(resource, frozenset())
+
+    def _set(self, resource: OfferT, leaving: frozenset[DeviceId]) -> None:  # noqa: ARG002 - subclasses do
+        self.resource = resource
+        self._withdrawn = withdrawn(self._listed, self._withdrawn, resource.devices, now_s())
+        self._list()
+
+    def _list(self) -> None:
+        """Let streams get what is to be listed now, where that has changed."""
+        devices = listed(self.resource.devices, self._withdrawn, self._listed)
+        if devices != self._listed:
+            self._listed = devices
+            self._version += 1
+            self._wake()
+
+    @property
+    def listed(self) -> tuple[ListedDevice, ...]:
+        """What the kubelet may choose, or may have chosen until it knows better."""
+        return self._listed
+
+    @property
+    def streams(self) -> int:
+        """Number of kubelet streams that are open; it opens one when the plugin is registered."""
+        return len(self._streams)
+
+    def update(
+        self,
+        resource: OfferT,
+        *,
+        policy: AllocationPolicy = "distributed",  # noqa: ARG002 - for those that prefer by it
+        leaving: frozenset[DeviceId] = frozenset(),
+    ) -> None:
+        """Offer other devices under the same name; streams get the whole list when anything changed.
+
+        Those taken back that are `leaving` are allocated still to whom the kubelet chose them for before it knew.
+        """
+        self._set(resource, leaving)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether something is listed that is not offered any more."""
+        return bool(self._withdrawn)
+
+    @property
+    def awaits_kubelet(self) -> bool:
+        """Whether it matters now which devices the kubelet knows as healthy: it was sent the present list."""
+        return self._is_sent() and any(each.known_s is None for each in self._withdrawn)
+
+    def settle(self, allocatable: Container[str] | None, asked_s: float) -> None:
+        """List no more what the kubelet cannot have chosen.
+
+        Args:
+            allocatable: ids that the kubelet has as healthy; None where that is not known.
+            asked_s: when it was asked, on the loop's clock.
+
+        """
+        if not self._withdrawn:
+            return
+        if allocatable is not None:
+            self._withdrawn = known_unhealthy(self._withdrawn, allocatable, asked_s, now_s())
+        self._withdrawn = staying(self._withdrawn, self._unclaimed().union(*self._calls), now_s())
+        self._list()
+
+    def _unclaimed(self) -> frozenset[str]:
+        """Return ids that were allocated and that the kubelet has recorded no pod for yet."""
+        return frozenset()
+
+    @contextlib.contextmanager
+    def _call(self, ids: tuple[str, ...]) -> Iterator[None]:
+        """Let nothing that a call of the kubelet names be missing before it has been answered for a while."""
+        call = frozenset(ids)
+        self._calls.append(call)
+        try:
+            yield
+        finally:
+            self._calls.remove(call)
+            self._withdrawn = asked_for(self._withdrawn, call, now_s())
+
+    def offers(self, keys: frozenset[DeviceId]) -> bool:  # noqa: ARG002 - subclasses do
+        """Return whether one of these devices is offered by name, or was and is leaving."""
+        return False
+
+    def end(self) -> None:
+        """Take all devices back: streams get an empty list, and end."""
+        self._ended = True
+        self.resource = msgspec.structs.replace(self.resource, devices=())  # type: ignore[type-var]
+        self._withdrawn, self._listed = (), ()
+        self._version += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def sent(self, deadline_s: float) -> bool:
+        """Return when every open stream was given the present list; whether that was within the deadline."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while not self._is_sent():
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _is_sent(self) -> bool:
+        return all(each == self._version for each in self._streams.values())
+
+    async def watch(self) -> AsyncGenerator[tuple[ListedDevice, ...], None]:
+        """Give all devices now and after each change, to one stream of the kubelet."""
+        stream = object()
+        try:
+            while True:
+                version, ended = self._version, self._ended
+                self._streams.setdefault(stream, -1)
+                yield self._listed
+                self._streams[stream] = version
+                self._wake()
+                if ended:
+                    return
+                while self._version == version:
+                    await self._changed.wait()
+        finally:
+            self._streams.pop(stream, None)
+            self._wake()
+
+    @property
+    @abc.abstractmethod
+    def options(self) -> PluginOptions:
+        """Which calls are desired beside `Allocate`."""
+
+    @abc.abstractmethod
+    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
+        """Return the preferred device ids of one container."""
+
+    @abc.abstractmethod
+    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+        """Return what one container with these devices gets."""
+
+    @abc.abstractmethod
+    async def pre_start(self, ids: tuple[str, ...]) -> None:
+        """Prepare the devices of a container that is about to be created."""
+
+
+def now_s() -> float:
+    """Return the time of the loop's clock."""
+    return asyncio.get_running_loop().time()

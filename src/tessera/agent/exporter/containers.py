@@ -1,0 +1,117 @@
+"""The containers of this node that were allocated GPUs, and the processes that run in them."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from tessera.clients.kube import Object
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.usage.attribution import Owner, Tenant
+from tessera.core.usage.cgroups import owner_of
+
+__all__ = ["NodeContainers"]
+
+_MOST_READ = 1 << 13
+"""Bytes of a process's control groups that are read: a path has 4,096 at the most."""
+
+
+class Pods(Protocol):
+    """What is seen of a node's pods; `agent.pods.nodeview.NodeView` is one."""
+
+    def pods(self) -> Iterable[Object]:
+        """Return the pods of this node."""
+
+    @property
+    def blind(self) -> bool:
+        """Whether processes of pods cannot be seen."""
+
+
+class NodeContainers:
+    """Containers with GPUs, by the agent's record of allocations, and the containers of processes.
+
+    Args:
+        entries: returns what is allocated.
+        view: the pods of this node.
+        proc: the host's process table.
+
+    """
+
+    def __init__(self, entries: Callable[[], Iterable[Allocation]], view: Pods, proc: Path) -> None:
+        self._entries = entries
+        self._view = view
+        self._proc = proc
+
+    def tenants(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[Tenant, ...]:
+        """Return the containers that were allocated a device; init containers only until the pod's others start."""
+        entries = [each for each in self._entries() if each.uid]
+        lasting = {each.uid for each in entries if not each.initial}
+        memory = dict(_memory_mib(inventory))
+        replicas = {DeviceId(gpu.uuid, device.placement): device.memory_mib for gpu in gpus for device in gpu.devices}
+        return tuple(
+            _tenant(entry, use, memory.get(use.device), replicas.get(use.device))
+            for entry in entries
+            if not entry.initial or entry.uid not in lasting
+            for use in entry.uses
+        )
+
+    async def owners(self, pids: Iterable[int]) -> Mapping[int, Owner] | None:
+        """Return the containers of processes, without those that are in no pod or have ended; None if none is seen."""
+        if self._view.blind:
+            return None
+        return await asyncio.to_thread(self._owners, frozenset(pids), tuple(self._view.pods()))
+
+    def _owners(self, pids: Iterable[int], pods: Iterable[Object]) -> Mapping[int, Owner]:
+        containers = dict(_container_ids(pods))
+        uids = [str((each.get("metadata") or {}).get("uid", "")) for each in pods]
+        found = {pid: owner_of(self._cgroups(pid), containers, uids) for pid in pids}
+        return {pid: owner for pid, owner in found.items() if owner is not None}
+
+    @property
+    def blind(self) -> bool:
+        """Whether processes of other pods cannot be seen."""
+        return self._view.blind
+
+    def _cgroups(self, pid: int) -> str:
+        try:
+            with (self._proc / str(pid) / "cgroup").open("rb") as file:
+                return file.read(_MOST_READ).decode(errors="replace")
+        except OSError:
+            return ""  # it has ended since
+
+
+def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:
+    for facts in inventory.gpus:
+        yield DeviceId(facts.uuid), facts.memory_mib
+        yield from ((DeviceId(facts.uuid, each.placement), each.memory_mib) for each in facts.instances)
+
+
+def _tenant(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> Tenant:
+    """Return who was allocated a device; of a time-sliced one the fair part, which nothing enforces."""
+    namespace, _, pod = entry.pod.partition("/")
+    granted_mib = memory_mib
+    if use.exclusivity is Exclusivity.MEMORY:
+        granted_mib = use.memory_mib
+    elif use.exclusivity is Exclusivity.REPLICA:
+        granted_mib = None if replica_mib is None else replica_mib * max(len(entry.ids) // len(entry.uses), 1)
+    return Tenant(
+        namespace=namespace,
+        pod=pod,
+        container=entry.container,
+        uid=entry.uid,
+        device=use.device,
+        exclusive=use.exclusivity is Exclusivity.EXCLUSIVE,
+        granted_mib=granted_mib,
+    )
+
+
+def _container_ids(pods: Iterable[Object]) -> Iterator[tuple[str, str]]:
+    """Yield the runtime's id of each container and its name: of `containerd://ID` the ID."""
+    for pod in pods:
+        status = pod.get("status") or {}
+        for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
+            for each in status.get(kind) or ():
+                yield str(each.get("containerID") or "").rpartition("/")[2], str(each.get("name") or "")

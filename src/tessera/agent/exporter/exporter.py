@@ -1,0 +1,194 @@
+"""Observes this node's GPUs at intervals, so that a scrape waits for no driver and holds no loop of the agent."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from tessera.agent.exporter.containers import NodeContainers
+from tessera.api.prometheus.exposition import exposition
+from tessera.api.tessera.usagereports import usage_report, write_usage
+from tessera.clients.gpu import GpuDriver
+from tessera.core.cluster.mps import enforcements
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
+from tessera.core.gpu.mig import Layout
+from tessera.core.gpu.readings import GpuReading
+from tessera.core.node.health import Health, HealthPhase, xid_class
+from tessera.core.usage.attribution import GpuUse, attributed
+from tessera.core.usage.families import Family, Sample
+from tessera.core.usage.history import Histories, remembered
+from tessera.core.usage.nodemetrics import DeviceState, GpuCounts, NodeUsage, node_families
+from tessera.core.usage.processmetrics import EXPORTER_AGE, EXPORTER_FAILURES, EXPORTER_TIME
+from tessera.errors import TesseraError
+from tessera.log import Logger
+from tessera.loops import defect, one_turn
+
+__all__ = ["Exporter"]
+
+_EVERY_S = 15.0
+_STALE_S = 60.0
+"""So old an observation is not shown any more: a driver that hangs has no values."""
+
+
+class Exporter:
+    """The metrics of one node.
+
+    Args:
+        node: name of the Node object.
+        driver: the node's GPU driver.
+        containers: who was allocated what, and which processes are whose.
+        declared: returns the GPUs as they are shared now.
+        health: returns what is known against devices.
+        log: where failures are logged.
+
+    """
+
+    def __init__(
+        self,
+        node: str,
+        driver: GpuDriver,
+        containers: NodeContainers,
+        declared: Callable[[], Iterable[Gpu]],
+        health: Callable[[], Health],
+        log: Logger,
+    ) -> None:
+        self._node = node
+        self._driver = driver
+        self._containers = containers
+        self._declared = declared
+        self._health = health
+        self._log = log
+        self._events = driver.events()
+        self._xids: dict[str, Counter[str]] = defaultdict(Counter)
+        self._last_xid: dict[str, int] = {}
+        self._layouts: dict[str, Layout | None] = {}
+        self._changes: Counter[str] = Counter()
+        self._failures = 0
+        self._took_s = 0.0
+        self._observed_s: float | None = None
+        self._text = b""
+        self._usage = NodeUsage(node=node)
+        self._histories: Histories = {}
+
+    async def run(self, every_s: float = _EVERY_S) -> None:
+        """Observe again and again until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(one_turn(self._count, self._trouble))
+            while True:
+                await one_turn(self.observe, self._trouble)
+                await asyncio.sleep(every_s)
+
+    def _trouble(self, error: BaseException) -> None:
+        self._failures += 1
+        self._log.warning("gpus_not_observed", reason=str(error) or type(error).__name__, exc_info=defect(error))
+
+    async def _count(self) -> None:
+        """Count what the driver reports; a GPU that nobody knows is not counted, so that series stay bounded."""
+        async for event in self._events:
+            self._count_event(event)
+
+    def _count_event(self, event: GpuEvent) -> None:
+        if event.xid is not None and event.gpu in self._layouts:
+            self._xids[event.gpu][xid_class(event.xid)] += 1
+            self._last_xid[event.gpu] = event.xid
+
+    async def observe(self) -> None:
+        """Observe the GPUs once.
+
+        Raises:
+            TesseraError: the driver does not answer.
+
+        """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        # 1. What is there, and how it is shared.
+        inventory = await self._driver.inventory()
+        gpus = tuple(self._declared())
+        tenants = self._containers.tenants(inventory, gpus)
+        # 2. What is measured of each, and whose processes these are; a GPU that is lost meanwhile has no measurements.
+        readings = {facts.uuid: await self._measured(facts) for facts in inventory.gpus}
+        pids = {each.pid for reading in readings.values() for each in reading.processes}
+        owners = await self._containers.owners(pids)
+        # 3. Who uses what.
+        uses: tuple[GpuUse, ...] = tuple(
+            attributed(
+                facts,
+                readings[facts.uuid],
+                (each for each in tenants if each.device.gpu == facts.uuid),
+                owners,
+            )
+            for facts in inventory.gpus
+        )
+        self._note_layouts(inventory)
+        usage = NodeUsage(
+            node=self._node,
+            gpus=uses,
+            states=tuple(self._states(inventory, gpus)),
+            counts=tuple(self._counts(facts.uuid) for facts in inventory.gpus),
+            blind=self._containers.blind,
+        )
+        self._observed_s = loop.time()
+        self._took_s = self._observed_s - began_s
+        self._usage, self._text = usage, exposition(node_families(usage))
+        self._histories = remembered(self._histories, uses, self._observed_s)
+
+    async def _measured(self, facts: GpuFacts) -> GpuReading:
+        if facts.lost:
+            return GpuReading()
+        try:
+            return await self._driver.measure(facts.uuid)
+        except TesseraError as error:
+            self._trouble(error)
+            return GpuReading()
+
+    def _note_layouts(self, inventory: Inventory) -> None:
+        for facts in (each for each in inventory.gpus if not each.lost):
+            if self._layouts.setdefault(facts.uuid, facts.layout) != facts.layout:
+                self._layouts[facts.uuid] = facts.layout
+                self._changes[facts.uuid] += 1
+
+    def _states(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceState]:
+        phases = dict(self._health().states)
+        unhealthy = {device for device, state in phases.items() if state.phase is not HealthPhase.HEALTHY}
+        for facts in inventory.gpus:
+            whole = DeviceId(facts.uuid)
+            yield DeviceState(device=whole, healthy=whole not in unhealthy and not facts.lost)
+            for instance in facts.instances:
+                device = DeviceId(facts.uuid, instance.placement)
+                yield DeviceState(device=device, healthy=unhealthy.isdisjoint((device, whole)))
+        for each in enforcements(gpus, inventory):
+            device = DeviceId(each.gpu, each.placement)
+            yield DeviceState(device=device, mode=each.mode.value, isolation=each.level.value)
+
+    def _counts(self, uuid: str) -> GpuCounts:
+        return GpuCounts(
+            gpu=uuid,
+            last_xid=self._last_xid.get(uuid, 0),
+            xids=tuple(self._xids[uuid].items()),
+            layout_changes=self._changes[uuid],
+        )
+
+    def render(self) -> bytes:
+        """Return what was observed last, in Prometheus' text format; nothing of GPUs where that was too long ago."""
+        own = [Family(EXPORTER_FAILURES, (Sample((), self._failures),))]
+        age_s = self._age_s
+        if age_s is not None:
+            own += [Family(EXPORTER_AGE, (Sample((), age_s),)), Family(EXPORTER_TIME, (Sample((), self._took_s),))]
+        return exposition(own) + (self._text if self._fresh else b"")
+
+    def report(self) -> bytes:
+        """Return who used what, as JSON; without GPUs where that was observed too long ago."""
+        usage = self._usage if self._fresh else NodeUsage(node=self._node)
+        report = usage_report(usage, self._histories, self._observed_s or 0.0)
+        return write_usage(msgspec.structs.replace(report, age_s=self._age_s))
+
+    @property
+    def _age_s(self) -> float | None:
+        return None if self._observed_s is None else asyncio.get_running_loop().time() - self._observed_s
+
+    @property
+    def _fresh(self) -> bool:
+        return self._age_s is not None and self._age_s <= _STALE_S

@@ -1,0 +1,306 @@
+"""The agent's side of its GPUNode: it makes the object, writes its status, and follows what its spec asks.
+
+A cluster that does not have the kind works as it did before there was one; that is said once, with what to install.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tessera.api.tessera.gpunodes import new_object, offered_field, read_gpu_node, status_fields
+from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, uid_of, version_of
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
+from tessera.core.cluster.protocols.allocators import devices_by_gpu, devices_one_by_one
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
+from tessera.log import Logger
+
+__all__ = ["Asked", "GpuNodeLink"]
+
+_REMIND_S = 60.0
+"""How often it is said what an agent waits for that does not know yet whether the cluster has the kind."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the GPUNode asks of this node, at one moment."""
+
+    desired: tuple[DesiredDevices, ...] | None = None
+    """None where the cluster does not have the kind: then nobody wants devices, and all there are are offered."""
+    policy_name: str = ""
+    """The GPUPolicy that applies; empty for none."""
+    policy: str = ""
+    """What it says about this node, as the node policy file would."""
+    generation: int = 0
+    """Of the spec."""
+    problem: str = ""
+    """Why what it asks now is not followed but what it asked before."""
+
+
+class GpuNodeLink:
+    """Follows and reports one node's GPUNode.
+
+    Args:
+        kube: the Kubernetes API.
+        node: the node's name.
+        log: where changes are logged.
+        wake: called after each change.
+
+    """
+
+    def __init__(self, kube: Kube, node: str, log: Logger, *, wake: Callable[[], None]) -> None:
+        self._kube = kube
+        self._node = node
+        self._log = log
+        self._wake = wake
+        selection = Selection(fields=(("metadata.name", node),))
+        self._store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._told, on_trouble=self._trouble)
+        self._installed = False
+        self._absent = False
+        self._known = asyncio.Event()
+        """Whether it is known if the cluster has the kind."""
+        self._complaint = ""
+        self._read: tuple[Object | None, Asked] = (None, Asked())
+        self._acted: tuple[Any, Any] | None = None
+        """What of the spec concerns an agent, when its generation was reported last."""
+        self._written: tuple[dict[str, Any], str] = ({}, "")
+        """The last status written, and the version of the object then."""
+        self._after: Object = {}
+        """The object as it was stored then: the watch is late."""
+        self._gone = ""
+        """UID of the object that was deleted last."""
+        self._offered = frozenset[DeviceId]()
+        self._keys: tuple[str, ...] = ()
+        """The public keys that this agent publishes."""
+        self._keys_read: tuple[str, ...] = ()
+        """Those that the object had when it was read last, former ones of this node among them."""
+        self._offered_in = ""
+        """UID of the object that had these."""
+        self._replaced = False
+        """Whether another object was read in its place."""
+
+    async def run(self) -> None:
+        """Follow the object until cancelled."""
+        await self._store.run()
+
+    async def known(self) -> None:
+        """Return when it is known whether the cluster has the kind, and what the object asks.
+
+        However long that takes: an agent that began without would offer what servers have claimed, sign nothing that
+        runs, and forget the keys that it published.
+        """
+        while not self._known.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REMIND_S):
+                    await self._known.wait()
+                    return
+            fix = "upgrade the chart, so that the agent may list and watch gpunodes, and let it reach the API server"
+            self._log.warning("gpunode_awaited", reason=self._complaint or "no answer", fix=fix)
+
+    def _told(self, change: Change) -> None:
+        if change.object is not None and change.gone:
+            self._gone = uid_of(change.object)
+        if change.object is None:
+            self._installed, self._absent, self._complaint = True, False, ""
+            self._known.set()
+
+    def _trouble(self, error: Exception) -> None:
+        if isinstance(error, Unsupported):
+            self._installed, self._absent = False, True
+            self._known.set()
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            self._log.warning("gpunode_not_followed", reason=str(error))
+
+    @property
+    def _object(self) -> Object | None:
+        return self._store.objects.get(("", self._node)) if self._installed else None
+
+    def asked(self) -> Asked:
+        """Return what the object asks; where it cannot be read or was deleted, what it asked before.
+
+        One that was recreated asks that too, until a controller has written its part.
+        """
+        if not self._installed:
+            return Asked()
+        found, (known, asked) = self._object, self._read
+        if found is None:
+            return Asked(desired=()) if known is None else asked
+        if found is not known:
+            made_anew = known is not None and uid_of(known) != uid_of(found)
+            if made_anew and not (found.get("spec") or {}).keys() & {"policy", "desired"}:
+                return asked
+            asked = _asked(found, asked)
+            self._read = (found, asked)
+        return asked
+
+    @property
+    def absent(self) -> bool:
+        """Whether the cluster is known not to have the kind: then no server allocates anything of this node."""
+        return self._absent
+
+    def offered(self) -> frozenset[DeviceId]:
+        """Return the devices that are the kubelet's to allocate, as `status.offered` was stored last.
+
+        Whoever deletes the object takes nothing back from the kubelet.
+        """
+        found = self._latest()
+        if found is not None and (not self._offered or uid_of(found) == self._offered_in):
+            self._offered, self._offered_in = _offered(found), uid_of(found)
+        return self._offered
+
+    @property
+    def lost(self) -> frozenset[DeviceId]:
+        """The devices that were the kubelet's in an object that is no more, until they are written to the next one."""
+        offered, found = self.offered(), self._latest()
+        gone = self._replaced or found is None or uid_of(found) != self._offered_in
+        return offered if self._installed and gone else frozenset()
+
+    def _latest(self) -> Object | None:
+        """Return the object as it was seen or stored last; the watch is late."""
+        found = self._object
+        if found is None:
+            return self._after if self._after and uid_of(self._after) != self._gone else None
+        return self._after if _is_later(self._after, found) else found
+
+    async def fresh(self, node: Object) -> GpuNodeState:
+        """Return what the object says now, made where it is missing (a quorum read).
+
+        Args:
+            node: the Node object, which owns it.
+
+        Raises:
+            TesseraError: the API refuses or does not answer, or the object cannot be read.
+
+        """
+        found = await self._kube.get(GPU_NODES, self._node) or await self._make(node)
+        if found is None:
+            raise Unavailable(f"GPUNode {self._node}", found="none yet", expected="the one that another process made")
+        self._replaced = bool(self.offered()) and uid_of(found) != self._offered_in
+        state = read_gpu_node(found)
+        self._keys_read = state.assignment_keys
+        return state
+
+    async def write_offered(self, keys: frozenset[DeviceId], version: str) -> None:
+        """Write which devices are the kubelet's, on the version of the object that this was decided on.
+
+        Raises:
+            Conflict: somebody wrote to it since; decide again.
+            TesseraError: the API refuses or does not answer.
+
+        """
+        status: dict[str, Any] = {"offered": offered_field(devices_by_gpu(keys))}
+        if self._keys and not self._keys_read:  # a status without keys is that of an agent that does not sign
+            status["assignmentKeys"] = list(self._keys)
+        body = {"metadata": {"resourceVersion": version}, "status": status}
+        self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
+        self._offered_in, self._replaced = uid_of(self._after), False
+        if keys and not (self._after.get("status") or {}).get("offered"):
+            raise Unsupported(
+                f"GPUNode {self._node}",
+                found="a kind without the field status.offered",
+                expected="the kind as this agent knows it, without which nothing is offered by name",
+                hint="an upgrade of the chart, see docs/install.md",
+            )
+        self._log.info("offered_written", devices=len(keys))
+
+    @property
+    def assignment_keys(self) -> tuple[str, ...] | None:
+        """The public keys that the object has; None where it is not known whether there is an object."""
+        if not self._installed:
+            return None
+        return tuple(((self._latest() or {}).get("status") or {}).get("assignmentKeys") or ())
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether the agent before this one signed nothing: it wrote a status, and no keys in it."""
+        found = (self._latest() or {}) if self._installed else {}
+        return bool(found.get("status")) and not self.assignment_keys
+
+    async def publish_keys(self, keys: tuple[str, ...]) -> None:
+        """Publish public keys, where a status was reported already; else they come with the first.
+
+        Raises:
+            TesseraError: the API refuses or does not answer; call again.
+
+        """
+        self._keys = keys
+        found = self._latest()
+        if found is not None and found.get("status") and self.assignment_keys != keys:
+            body = {"status": {"assignmentKeys": list(keys)}}
+            self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
+
+    async def report(self, state: GpuNodeState, node: Object, *, generation: int) -> None:
+        """Make the object where it is missing, and write the status where it differs.
+
+        That the claims of servers change the generation is not reported: it would be a write for every pod that is
+        bound, and each would cross theirs.
+
+        Args:
+            state: what the status shall say.
+            node: the Node object, which owns the GPUNode.
+            generation: that of the spec that was acted on.
+
+        Raises:
+            TesseraError: the API refuses or does not answer; call again.
+
+        """
+        if not self._installed:
+            return
+        found = self._latest() or await self._make(node)
+        if found is None or self.lost:  # servers claim what is free as soon as GPUs are reported
+            return
+        present, spec = found.get("status") or {}, found.get("spec") or {}
+        concerns = spec.get("policy"), spec.get("desired")
+        news = concerns != self._acted and (found["metadata"].get("generation") or 0) == generation
+        observed = generation if news else present.get("observedGeneration", 0)
+        status = status_fields(state, observed_generation=observed)
+        same = {key: present.get(key) for key in status} == status
+        # What the server stored otherwise than it was written, for want of a field in the schema, is not written again.
+        refused = self._written == (status, version_of(found))
+        if not same and not refused:
+            self._after = await self._kube.patch(GPU_NODES, self._node, {"status": status}, subresource="status")
+            self._written = status, version_of(self._after)
+            self._log.info("gpunode_reported", generation=observed)
+        self._acted = concerns if news else self._acted
+
+    async def _make(self, node: Object) -> Object | None:
+        """Make the object; None where another did, which the watch will show."""
+        uid = (node.get("metadata") or {}).get("uid", "")
+        try:
+            made = await self._kube.create(GPU_NODES, new_object(self._node, uid))
+        except Conflict:
+            return None
+        self._log.info("gpunode_made")
+        return made
+
+
+def _offered(found: Object) -> frozenset[DeviceId]:
+    try:
+        return devices_one_by_one(read_gpu_node(found).offered)
+    except InvalidInput:
+        return frozenset()  # nothing is offered that is not written down first
+
+
+def _is_later(each: Object, other: Object) -> bool:
+    """Return whether one is a later state of the object, or one that was made after the other was deleted."""
+    first, second = version_of(each), version_of(other)
+    return first.isdecimal() and second.isdecimal() and int(first) > int(second)
+
+
+def _asked(found: Object, former: Asked) -> Asked:
+    generation = (found.get("metadata") or {}).get("generation", 0)
+    try:
+        state = read_gpu_node(found)
+    except InvalidInput as error:
+        desired = former.desired or ()
+        return msgspec.structs.replace(former, desired=desired, generation=generation, problem=str(error))
+    document = ((found.get("spec") or {}).get("policy") or {}).get("document")
+    return Asked(
+        desired=state.desired,
+        policy_name=state.policy,
+        policy=msgspec.json.encode(document).decode() if document else "",
+        generation=generation,
+    )

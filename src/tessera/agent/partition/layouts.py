@@ -1,0 +1,217 @@
+"""The layouts of this node: as its label asks, as its policy fixes, and on managed GPUs as pods need them."""
+
+import asyncio
+import functools
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.agent.declarations.declared import Declarations, Declared
+from tessera.agent.nodefiles import read_file
+from tessera.agent.nodestate.noderecord import NodeRecord
+from tessera.agent.partition import (
+    MIG_CONFIG,
+    MIG_CONFIG_STATE,
+    Checkpoint,
+    Evict,
+    Follower,
+    FollowOptions,
+    NodeGpus,
+    NodeLocks,
+    Partitioner,
+    RebootRecord,
+    reboot,
+)
+from tessera.agent.pods.nodepods import NodePods
+from tessera.agent.settings import Settings
+from tessera.agent.undisturbed import Undisturbed
+from tessera.api import documents
+from tessera.api.nvidia import migparted
+from tessera.api.tessera.nodereports import Report
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.node.desired import targets
+from tessera.core.node.layouts import (
+    Group,
+    LayoutRequest,
+    PolicyAttempt,
+    Recorded,
+    Target,
+    attempted,
+    policy_targets,
+    worth_trying,
+)
+from tessera.errors import Conflict, InvalidInput
+from tessera.log import logger
+
+__all__ = ["Layouts"]
+
+_INSTANCE_S = 25.0
+"""For a device that a pod waits for; the kubelet waits 30 s for `PreStartContainer`."""
+
+
+class Layouts:
+    """Changes layouts; `follow` is called with each change of anything, and every few seconds.
+
+    Args:
+        settings: of the agent.
+        gpus: the node's GPUs.
+        record: the Node object.
+        declarations: what is declared.
+        pods: what was assigned.
+        evict: asks that a pod be evicted.
+
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        gpus: NodeGpus,
+        record: NodeRecord,
+        declarations: Declarations,
+        pods: NodePods,
+        evict: Evict,
+    ) -> None:
+        self._settings = settings
+        self._gpus = gpus
+        self._record = record
+        self._declarations = declarations
+        self._pods = pods
+        self._log = logger()
+        self._attempts: dict[str, PolicyAttempt] = {}
+        self._undisturbed = Undisturbed()
+        self._read: tuple[bytes | None, Mapping[str, tuple[Group, ...]]] = (None, {})
+        """The file of configurations as it was last when it was good, and what it says."""
+        checkpoint = Checkpoint(settings.paths.checkpoint)
+        locks = NodeLocks(settings.paths.locks)
+        self._partitioner = Partitioner(gpus, self._recorded(checkpoint), checkpoint.write, locks)
+        self._follower = self._following(evict)
+
+    async def begin(self, labels: Mapping[str, str]) -> None:
+        """Bring back the layouts of before a reboot, and take up what the agent before did for the label."""
+        self._check_configurations()
+        loop = asyncio.get_running_loop()
+        for failed in await self._partitioner.restore(loop.time() + self._gpus.timing.restore_s):
+            await self._record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
+        self._follower.resume(labels.get(MIG_CONFIG, ""), labels.get(MIG_CONFIG_STATE, ""))
+
+    async def close(self) -> None:
+        """Cancel what is done for pods."""
+        await self._undisturbed.close()
+
+    async def follow(self, name: str) -> None:
+        """Do what can be done now for the configuration of this name; without a name, for policy and pods."""
+        self._check_configurations()
+        await self._follower.follow(name)
+        if name:
+            return
+        declared = await self._declarations.observe()
+        if declared.said is not None:
+            await self._try("policy", policy_targets(declared.inventory, declared.said), declared.inventory)
+            await self._follow_pods(declared)
+
+    async def instance(self, gpu: str, placement: Placement) -> None:
+        """Make a MIG instance that an assignment names, if it is not there.
+
+        Raises:
+            TesseraError: it cannot be made in time, and why.
+
+        """
+        by_s = asyncio.get_running_loop().time() + _INSTANCE_S
+        await self._undisturbed.do(self._partitioner.add(gpu, placement, by_s))
+
+    async def whole(self, gpu: str, inventory: Inventory) -> bool:
+        """Let MIG be off on a GPU of which an assignment names an amount or all; return whether anything was done.
+
+        Raises:
+            TesseraError: it cannot be in time, and why.
+
+        """
+        partitioned = any(facts.uuid == gpu and facts.layout is not None for facts in inventory.gpus)
+        if not partitioned and not self._partitioner.busy(gpu):
+            return False
+        declared = await self._declarations.observe()
+        left = any(each.uuid == gpu and each.sharing.managed for each in declared.gpus)
+        if partitioned and not left:
+            raise Conflict(
+                f"GPU {gpu}",
+                found="MIG on, as its layout is fixed",
+                expected="MIG off, for an amount of its memory",
+                hint="a pod that asks for one of its MIG instances",
+            )
+        if left:
+            by_s = asyncio.get_running_loop().time() + _INSTANCE_S
+            await self._undisturbed.do(self._partitioner.free(gpu, by_s))
+        return left
+
+    # The pods' layouts
+
+    async def _follow_pods(self, declared: Declared) -> None:
+        """Partition managed GPUs for what pods were assigned and what is desired."""
+        desired, assigned = declared.asked.desired or (), self._pods.assigned(declared.inventory)
+        if not targets(declared.gpus, declared.inventory, desired, (), assigned):
+            return
+        inventory, users = await self._gpus.observe()
+        await self._try("desired", targets(declared.gpus, inventory, desired, users, assigned), inventory)
+
+    async def _try(self, what: str, goals: tuple[Target, ...], inventory: Inventory) -> None:
+        """Bring GPUs to their targets; what failed is tried again after a while, or when something changed."""
+        now_s, limits = asyncio.get_running_loop().time(), self._settings.limits
+        if worth_trying(goals, inventory, self._attempts.get(what), now_s=now_s):
+            failures = await self._partitioner.apply(goals, now_s + limits.pending_s)
+            self._record.note(what, failures)
+            self._attempts[what] = attempted(goals, inventory, failures, limits, began_s=now_s)
+
+    # The label's layout
+
+    def _following(self, evict: Evict) -> Follower:
+        command = self._settings.reboot
+        policy = FollowOptions(
+            configurations=self._configurations,
+            report=self._report,
+            limits=msgspec.structs.replace(self._settings.limits, may_reboot=bool(command)),
+            evict=evict if self._settings.evict else None,
+            reboot=functools.partial(reboot, command),
+            record=RebootRecord(self._settings.paths.rebooted),
+        )
+        return Follower(self._partitioner, policy)
+
+    def _recorded(self, checkpoint: Checkpoint) -> tuple[Recorded, ...]:
+        try:
+            return checkpoint.read()
+        except InvalidInput as error:
+            self._log.warning("checkpoint_ignored", reason=str(error))
+            return ()
+
+    def _check_configurations(self) -> None:
+        """Say that the file is no good before a label names one of its configurations."""
+        try:
+            self._configurations()
+        except InvalidInput as error:
+            self._record.note("mig-config", (str(error),))
+        else:
+            self._record.note("mig-config", ())
+
+    def _configurations(self) -> Mapping[str, tuple[Group, ...]]:
+        path = self._settings.mig_config
+        if path is None:
+            return {}
+        try:
+            content = read_file(path)
+        except OSError as error:
+            raise InvalidInput(str(path), found=error.strerror or str(error), expected="a mig-parted file") from error
+        if content != self._read[0]:
+            self._read = content, migparted.read(documents.one(str(path), content))
+        return self._read[1]
+
+    async def _report(self, request: LayoutRequest) -> None:
+        """Tell how it stands with the label: another label, a condition, an event."""
+        record, condition = self._record, request.condition
+        if request.state is None or condition is None:
+            await record.set_labels({}, owned=lambda key: key == MIG_CONFIG_STATE)
+            await record.remove_condition()
+            return
+        report = Report(reason=condition.reason, message=condition.message, warning=request.state.value == "failed")
+        await record.set_condition(condition.status, report)
+        await record.set_labels({MIG_CONFIG_STATE: request.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
+        await record.report(report)

@@ -1,0 +1,263 @@
+"""Whose signatures count on this node's pods, and the agent's own key, with which it signs what it writes on them.
+
+The key is made at the first start and kept in the state folder; the public key is in the status of the node's
+GPUNode, with the former ones, so that a state folder that was lost voids nothing that runs. A key that is stolen from
+a node forges for that node alone.
+
+The servers' public keys that were seen are kept there too: where somebody deletes what publishes them while no server
+and no agent runs, pods that they signed still count.
+"""
+
+import base64
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from tessera.agent.nodefiles import UNREADABLE, read_file, write_through
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
+from tessera.clients.kube import CONFIG_MAPS, Change, Kube, Object, Selection, Store, version_of
+from tessera.core.cluster.protocols.keyring import KeyRing
+from tessera.errors import Unavailable
+from tessera.log import Logger
+from tessera.signing import SEED_BYTES, Signer, verify
+
+__all__ = ["AssignmentKeys", "Trust"]
+
+_SERVERS: Final = "server-keys.json"
+"""Beside the private key: the servers' public keys that were seen."""
+_UNPUBLISHED_S = 60.0
+"""How long servers may take to publish again what they know."""
+_KEPT = 8
+"""Keys that are published, the present one among them."""
+
+
+class _ServerKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file of the servers' keys."""
+
+    version: Literal[1] = 1
+    """Of the file; `ring.version` is that of the object that was seen."""
+    ring: KeyRing
+
+
+class _UnversionedServerKeys(KeyRing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file as it was before it had a version."""
+
+
+class Trust(Protocol):
+    """What is needed to read assignments, and to write them."""
+
+    @property
+    def keys(self) -> Keys:
+        """Whose signatures count; the same object while nothing changes."""
+        ...
+
+    @property
+    def knows_servers(self) -> bool:
+        """Whether a server's key is known; before, nobody's assignment counts, and nobody is to blame for it."""
+        ...
+
+    @property
+    def unpublished(self) -> frozenset[str]:
+        """Ids of servers' keys that count here, and that were published last more than a minute ago."""
+        ...
+
+    def revoked(self, key: str) -> bool:
+        """Return whether the servers' key of this id was revoked."""
+        ...
+
+    def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
+        """Return annotations for a pod of this node, signed where an assignment is among them."""
+        ...
+
+    async def refresh(self) -> None:
+        """Let `keys` have all that count at this moment."""
+
+
+class AssignmentKeys:
+    """The keys of one node.
+
+    Args:
+        kube: the Kubernetes API.
+        node: the node's name.
+        path: where the private key is kept.
+        log: where it is logged what is made; never a private key.
+        wake: called when the servers' keys changed.
+
+    """
+
+    def __init__(self, kube: Kube, node: str, path: Path, log: Logger, *, wake: Callable[[], None]) -> None:
+        self._kube = kube
+        self._node = node
+        self._path = path
+        self._log = log
+        selection = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
+        self._store = Store(
+            kube, CONFIG_MAPS, selection, wake=wake, on_change=self._take_change, on_trouble=self._trouble
+        )
+        self._signer: Signer | None = None
+        self._own: tuple[str, ...] = ()
+        self._ring = self._remembered()
+        """The servers' keys."""
+        self._looked = False
+        self._missing_s: dict[str, float] = {}
+        """Since when keys are not published that were."""
+        self._keys = Keys(public=self._ring.public, verify=verify)
+
+    async def run(self) -> None:
+        """Follow the servers' keys until cancelled."""
+        await self._store.run()
+
+    async def synced(self) -> None:
+        """Wait until the servers' keys were read: without them what runs would look as if nobody had granted it."""
+        await self._store.synced()
+
+    def _trouble(self, error: Exception) -> None:
+        self._log.warning("server_keys_not_read", reason=str(error))
+
+    def open(self, published: tuple[str, ...]) -> None:
+        """Read the private key, or make one.
+
+        Args:
+            published: the public keys that the GPUNode has.
+
+        Raises:
+            Unavailable: it cannot be read or kept.
+
+        """
+        seed = self._read()
+        self._signer = Signer(seed)
+        if seed is None:
+            self._write(self._signer.seed)
+        self._own = keys_text([self._signer.public])
+        self.keep(published)
+
+    def keep(self, published: tuple[str, ...]) -> None:
+        """Go on to publish the public keys that the GPUNode has, and let what they signed count."""
+        self._own = (*self._own, *(each for each in published if each not in self._own))[:_KEPT]
+        new = Keys(public={**self._keys.public, **public_keys(self._own)}, verify=verify)
+        self._keys = self._keys if new.like(self._keys) else new
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        """What the GPUNode shall have: this agent's public keys, the present one first."""
+        return self._own
+
+    @property
+    def keys(self) -> Keys:
+        """Whose signatures count: the servers' that were published and not revoked, and this node's own."""
+        return self._keys
+
+    @property
+    def knows_servers(self) -> bool:
+        """Whether a server's key is known."""
+        return bool(self._ring.public)
+
+    @property
+    def unpublished(self) -> frozenset[str]:
+        """Ids of servers' keys that count here, and that were published last more than a minute ago.
+
+        Somebody deleted what published them. Servers that know them write them again at once; where none ran, what they
+        signed looks forged to every server.
+        """
+        now_s = time.monotonic()
+        missing = self._ring.public.keys() - self._ring.shown
+        self._missing_s = {key: self._missing_s.get(key, now_s) for key in missing}
+        return frozenset(key for key, since_s in self._missing_s.items() if now_s - since_s >= _UNPUBLISHED_S)
+
+    def revoked(self, key: str) -> bool:
+        """Return whether the servers' key of this id was revoked."""
+        return key in self._ring.revoked
+
+    def _take_change(self, change: Change) -> None:
+        if change.object is not None and not change.gone:
+            # The first look begins after all that was remembered.
+            now = change.rewound or not self._looked
+            self._looked = True
+            self._take(change.object, self._ring.version if now else None)
+
+    def _take(self, found: Object, begun: int | None) -> None:
+        uid, version = found["metadata"].get("uid", ""), int(version_of(found) or 0)
+        before, self._ring = self._ring, self._ring.saw(uid, version, published_keys(found), begun=begun)
+        if self._ring != before:
+            self._remember()
+        new = Keys(public={**self._ring.public, **public_keys(self._own)}, verify=verify)
+        self._keys = self._keys if new.like(self._keys) else new
+
+    async def refresh(self) -> None:
+        """Read the servers' keys, so that one that a server has just published counts.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
+        begun = self._ring.version
+        found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
+        if found is not None:
+            self._take(found, begun)
+
+    def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
+        """Return annotations for a pod of this node, signed where an assignment is among them."""
+        if self._signer is None:
+            raise Unavailable(
+                f"node {self._node}", found="no key to sign with yet", expected="one that was read or made"
+            )
+        return self._signer.sealed(annotations, uid=pod["metadata"].get("uid", ""), node=self._node)
+
+    def _remembered(self) -> KeyRing:
+        """Return the servers' keys as they were kept; an empty ring where none were, or they cannot be read."""
+        path = self._path.with_name(_SERVERS)
+        try:
+            found = msgspec.json.decode(read_file(path), type=dict[str, object])
+            if "ring" in found:
+                return msgspec.convert(found, _ServerKeys).ring
+            former = msgspec.convert(found, _UnversionedServerKeys)
+            return msgspec.convert(former, KeyRing, from_attributes=True)
+        except FileNotFoundError:
+            return KeyRing()
+        except UNREADABLE as error:
+            self._log.warning("server_keys_forgotten", file=str(path), reason=type(error).__name__)
+            return KeyRing()
+
+    def _remember(self) -> None:
+        path = self._path.with_name(_SERVERS)
+        try:
+            write_through(path, msgspec.json.encode(_ServerKeys(ring=self._ring)), mode=0o600)
+        except OSError as error:  # they count until the agent ends
+            self._log.warning("server_keys_not_kept", file=str(path), reason=error.strerror or "an error")
+
+    def _read(self) -> bytes | None:
+        """Return the private key; None where there is none that can be used.
+
+        Raises:
+            Unavailable: the disk does not give it; a new one in its place would be worth no more.
+
+        """
+        try:
+            seed = base64.b64decode(read_file(self._path).strip(), validate=True)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unkept(self._path, error) from error
+        except ValueError as error:
+            self._log.warning("key_not_read", file=str(self._path), reason=type(error).__name__)
+            return None
+        if len(seed) != SEED_BYTES:
+            self._log.warning("key_not_read", file=str(self._path), reason=f"{len(seed)} bytes")
+            return None
+        return seed
+
+    def _write(self, seed: bytes) -> None:
+        """Keep the private key, for root alone."""
+        try:
+            write_through(self._path, base64.b64encode(seed), mode=0o600)
+        except OSError as error:
+            raise _unkept(self._path, error) from error
+        self._log.info("key_made", file=str(self._path))
+
+
+def _unkept(path: Path, error: OSError) -> Unavailable:
+    expected = "a place for the key that signs assignments"
+    return Unavailable(str(path), found=error.strerror or "an error", expected=expected)

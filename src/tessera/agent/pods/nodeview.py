@@ -1,0 +1,312 @@
+"""What an agent observes of its node's pods: the API server's objects, the kubelet's record, running processes."""
+
+import asyncio
+import datetime as dt
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
+from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
+from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.deviceplugin.lastgate import Checkpointed, PodEvidence
+from tessera.core.deviceplugin.matching import Held
+from tessera.errors import Unavailable, Unsupported
+
+__all__ = [
+    "NodeView",
+    "PodsInView",
+    "by_uid",
+    "created_ns",
+    "evidence_of",
+    "is_ended",
+    "is_ending",
+    "sees_other_containers",
+]
+
+_FRESH_S = 2.0
+"""How long a list stands in for the watch, which shows the same before that."""
+_MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the API server's picture of a static pod: the UID that the kubelet gives the pod itself."""
+_OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+"""A UID as the API server makes it. A static pod's is 32 digits of a hash, unless its file says another.
+Source: Kubernetes `pkg/kubelet/config/common.go`, `applyDefaults`."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
+_LEAST_UID = 4
+"""Characters of a UID that is looked for among control groups; every real one has 36."""
+
+
+class PodsInView(Protocol):
+    """What the last gate observes; `NodeView` is one."""
+
+    def pods(self) -> Iterable[Object]:
+        """Return the pods of this node."""
+
+    def find(self, uid: str) -> Object | None:
+        """Return the pod of this UID."""
+
+    async def refresh(self) -> None:
+        """Let `pods` show all that the kubelet can know."""
+
+    async def allocated(self) -> tuple[Checkpointed, ...]:
+        """Return what the kubelet recorded."""
+
+    async def held(self) -> tuple[Held, ...]:
+        """Return what containers hold by the kubelet's record."""
+
+    async def allocatable(self) -> Mapping[str, frozenset[str]]:
+        """Return the ids of the devices that the kubelet has as healthy, by resource."""
+
+    def running(self, uids: Iterable[str]) -> frozenset[str]:
+        """Return those of these pods of which processes run."""
+
+    @property
+    def blind(self) -> bool:
+        """Whether processes of pods cannot be seen."""
+
+
+class NodeView:
+    """The pods of this node.
+
+    Args:
+        watched: returns the Pod objects of this node as the watch shows them.
+        relist: returns them as the API server has them now (a quorum read).
+        checkpoint: the kubelet's record of devices.
+        resources: the kubelet's PodResources, for where the checkpoint cannot be read.
+        proc: the host's process table.
+
+    """
+
+    def __init__(
+        self,
+        watched: Callable[[], Iterable[Object]],
+        relist: Callable[[], Awaitable[Listing]],
+        checkpoint: DeviceCheckpoint,
+        resources: PodResources,
+        *,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._watched = watched
+        self._relist = relist
+        self._checkpoint = checkpoint
+        self._resources = resources
+        self._proc = proc
+        self._sees = False
+        self._listed: dict[str, Object] = {}
+        self._moment = 0
+        self._until_s = 0.0
+
+    # Pods
+
+    def pods(self) -> tuple[Object, ...]:
+        """Return the pods that are bound to this node, as late as the watch or the last `refresh`."""
+        watched = tuple(self._watched())
+        if not self._listed and not self._moment:
+            return watched
+        if asyncio.get_running_loop().time() > self._until_s:
+            return watched
+        return tuple(self._merged(watched))
+
+    def _merged(self, watched: Iterable[Object]) -> Iterator[Object]:
+        """Yield each pod in its later version; one that the list lacked is gone, unless it is newer than the list.
+
+        A listed pod is gone, too, where the watch shows another of its name.
+        """
+        left, names = dict(self._listed), set()
+        for pod in watched:
+            listed = left.pop(uid_of(pod), None)
+            if listed is None and _version(pod) <= self._moment:
+                continue
+            names.add(name_of(pod))
+            yield listed if listed is not None and _version(listed) > _version(pod) else pod
+        yield from (pod for pod in left.values() if name_of(pod) not in names)
+
+    def find(self, uid: str) -> Object | None:
+        """Return the pod of this UID, or the static pod that the kubelet knows by it."""
+        return by_uid(self.pods()).get(uid)
+
+    async def refresh(self) -> None:
+        """Read the pods of this node from the API server, so that `pods` shows all that the kubelet can know.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
+        listing = await self._relist()
+        moment = int(listing.resource_version or 0)
+        if moment < self._moment:
+            return  # one that was asked for later has come before
+        known = {uid_of(pod): pod for pod in (*self._listed.values(), *self._watched())}
+        # What has not changed stays the same object: whoever has read it does not read it again.
+        self._listed = {uid_of(pod): _unchanged(known.get(uid_of(pod)), pod) for pod in listing.objects}
+        self._moment = moment
+        self._until_s = asyncio.get_running_loop().time() + _FRESH_S
+
+    # What the kubelet allocated
+
+    async def allocated(self) -> tuple[Checkpointed, ...]:
+        """Return what the kubelet allocated to which container; its checkpoint also shows pods that have ended.
+
+        Raises:
+            Unavailable: neither the checkpoint nor PodResources can be read.
+
+        """
+        try:
+            return self._checkpoint.read()
+        except Unavailable:
+            return await self._asked()
+
+    async def _asked(self) -> tuple[Checkpointed, ...]:
+        """Ask the kubelet about each pod that has devices, without making it forget any."""
+        found = []
+        for pod in self.pods():
+            if is_ended(pod) or not holds_devices(pod):
+                continue
+            for each in await self._get(pod):
+                recorded = Checkpointed(
+                    uid=uid_of(pod), container=each.container, resource=each.resource, device_ids=each.device_ids
+                )
+                found.append(recorded)
+        return tuple(found)
+
+    async def _get(self, pod: Object) -> tuple[Held, ...]:
+        namespace, name = name_of(pod)
+        try:
+            return await self._resources.get(namespace, name)
+        except Unsupported:
+            every = await self._resources.list()
+            return tuple(each for each in every if (each.namespace, each.pod) == (namespace, name))
+
+    async def held(self) -> tuple[Held, ...]:
+        """Return what the containers of this node's pods hold, sorted; of init containers only those that stay.
+
+        Raises:
+            Unavailable: neither the kubelet's checkpoint nor its PodResources can be read.
+
+        """
+        found = []
+        allocated, pods = await self.allocated(), by_uid(self.pods())
+        for each in allocated:
+            pod = pods.get(each.uid)
+            if pod is not None and not is_ended(pod) and each.container in lasting_containers(pod):
+                namespace, name = name_of(pod)
+                held = Held(
+                    namespace=namespace,
+                    pod=name,
+                    container=each.container,
+                    resource=each.resource,
+                    device_ids=each.device_ids,
+                )
+                found.append(held)
+        return tuple(sorted(found, key=lambda each: each.key))
+
+    async def allocatable(self) -> Mapping[str, frozenset[str]]:
+        """Return the ids of the devices that the kubelet has as healthy, by resource.
+
+        Raises:
+            Unavailable: it does not answer.
+
+        """
+        return await self._resources.allocatable()
+
+    # Processes
+
+    def running(self, uids: Iterable[str]) -> frozenset[str]:
+        """Return those of these pods of which processes run, whatever API server and kubelet say of them.
+
+        The control groups of a pod carry its UID, whichever version and driver of them the node has. A view that is
+        `blind` finds none.
+        """
+        desired = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
+        found: set[str] = set()
+        for text in _cgroups(self._proc) if desired else ():
+            found |= {uid for uid, names in desired.items() if any(name in text for name in names)}
+        return frozenset(found)
+
+    @property
+    def blind(self) -> bool:
+        """Whether the processes of other pods cannot be seen, as without `hostPID`, and never could."""
+        self._sees = self._sees or sees_other_containers(self._proc)
+        return not self._sees
+
+
+def sees_other_containers(proc: Path) -> bool:
+    """Return whether a process table has those of other containers.
+
+    It has in the machine's own PID namespace, whose number is known, and where there is more than one control group.
+    """
+    return _link(proc / "self/ns/pid") == _FIRST_NAMESPACE or len(set(_cgroups(proc))) > 1
+
+
+def _cgroups(proc: Path) -> Iterator[str]:
+    for process in proc.iterdir() if proc.is_dir() else ():
+        if process.name.isdecimal():
+            yield _text(process / "cgroup")
+
+
+def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
+    """Return pods by the UID that the kubelet knows them by: of a static pod the one in its annotation.
+
+    Anybody may write that annotation. So it never stands for a pod that the API server made, as one that has just gone,
+    and of several pods with the same one a living one counts: what is in use never looks free for it.
+    """
+    known = sorted(pods, key=lambda pod: (not is_ended(pod), not is_ending(pod)))
+    mirrored = {str(annotations_of(pod)[_MIRROR]): pod for pod in known if _MIRROR in annotations_of(pod)}
+    static = {uid: pod for uid, pod in mirrored.items() if not _OF_THE_API.fullmatch(uid)}
+    return static | {uid_of(pod): pod for pod in known}
+
+
+def evidence_of(pod: Object) -> PodEvidence:
+    """Return what is seen of a pod that the API server has."""
+    return PodEvidence(
+        name="/".join(name_of(pod)),
+        ended=is_ended(pod),
+        ending=is_ending(pod),
+        asks=frozenset((container, resource) for container, resource, _ in asks_of(pod)),
+        lasting=lasting_containers(pod),
+    )
+
+
+def created_ns(pod: Object) -> int:
+    """Return when a pod was made, in nanoseconds since 1970; 0 where it does not say."""
+    try:
+        made = dt.datetime.fromisoformat(str((pod.get("metadata") or {}).get("creationTimestamp")))
+    except ValueError:
+        return 0
+    return round(made.timestamp()) * 10**9
+
+
+def is_ended(pod: Object | None) -> bool:
+    """Return whether a pod is gone, or has run to its end."""
+    return pod is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_ending(pod: Object | None) -> bool:
+    """Return whether a pod is gone, has run to its end, or is being deleted."""
+    return is_ended(pod) or bool(((pod or {}).get("metadata") or {}).get("deletionTimestamp"))
+
+
+def _unchanged(known: Object | None, pod: Object) -> Object:
+    """Return a pod as it is known already, where it is of this version."""
+    return known if known is not None and _version(known) == _version(pod) != 0 else pod
+
+
+def _version(pod: Object) -> int:
+    version = version_of(pod)
+    return int(version) if version.isdecimal() else 0
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""  # it has ended since

@@ -1,0 +1,160 @@
+"""Writes on each pod what the kubelet gave it: which devices for what it asked by name, and that memory was allocated.
+
+The kubelet chooses among equal devices and reports it nowhere; the scheduler must know which GPU a pod uses. Devices of
+a pod never change, so that each pod is written once. That memory was allocated is for those who read gpushare's
+annotations, as its own device plugin writes them.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from tessera.agent.pods.assignmentkeys import Trust
+from tessera.api.kubernetes.podspecs import ASSIGNMENT
+from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, awaits_memory, honored, recorded_assignment
+from tessera.api.tessera.pods.signatures import is_signed
+from tessera.clients.kube import PODS, Kube, Object, annotations_of, name_of, version_of
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import Held
+from tessera.errors import Conflict, InvalidInput, TesseraError
+from tessera.log import Logger
+from tessera.loops import for_each
+
+__all__ = ["Recorder"]
+
+_Name: TypeAlias = tuple[str, str]
+_PAUSE_S = 0.05
+"""Between two writes, for fifty pods that start at once on each of a thousand nodes."""
+
+
+class PodRecord(Protocol):
+    """The pods of a node and what they hold, as `NodeView` gives them."""
+
+    def pods(self) -> Iterable[Object]:
+        """Return the Pod objects."""
+
+    async def held(self) -> tuple[Held, ...]:
+        """Return what containers hold by the kubelet's record."""
+
+
+class Recorder:
+    """Compares pods with the kubelet's record; call `record` when something changed, and every few seconds.
+
+    Args:
+        kube: the Kubernetes API.
+        view: the pods of this node.
+        devices: returns what each device is, by the id the kubelet has (`core.cluster.byname.shares_by_id`).
+        trust: whose assignments count, and how they are signed.
+        log: where each write is logged.
+        now_ns: the time, in nanoseconds since 1970.
+
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        view: PodRecord,
+        devices: Callable[[], Awaitable[Mapping[str, Share]]],
+        trust: Trust,
+        log: Logger,
+        *,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._kube = kube
+        self._view = view
+        self._devices = devices
+        self._trust = trust
+        self._log = log
+        self._now_ns = now_ns
+        self._settled: dict[tuple[str, str], Object] = {}
+        """Pods of which nothing is to be written; objects are never changed in place."""
+
+    async def record(self, share_unit_mib: int) -> None:
+        """Write what is known and not written yet; costs nothing where every pod is settled.
+
+        Args:
+            share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+
+        Raises:
+            TesseraError: kubelet, driver or API do not answer; call again.
+
+        """
+        pods = {name_of(pod): pod for pod in self._view.pods()}
+        self._settled = {name: pod for name, pod in self._settled.items() if pods.get(name) is pod}
+        named, waiting = self._open(pod for name, pod in pods.items() if name not in self._settled)
+        if not named and not waiting:
+            return
+        held, devices = await self._view.held(), await self._devices() if named else {}
+
+        async def write(name: _Name) -> None:
+            pod, keys = pods[name], self._trust.keys
+            text = None
+            if name in named:
+                text = recorded_assignment(pod, held, devices, share_unit_mib=share_unit_mib, keys=keys)
+            same = text is None or (annotations_of(pod).get(ASSIGNMENT) == text and is_signed(pod, keys))
+            new = {} if text is None or same else {ASSIGNMENT: text}
+            if name in waiting:
+                new |= allocated(pod, held, now_ns=self._now_ns())
+            elif text is not None and not new:
+                self._settled[name] = pod
+            if new:
+                await self._write(pod, new)
+
+        def refused(name: _Name, error: TesseraError) -> None:
+            self._report("assignment_not_recorded", pods[name], error)
+
+        await for_each(dict.fromkeys((*named, *waiting)), write, refused)
+
+    async def sign(self, share_unit_mib: int) -> None:
+        """Sign what pods run with and nobody signed: an agent that did not sign let them start.
+
+        Args:
+            share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+
+        Raises:
+            TesseraError: kubelet or API do not answer; call again.
+
+        """
+        held = await self._view.held()
+
+        async def sign(pod: Object) -> None:
+            text = honored(pod, held, self._trust.keys, share_unit_mib=share_unit_mib)
+            if text is not None:
+                await self._write(pod, {ASSIGNMENT: text})
+
+        await for_each(self._view.pods(), sign, partial(self._report, "assignment_not_signed"))
+
+    def _report(self, event: str, pod: Object, error: TesseraError) -> None:
+        """Log why something is not written on a pod; it is written at another look, unless it never can be."""
+        if isinstance(error, InvalidInput):
+            self._settled[name_of(pod)] = pod
+        namespace, name = name_of(pod)
+        write = self._log.info if isinstance(error, Conflict) else self._log.warning
+        write(event, pod=f"{namespace}/{name}", reason=str(error))
+
+    def _open(self, pods: Iterable[Object]) -> tuple[list[_Name], list[_Name]]:
+        """Return the pods that asked by name, and those that wait for memory; remember those that are neither."""
+        named, waiting = [], []
+        for pod in pods:
+            name = name_of(pod)
+            try:
+                asks, waits = asks_by_name(pod), awaits_memory(pod)
+            except InvalidInput:
+                asks = waits = False
+            named += [name] if asks else []
+            waiting += [name] if waits else []
+            if not asks and not waits:
+                self._settled[name] = pod
+        return named, waiting
+
+    async def _write(self, pod: Object, annotations: Mapping[str, str]) -> None:
+        """Write annotations on the pod that was seen; one that changed meanwhile is looked at again."""
+        namespace, name = name_of(pod)
+        sealed = self._trust.sealed(pod, annotations)
+        body = {"metadata": {"resourceVersion": version_of(pod), "annotations": sealed}}
+        await self._kube.patch(PODS, name, body, namespace=namespace)
+        event = "assignment_recorded" if ASSIGNMENT in annotations else "memory_allocated"
+        self._log.info(event, pod=f"{namespace}/{name}")
+        await asyncio.sleep(_PAUSE_S)

@@ -1,0 +1,68 @@
+"""What stands behind the sharing that is declared: MPS daemons, memory limits, power; and what is offered without."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tessera.agent.pods.nodepods import NodePods
+from tessera.agent.sharing import MemoryKeeper, MpsSettings, MpsSupervisor, PowerKeeper, systemd_cgroups
+from tessera.clients.gpu import GpuDriver
+from tessera.core.cluster.mps import enforceable, mps_targets
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.deviceplugin.holdings import used_keys
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.node.memorycaps import memory_caps
+from tessera.core.node.mpsdaemon import DaemonState, check_daemons, ready_keys
+from tessera.core.node.nodesharing import NodeSharing
+from tessera.log import Logger
+
+__all__ = ["Enforcer"]
+
+
+class Enforcer:
+    """Keeps daemons, limits and power as they must be; call `apply` at every round.
+
+    Args:
+        driver: the node's GPU driver.
+        mps: where MPS daemons live.
+        state: folder of what must outlive the agent.
+        log: where each change is logged.
+
+    """
+
+    def __init__(self, driver: GpuDriver, mps: MpsSettings, state: Path, log: Logger) -> None:
+        self._mps = MpsSupervisor(driver, mps, log)
+        self._memory = MemoryKeeper(driver, log)
+        self._power = PowerKeeper(driver, state / "power.json", log)
+        self._daemons: tuple[DaemonState, ...] = ()
+        self.problems: tuple[str, ...] = ()
+        """What of the declared sharing does not hold, one sentence each."""
+
+    def no_mps(self) -> str:
+        """Return why the node has no MPS; empty where it has."""
+        return self._mps.unavailable()
+
+    async def apply(
+        self, gpus: Iterable[Gpu], inventory: Inventory, said: NodeSharing, pods: NodePods
+    ) -> tuple[Gpu, ...]:
+        """Do what is needed and return the GPUs without the shares behind which nothing stands."""
+        desired = tuple(gpus)
+        used = used_keys(await pods.held(inventory), inventory)
+        states = await self._mps.apply(mps_targets(desired, inventory, pods.shares), inventory, used)
+        self._daemons = tuple(states)
+        unable = self._mps.unavailable()
+        self.problems = (
+            *(f"MPS of {each.key}: {each.reason}" for each in states if each.reason),
+            *await self._memory.apply(memory_caps(pods.by_pod, inventory, systemd=systemd_cgroups())),
+            *await self._power.apply(said.policies, inventory),
+        )
+        return enforceable(desired, ready_keys(desired, states, available=not unable))
+
+    def check(self, shares: Iterable[Share], inventory: Inventory) -> None:
+        """Return when the MPS daemons of these shares ran at the last `apply`.
+
+        Raises:
+            InvalidInput: a share of a MIG instance that its GPU cannot have.
+            Unavailable: a daemon did not run; says which and why.
+
+        """
+        check_daemons(shares, inventory, self._daemons, unable=self._mps.unavailable())

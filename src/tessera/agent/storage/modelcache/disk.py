@@ -1,0 +1,185 @@
+"""The folder of a node's models: one sub-folder for each, as `ModelFolder` has it, all made by the agent."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.storage.folder import ModelFolder
+from tessera.agent.storage.readers import revisions_in_use
+from tessera.core.storage.paths import NOTES
+from tessera.core.storage.retention import superseded
+from tessera.errors import Conflict, InvalidInput
+
+__all__ = ["ModelDisk", "OnDisk"]
+
+_MARK = "kept-by-agent"
+"""File among a model's notes that says whose it is: what people sync by hand is never removed."""
+
+_REMOVED = ".removed-"
+
+
+class OnDisk(msgspec.Struct, frozen=True):
+    """A model on the disk: the revision that was fetched last, and all of them."""
+
+    current: str
+    revisions: tuple[str, ...]
+
+
+class ModelDisk:
+    """The folder of a node's models.
+
+    Args:
+        folder: where it is, as the host names it.
+        root: the host's root folder.
+        most_percent: how full its disk may get.
+
+    """
+
+    def __init__(self, folder: Path, *, root: Path = Path("/"), most_percent: int = 85) -> None:
+        self.folder = folder
+        self._here = root / folder.relative_to("/")
+        self._most_percent = most_percent
+        self._facts: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def problem(self) -> str:
+        """Return why nothing can be kept there; empty where it can."""
+        parent, above = self._here.parent, self.folder.parent
+        if self._here.is_symlink():
+            return f"{self.folder} is a symbolic link"
+        if not parent.is_dir():
+            return f"there is no {above}: run `tessera disks apply` on the node, or choose another agent.modelFolder"
+        if not any(parent.iterdir()) and not parent.is_mount():
+            return f"{above} is empty and nothing is mounted there: run `tessera disks apply` on the node"
+        return ""
+
+    def model(self, name: str) -> ModelFolder:
+        """Return the folder of a model."""
+        return ModelFolder(self._here / name)
+
+    def path(self, name: str, revision: str) -> Path:
+        """Return where a revision is, as the host names it."""
+        return self.folder / name / "versions" / revision
+
+    def has(self, name: str, revision: str) -> bool:
+        """Return whether a revision is there, complete."""
+        folder = self.model(name)
+        manifest = folder.top / NOTES / "manifests" / f"{revision}.json"
+        return manifest.is_file() and (folder.versions / revision).is_dir()
+
+    def claim(self, name: str) -> ModelFolder:
+        """Return the folder of a model, made where there was none.
+
+        Raises:
+            InvalidInput: somebody else made it.
+
+        """
+        folder = self.model(name)
+        mark = folder.top / NOTES / _MARK
+        if folder.top.is_symlink() or (folder.top.exists() and not mark.exists() and any(folder.top.iterdir())):
+            raise InvalidInput(
+                str(self.folder / name),
+                found="a folder that the agent did not make",
+                expected="none, or its own",
+                hint="move it away, or choose another name for the ModelCache",
+            )
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        return folder
+
+    def observe(self) -> dict[str, OnDisk]:
+        """Return the models that the agent keeps there."""
+        found = {}
+        for path in sorted(self._here.iterdir()) if self._here.is_dir() else ():
+            if path.name.startswith(_REMOVED):
+                shutil.rmtree(path, ignore_errors=True)
+            elif not path.is_symlink() and (path / NOTES / _MARK).is_file():
+                manifests = sorted(each.stem for each in (path / NOTES / "manifests").glob("*.json"))
+                revisions = tuple(each for each in manifests if self.has(path.name, each))
+                current = ModelFolder(path).current()
+                found[path.name] = OnDisk(current if current in revisions else "", revisions)
+        return found
+
+    def facts(self, name: str, revision: str) -> tuple[int, int]:
+        """Return bytes and files of a revision; zeros where its manifest is broken, which the next sync says."""
+        if (name, revision) not in self._facts:
+            try:
+                manifest = self.model(name).manifest(revision)
+            except (InvalidInput, OSError):
+                return 0, 0
+            self._facts[name, revision] = manifest.size, len(manifest.files)
+        return self._facts[name, revision]
+
+    def pin(self, name: str, there: OnDisk, pinned: Iterable[str]) -> None:
+        """Protect these revisions of a model and no others."""
+        pins = self.model(name).top / NOTES / "pins"
+        if not pins.is_dir():
+            return
+        keep, before = set(pinned).intersection(there.revisions), {each.name for each in pins.iterdir()}
+        for revision in keep ^ before:
+            self.model(name).pin(revision, pinned=revision in keep)
+
+    def choose(self, name: str, revision: str) -> bool:
+        """Make a revision that is there the current one; return whether it was there.
+
+        Raises:
+            Conflict: another process is at work there.
+
+        """
+        if not self.has(name, revision):
+            return False
+        folder = self.model(name)
+        with folder.locked():
+            folder.flip(revision)
+        return True
+
+    def tidy(self, name: str, keep: int) -> None:
+        """Remove revisions of a model beyond those to keep; not while another process is at work there."""
+        folder = self.model(name)
+        try:
+            with folder.locked():
+                for revision in superseded(folder.kept(folder.revisions()), keep):
+                    folder.evict(revision)
+        except Conflict:
+            return
+
+    def evict(self, name: str, revision: str) -> bool:
+        """Remove a revision, also the current one, unless something reads it; return whether it is gone."""
+        folder = self.model(name)
+        try:
+            with folder.locked():
+                if revision not in revisions_in_use(folder.versions):
+                    folder.evict(revision)
+                    return True
+        except Conflict:
+            pass
+        return False
+
+    def remove(self, name: str) -> bool:
+        """Remove a model, unless something reads it; return whether it is gone."""
+        folder = self.model(name)
+        try:
+            with folder.locked():
+                if folder.versions.is_dir() and revisions_in_use(folder.versions):
+                    return False
+                # Under this name it is nobody's; what a crash leaves of it goes when the folder is looked at next.
+                gone = self._here / f"{_REMOVED}{name}"
+                folder.top.rename(gone)
+                shutil.rmtree(gone)
+        except Conflict:
+            return False
+        self._facts = {key: each for key, each in self._facts.items() if key[0] != name}
+        return True
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What stays free of the disk."""
+        status = os.statvfs(self._here.parent)
+        return status.f_blocks * status.f_frsize * (100 - self._most_percent) // 100
+
+    def free_bytes(self) -> int:
+        """Return what is free beside that."""
+        status = os.statvfs(self._here.parent)
+        return max(0, status.f_bavail * status.f_frsize - self.reserve_bytes)

@@ -1,0 +1,309 @@
+"""Fetches beside the agent's loop, one at a time: in a thread, which ends when nobody wants the model any more."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import msgspec
+
+from tessera.agent.storage.modelcache.disk import ModelDisk, OnDisk
+from tessera.agent.storage.sync import Synced, SyncOptions, sync
+from tessera.clients.store import Store
+from tessera.core.storage.modelcache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
+from tessera.core.storage.retention import Kept
+from tessera.errors import Conflict, TesseraError, Unavailable
+from tessera.log import Logger
+from tessera.loops import defect
+
+__all__ = ["Fetches", "Neighbour"]
+
+_PROGRESS_S = 10.0
+"""Between two reports of progress, each of which is a write to the API server."""
+
+
+class Displaces(TesseraError):
+    """There is room only where others, that new pods get now, are offered no more.
+
+    Args:
+        models: their names.
+
+    """
+
+    def __init__(self, subject: str, models: Iterable[str]) -> None:
+        self.models = tuple(dict.fromkeys(models))
+        super().__init__(
+            subject, found=f"a disk full of {', '.join(self.models)}", expected="room, which is being made"
+        )
+
+
+class _Abandoned(Exception):
+    """Nobody wants the model any more."""
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """A model on the disk, when another one needs room.
+
+    Args:
+        desired: what is desired of it; None where nothing is any more.
+        there: its revisions.
+        held: those that pods have.
+
+    """
+
+    desired: DesiredModel | None
+    there: OnDisk
+    held: frozenset[str]
+
+
+Neighbours = Callable[[], Mapping[str, Neighbour]]
+
+
+class _Fetch:
+    """The fetch of one model.
+
+    Args:
+        model: what is desired.
+        disk: where to.
+        store: where from; closed at the end.
+        neighbours: the models on the disk.
+
+    """
+
+    def __init__(self, model: DesiredModel, disk: ModelDisk, store: Store, neighbours: Neighbours) -> None:
+        self.model = model
+        self.done_bytes, self.total_bytes = 0, 0
+        self._disk = disk
+        self._store = store
+        self._neighbours = neighbours
+        self._abandoned = threading.Event()
+
+    def abandon(self) -> None:
+        """Let it end soon; what was fetched is kept for another time."""
+        self._abandoned.set()
+
+    async def run(self) -> Synced:
+        """Return what was fetched.
+
+        Raises:
+            Displaces: others have to go first.
+            TesseraError: it failed; the revision before stays the current one.
+
+        """
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Synced] = loop.create_future()
+
+        def settle(found: Synced | None, error: BaseException | None) -> None:
+            if result.done():
+                return
+            if found is not None:
+                result.set_result(found)
+            elif error is not None:
+                result.set_exception(error)
+
+        def work() -> None:
+            found, problem = None, None
+            try:
+                found = self._fetch()
+            except BaseException as error:  # noqa: BLE001 - raised again by run()
+                problem = error
+            try:
+                loop.call_soon_threadsafe(settle, found, problem)
+            except RuntimeError:
+                return  # the agent has ended meanwhile
+
+        # Not one of asyncio's threads: the agent's end does not wait for a store that is silent.
+        threading.Thread(target=work, name=f"fetch-{self.model.name}", daemon=True).start()
+        try:
+            return await result
+        except _Abandoned as error:
+            raise Unavailable(
+                self.model.name, found="nobody wants it any more", expected="a model that is desired"
+            ) from error
+        except OSError as error:
+            raise Unavailable(
+                str(self._disk.folder), found=error.strerror or str(error), expected="a disk that can be written"
+            ) from error
+        finally:
+            self.abandon()
+
+    def _fetch(self) -> Synced:
+        model = self.model
+        try:
+            folder = self._disk.claim(model.name)
+            before = folder.current()
+            options = SyncOptions(
+                keep=model.keep,
+                include=model.include,
+                exclude=model.exclude,
+                reserve_bytes=self._disk.reserve_bytes,
+            )
+            done = sync(self._store, folder, options, self._progress, self._make_room)
+            if model.revision and done.revision != model.revision:
+                if before:
+                    folder.flip(before)
+                raise Conflict(
+                    self._store.source,
+                    found=f"revision {done.revision[:12]}",
+                    expected=f"{model.revision[:12]}, as spec.revision says",
+                    hint="a source that has it, or no spec.revision",
+                )
+            return done
+        finally:
+            self._store.close()
+
+    def _progress(self, done: int, total: int) -> None:
+        self.done_bytes, self.total_bytes = done, total
+        if self._abandoned.is_set():
+            raise _Abandoned
+
+    def _make_room(self, needed: int, own: list[Kept]) -> None:
+        """Remove what of other models makes room, or say which of them new pods must not get any more."""
+        missing = needed - self._disk.free_bytes() - sum(each.freed_bytes for each in own if not each.protected)
+        if missing <= 0:
+            return
+        others = [self._cached(name, each) for name, each in self._neighbours().items() if name != self.model.name]
+        this = CachedModel(name=self.model.name, current="", kept=(), priority=self.model.priority)
+        chosen = victims(this, others, missing_bytes=missing, subject=str(self._disk.folder))
+        for victim in chosen:
+            if not victim.current:
+                self._disk.evict(victim.model, victim.revision)
+        if displaced := [victim.model for victim in chosen if victim.current]:
+            raise Displaces(f"model {self.model.name}", displaced)
+
+    def _cached(self, name: str, each: Neighbour) -> CachedModel:
+        folder = self._disk.model(name)
+        revisions = folder.revisions()
+        return CachedModel(
+            name=name,
+            current=each.there.current,
+            kept=tuple(folder.kept(revisions)),
+            held=each.held.union(one.revision for one in revisions if one.in_use),
+            priority=each.desired.priority if each.desired else self.model.priority - 1,
+            pinned=each.desired is not None and each.desired.pinned,
+        )
+
+
+class Fetches:
+    """The fetches of a node, one at a time, and what came of them.
+
+    Args:
+        disk: where models are kept.
+        open_store: returns the store of a model, with its credentials.
+        neighbours: returns the models on the disk.
+        now_s: seconds since 1970.
+        wake: called when one has ended.
+        log: where beginnings and ends are logged.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        disk: ModelDisk,
+        open_store: Callable[[DesiredModel], Awaitable[Store]],
+        neighbours: Neighbours,
+        now_s: Callable[[], float],
+        wake: Callable[[], None],
+        log: Logger,
+    ) -> None:
+        self._disk = disk
+        self._open_store = open_store
+        self._neighbours = neighbours
+        self._now_s = now_s
+        self._wake = wake
+        self._log = log
+        self._task: asyncio.Task[None] | None = None
+        self._fetch: _Fetch | None = None
+        self._sampled_s = 0.0
+        self._progress = (0, 0)
+        self.busy = ""
+        """The model that is fetched; empty for none."""
+        self.reports: dict[str, ObservedModel] = {}
+        """What came of the last fetch of each model, also of the agent's before this one."""
+        self.displaced: dict[str, str] = {}
+        """Models that make room, each with the one that they make it for."""
+
+    def report(self, name: str) -> ObservedModel:
+        """Return what is to be said of the fetches of a model."""
+        found = self.reports.get(name, ObservedModel(name=name))
+        if name == self.busy:
+            if self._fetch is not None and self._now_s() - self._sampled_s >= _PROGRESS_S:
+                self._sampled_s = self._now_s()
+                self._progress = self._fetch.done_bytes, self._fetch.total_bytes
+            done, total = self._progress
+            return msgspec.structs.replace(found, state="Fetching", fetched_bytes=done, total_bytes=total)
+        state = "Missing" if found.state == "Fetching" else found.state  # of an agent that ended meanwhile
+        return msgspec.structs.replace(found, state=state, fetched_bytes=0, total_bytes=0)
+
+    def begin(self, desired: Mapping[str, DesiredModel], offered: Mapping[str, str], there: Mapping[str, str]) -> None:
+        """Begin the next fetch, which goes on beside the loop, unless one goes on.
+
+        Args:
+            desired: in the order in which they are fetched.
+            offered: revisions that new pods get, by model.
+            there: current revisions on the disk, by model.
+
+        """
+        self.displaced = {name: by for name, by in self.displaced.items() if by in desired}
+        # Who makes room is not fetched again before the other, nor the other before there is room.
+        resting = {by for name, by in self.displaced.items() if there.get(name)}.union(self.displaced)
+        candidates = [each for name, each in desired.items() if name not in resting]
+        seen = {name: msgspec.structs.replace(self.report(name), revision=offered.get(name, "")) for name in desired}
+        model = None if self.busy else next_fetch(candidates, seen, self._now_s())
+        if model is not None:
+            self.busy = model.name
+            self._task = asyncio.create_task(self._run(model))
+
+    def displace_no_more(self, names: Iterable[str]) -> None:
+        """Let models be that were to make room."""
+        for name in names:
+            self.displaced.pop(name, None)
+
+    async def _run(self, model: DesiredModel) -> None:
+        former = self.reports.get(model.name, ObservedModel(name=model.name))
+        self._sampled_s, self._progress = self._now_s(), (0, 0)
+        self._log.info("model_fetch", model=model.name, source=model.source)
+        try:
+            await self._fetched(model)
+        except Displaces as error:
+            self.displaced |= dict.fromkeys(error.models, model.name)
+            self.reports[model.name] = msgspec.structs.replace(former, state="Missing", reason=str(error))
+            self._log.info("model_needs_room", model=model.name, of=error.models)
+        except Exception as error:  # noqa: BLE001 - one model keeps none of the others from being fetched
+            again = former.failures if former.identity == model.identity else 0
+            reason = str(error) or type(error).__name__
+            self._log.warning("model_not_fetched", model=model.name, reason=reason, exc_info=defect(error))
+            self._end(model, former, "Failed", failed_s=self._now_s(), failures=again + 1, reason=reason)
+        else:
+            self._log.info("model_fetched", model=model.name)
+            self._end(model, former, "Ready", checked_s=self._now_s(), failed_s=0.0, failures=0, reason="")
+        finally:
+            self.busy, self._fetch = "", None
+            self._wake()
+
+    def _end(self, model: DesiredModel, former: ObservedModel, state: str, **fields: object) -> None:
+        """Note how a fetch ended, for which nobody needs to make room any more."""
+        rows = {**msgspec.structs.asdict(former), "state": state, "identity": model.identity, **fields}
+        self.reports[model.name] = msgspec.convert(rows, ObservedModel)
+        self.displaced = {name: by for name, by in self.displaced.items() if by != model.name}
+
+    async def _fetched(self, model: DesiredModel) -> None:
+        if model.revision:
+            there = await asyncio.to_thread(self._disk.choose, model.name, model.revision)
+            if there:
+                return
+        store = await self._open_store(model)
+        self._fetch = _Fetch(model, self._disk, store, self._neighbours)
+        await self._fetch.run()
+
+    def abandon(self) -> None:
+        """Let the fetch that goes on end soon; what it fetched is kept for another time."""
+        if self._fetch is not None:
+            self._fetch.abandon()
+
+    async def close(self) -> None:
+        """End at once."""
+        self.abandon()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

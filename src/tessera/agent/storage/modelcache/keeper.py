@@ -1,0 +1,321 @@
+"""Keeps a node's models as its NodeModels says: fetches them, offers them to the kubelet, makes room, reports.
+
+Nothing is remembered that could not be found again: revisions lie on the disk, what pods have is in the kubelet's
+record, and when a source was looked at last is in the status.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.deviceplugin.servers import PluginServers
+from tessera.agent.pods.nodeview import PodsInView, is_ended
+from tessera.agent.storage.modelcache.disk import ModelDisk, OnDisk
+from tessera.agent.storage.modelcache.fetching import Fetches, Neighbour
+from tessera.agent.storage.modelcache.plugin import OfferedModel
+from tessera.agent.storage.modelcache.sources import ModelSources
+from tessera.api.tessera.modelcaches import (
+    API_VERSION,
+    NODE_MODELS,
+    new_node_models,
+    node_status,
+    read_credentials,
+    read_node_models,
+)
+from tessera.clients.kube import NODE_MODELS as KIND
+from tessera.clients.kube import NODES, SECRETS, Kube, Object, Selection, Store
+from tessera.clients.store import Store as ObjectStore
+from tessera.core.deviceplugin.edits import Mount
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.storage.modelcache import (
+    DesiredModel,
+    ModelOffer,
+    environment_name,
+    offer_of,
+    revisions_held,
+)
+from tessera.core.workload.resources import MODEL_RESOURCE
+from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.log import logger
+from tessera.loops import defect, one_turn
+from tessera.wakeup import WakeUp
+
+__all__ = ["ModelKeeper", "Places"]
+
+_MANAGER = "tessera-agent"
+_NAMESPACE = "tessera-system"
+_TEND_S = 0.2
+"""A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
+_ROUND = 30
+"""Free bytes are reported in steps of a GiB, so that a log that grows writes no report."""
+_ABSENT = OnDisk("", ())
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where models are kept, where they may come from, and the kubelet's folder for device plugins."""
+
+    disk: ModelDisk
+    sources: ModelSources
+    plugins: Path
+
+
+class ModelKeeper:
+    """Keeps a node's models as its NodeModels says; `run` ends when it is cancelled.
+
+    Args:
+        node: name of the Node object.
+        kube: the Kubernetes API.
+        places: folders and sources.
+        interval_s: longest pause between two looks.
+        now_s: seconds since 1970.
+
+    """
+
+    def __init__(
+        self,
+        node: str,
+        kube: Kube,
+        places: Places,
+        *,
+        interval_s: float = 10.0,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._node = node
+        self._kube = kube
+        self._disk = places.disk
+        self._sources = places.sources
+        self._plugins = places.plugins
+        self._interval_s = interval_s
+        self._log = logger(node=node)
+        self._wakeup = WakeUp()
+        selection = Selection(fields=(("metadata.name", node),))
+        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._trouble)
+        self._desired: dict[str, DesiredModel] = {}
+        self._there: dict[str, OnDisk] = {}
+        self._held: dict[str, frozenset[str]] = {}
+        """Revisions that pods have, by model."""
+        self._fetches = Fetches(
+            disk=places.disk,
+            open_store=self._open,
+            neighbours=self._neighbours,
+            now_s=now_s,
+            wake=self._wakeup.set,
+            log=self._log,
+        )
+        self._gone: set[str] = set()
+        """UIDs of pods that are in the kubelet's record and have ended."""
+        self._complaint = ""
+
+    async def run(self, view: PodsInView) -> None:
+        """Run until cancelled; without the kind, or while the API server is silent, wait for it.
+
+        Args:
+            view: the pods of this node.
+
+        """
+        servers = PluginServers[ModelOffer](
+            self._plugins, lambda offer: OfferedModel(offer, self._give), view.allocatable, self._log
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._store.run())
+                tasks.create_task(self._tend(servers))
+                await self._store.synced()
+                while True:
+                    await one_turn(lambda: self.look(view, servers), self._trouble)
+                    await self._wakeup.wait(self._interval_s)
+        finally:
+            await self._fetches.close()
+            await servers.close()
+
+    async def _tend(self, servers: PluginServers[ModelOffer]) -> None:
+        while True:
+            await asyncio.sleep(_TEND_S)
+            before = servers.unsettled
+            await one_turn(servers.tend, self._trouble)
+            if servers.unsettled != before:
+                self._wakeup.set()
+
+    def _trouble(self, error: BaseException) -> None:
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            self._log.warning("models_not_followed", reason=str(error) or type(error).__name__, exc_info=defect(error))
+
+    async def look(self, view: PodsInView, servers: PluginServers[ModelOffer]) -> None:
+        """Look at everything once, do what is to be done, and report.
+
+        Raises:
+            TesseraError: the API server, the kubelet or the disk does not answer.
+
+        """
+        # 1. Read what the node shall have; an object that is there says that an agent is.
+        found = self._store.objects.get(("", self._node)) or await self._made()
+        told = read_node_models(found)
+        for each in told.observed:
+            self._fetches.reports.setdefault(each.name, each)
+        problem = await asyncio.to_thread(self._disk.problem)
+        # 2. Observe what it has, and what pods have of it. What is not listed when the kubelet's record is read cannot
+        # get into it any more.
+        listed = servers.listed
+        self._there = {} if problem else await asyncio.to_thread(self._disk.observe)
+        ids = await self._allocated(view)
+        self._held = {
+            name: revisions_held(ids.get(f"{MODEL_RESOURCE}{name}", ()), there.revisions)
+            for name, there in self._there.items()
+        }
+        # What a pod got before it could be withdrawn makes no room: it is offered again, and others are chosen.
+        held = [name for name, there in self._there.items() if there.current in self._held[name]]
+        self._fetches.displace_no_more(held)
+        if told.desired is not None:
+            self._desired = {each.name: each for each in told.desired}
+            # 3. Protect what pods have or may get, then offer it.
+            offered = {name: self._offered(each) for name, each in self._desired.items()}
+            superseded = await self._protect(offered, listed)
+            await servers.offer(
+                [offer_of(name, revision) for name, revision in offered.items() if revision], policy="distributed"
+            )
+            # 4. Remove what is not desired, or makes room.
+            if not problem:
+                await self._remove(superseded, listed)
+                # 5. Fetch what is next.
+                current = {name: there.current for name, there in self._there.items()}
+                self._fetches.begin(self._desired, offered, current)
+        # 6. Report.
+        await self._report(found, problem, ids)
+        self._complaint = ""
+
+    async def _made(self) -> Object:
+        """Return the node's object, made anew.
+
+        Raises:
+            Unavailable: another process made it a moment ago, or the node is not known yet.
+
+        """
+        node = await self._kube.get(NODES, self._node)
+        if node is None:
+            raise Unavailable(f"Node {self._node}", found="none of this name", expected="that of this agent")
+        try:
+            return await self._kube.create(KIND, new_node_models(self._node, node["metadata"].get("uid", "")))
+        except Conflict as error:
+            raise Unavailable(f"{NODE_MODELS} {self._node}", found="it made elsewhere", expected="to see it") from error
+
+    # What pods have
+
+    async def _allocated(self, view: PodsInView) -> dict[str, list[str]]:
+        """Return the devices of models that containers of living pods have, by resource, one for each container."""
+        recorded = [each for each in await view.allocated() if each.resource.startswith(MODEL_RESOURCE)]
+        unknown = {each.uid for each in recorded if view.find(each.uid) is None}
+        if unknown - self._gone:
+            await view.refresh()  # one that the watch does not show may be new
+            # The kubelet keeps ended pods in its record for a while; none of these comes back.
+            self._gone = {each for each in unknown if view.find(each) is None}
+        found: dict[str, list[str]] = {}
+        for each in recorded:
+            if each.device_ids and not is_ended(view.find(each.uid)):
+                found.setdefault(each.resource, []).append(each.device_ids[0])
+        return found
+
+    def _offered(self, model: DesiredModel) -> str:
+        """Return the revision that new pods get; empty for none."""
+        there = self._there.get(model.name, _ABSENT)
+        if model.name in self._fetches.displaced:
+            return ""
+        if model.revision:
+            return model.revision if model.revision in there.revisions else ""
+        return there.current
+
+    async def _protect(self, offered: Mapping[str, str], listed: Mapping[str, frozenset[str]]) -> set[str]:
+        """Pin what must stay on the disk; return the models of which something else is there that may go."""
+        superseded = set()
+        for name, there in self._there.items():
+            choosable = revisions_held(listed.get(f"{MODEL_RESOURCE}{name}", ()), there.revisions)
+            stays = choosable | self._held[name] | {offered.get(name, "")}
+            await asyncio.to_thread(self._disk.pin, name, there, stays)
+            if set(there.revisions) - stays - {there.current}:
+                superseded.add(name)
+        return superseded
+
+    def _give(self, resource: str, device: str) -> Grant:
+        """Return the mount that a container gets with a device."""
+        name = resource.removeprefix(MODEL_RESOURCE)
+        there = self._there.get(name, _ABSENT)
+        revision = next(iter(revisions_held((device,), there.revisions)), "")
+        if not revision or not self._disk.has(name, revision):
+            raise Unavailable(
+                f"model {name}",
+                found="its revision not on this node's disk any more",
+                expected="the one that was offered",
+                hint="another pod, which gets what is there now",
+            )
+        path = f"/models/{name}"
+        return Grant(
+            env=((environment_name(name), path),),
+            mounts=(Mount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),),
+        )
+
+    # What is removed
+
+    async def _remove(self, superseded: Iterable[str], listed: Iterable[str]) -> None:
+        names = {each.removeprefix(MODEL_RESOURCE) for each in listed}
+        busy, displaced = self._fetches.busy, self._fetches.displaced
+        for name, there in self._there.items():
+            listed_or_held = name in names or self._held[name]
+            if name not in self._desired:
+                if name == busy:
+                    self._fetches.abandon()
+                elif not listed_or_held and await asyncio.to_thread(self._disk.remove, name):
+                    self._log.info("model_removed", model=name)
+            elif name in displaced and name not in names and there.current and there.current not in self._held[name]:
+                if await asyncio.to_thread(self._disk.evict, name, there.current):
+                    self._log.info("model_evicted", model=name, makes_room_for=displaced[name])
+                    self._wakeup.set()
+            elif name in superseded and name != busy and len(there.revisions) > self._desired[name].keep:
+                await asyncio.to_thread(self._disk.tidy, name, self._desired[name].keep)
+
+    # What is fetched
+
+    async def _open(self, model: DesiredModel) -> ObjectStore:
+        """Return the store of a model.
+
+        Raises:
+            TesseraError: its Secret cannot be read or has no credentials, or it is no source for models.
+
+        """
+        credentials: dict[str, str] = {}
+        if model.secret:
+            subject, hint = f"Secret {_NAMESPACE}/{model.secret}", "the chart's value agent.modelSecrets names it"
+            try:
+                secret = await self._kube.get(SECRETS, model.secret, _NAMESPACE)
+            except Unavailable as error:
+                raise Unavailable(subject, found=error.found, expected="the right to read it", hint=hint) from error
+            if secret is None:
+                raise InvalidInput(subject, found="none of this name", expected="one with credentials")
+            credentials = read_credentials(secret)
+        return self._sources.open(model, credentials)
+
+    def _neighbours(self) -> dict[str, Neighbour]:
+        desired, held = self._desired, self._held
+        return {
+            name: Neighbour(desired.get(name), there, held.get(name, frozenset()))
+            for name, there in self._there.items()
+        }
+
+    # What is reported
+
+    async def _report(self, found: Object, problem: str, ids: Mapping[str, list[str]]) -> None:
+        reports = []
+        for name, each in self._desired.items():
+            revision = self._offered(each)
+            size, files = await asyncio.to_thread(self._disk.facts, name, revision) if revision else (0, 0)
+            containers = len(ids.get(f"{MODEL_RESOURCE}{name}", ()))
+            more = {"revision": revision, "bytes": size, "files": files, "containers": containers}
+            reports.append(msgspec.structs.replace(self._fetches.report(name), **more))
+        free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
+        rounded = free >> _ROUND << _ROUND
+        status = node_status(reports, folder=str(self._disk.folder), free_bytes=rounded, reason=problem)
+        if found.get("status") != status:
+            body = {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": self._node}, "status": status}
+            await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")

@@ -1,0 +1,60 @@
+"""A model as the kubelet sees it: a resource of which each device is a mount of the same revision."""
+
+from collections.abc import Callable
+
+from tessera.agent.deviceplugin.listed import ListedResource
+from tessera.clients.kubelet import PluginOptions
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.storage.modelcache import ModelOffer
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["OfferedModel"]
+
+
+class OfferedModel(ListedResource[ModelOffer]):
+    """The device plugin of a model.
+
+    A device that is listed still, though offered no more, is answered as well: the kubelet may have chosen it just
+    before, and its revision stays on the disk for as long.
+
+    Args:
+        offer: what is offered at first.
+        give: returns what a container with a device of this id gets.
+
+    """
+
+    def __init__(self, offer: ModelOffer, give: Callable[[str, str], Grant]) -> None:
+        super().__init__(offer)
+        self._give = give
+
+    @property
+    def options(self) -> PluginOptions:
+        """Any device is as good as another, and nothing is made ready before a container starts."""
+        return PluginOptions(pre_start=False, preferred=False)
+
+    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
+        """Return any."""
+        return tuple(sorted(desired.available))[: desired.size]
+
+    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+        """Return the mount of the revision.
+
+        Raises:
+            InvalidInput: a device that is not listed.
+            Unavailable: the revision is not on the disk.
+
+        """
+        with self._call(ids):
+            known = {each.id for each in self.listed}
+            unknown = next((each for each in ids if each not in known), None)
+            if unknown is not None or not ids:
+                raise InvalidInput(
+                    f"devices of {self.resource.name}",
+                    found="none" if unknown is None else shown(unknown),
+                    expected="one that is offered",
+                )
+            return self._give(self.resource.name, ids[0])
+
+    async def pre_start(self, ids: tuple[str, ...]) -> None:
+        """Do nothing."""

@@ -1,0 +1,56 @@
+"""The stores that ModelCaches name, and which of the node's own folders count as one."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tessera.clients.store import Store, open_store
+from tessera.clients.store.folders import FolderStore
+from tessera.core.storage.modelcache import DesiredModel
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["ModelSources"]
+
+
+class ModelSources(msgspec.Struct, frozen=True):
+    """What a node fetches models from.
+
+    Args:
+        folders: folders of the host below which `file://` sources may lie; no others are read.
+        root: the host's root folder.
+
+    """
+
+    folders: tuple[Path, ...] = ()
+    root: Path = Path("/")
+
+    def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> Store:
+        """Return the store of a model.
+
+        Raises:
+            InvalidInput: no such kind of source, or a folder that is not to be read.
+
+        """
+        scheme, _, rest = model.source.partition("://")
+        if scheme == "file":
+            return self._folder(model.source, Path(os.path.normpath(rest)))
+        environment = {
+            "AWS_ENDPOINT_URL": model.endpoint,
+            **({"AWS_REGION": model.region} if model.region else {}),
+            **credentials,
+        }
+        return open_store(model.source, environment)
+
+    def _folder(self, source: str, path: Path) -> Store:
+        within = next((each for each in self.folders if path.is_relative_to(each)), None)
+        if within is None:
+            allowed = ", ".join(str(each) for each in self.folders) or "none"
+            raise InvalidInput(
+                f"source {shown(source)}",
+                found="a folder of the node that models do not come from",
+                expected=f"one below: {allowed}",
+                hint="the chart's value agent.modelSourceFolder",
+            )
+        return FolderStore(path, root=self.root, within=within)

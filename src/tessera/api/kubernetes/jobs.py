@@ -1,0 +1,201 @@
+"""Work that one command submits, as a Job of one pod, and how far it is."""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["BY_RUN", "JobRequest", "JobState", "Stage", "job_object", "job_selection", "read_job"]
+
+BY_RUN: Final = (("app.kubernetes.io/managed-by", "tessera-run"),)
+"""Label of Jobs that `tessera run` made."""
+_OF_JOB: Final = "batch.kubernetes.io/job-name"
+"""Label of a Job's pods. Source: Kubernetes API, `batch/v1` (`JobNameLabel`)."""
+_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+_KEPT_S: Final = 86_400
+"""A Job that has ended is deleted after a day."""
+_MAIN: Final = "main"
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to run."""
+
+    name: str = ""
+    """Empty to let the API server make one from `prefix`."""
+    prefix: str = "run-"
+    namespace: str
+    image: str
+    command: tuple[str, ...] = ()
+    """Empty for the image's own."""
+    limits: Mapping[str, str] = {}
+    """Amounts by resource."""
+    annotations: Mapping[str, str] = {}
+    """Of the pod."""
+    scheduler: str = ""
+    """Name of the scheduler; empty for the cluster's default."""
+    env: tuple[tuple[str, str], ...] = ()
+    env_secrets: tuple[tuple[str, str, str], ...] = ()
+    """Variables from Secrets: name, Secret, key."""
+    queue: str = ""
+    """Kueue's LocalQueue; empty for none."""
+
+
+class Stage(enum.StrEnum):
+    """How far a Job is."""
+
+    QUEUED = "Queued"
+    """Suspended: a queue has not admitted it yet, or somebody suspended it."""
+    PENDING = "Pending"
+    """It has no node."""
+    STARTING = "Starting"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it goes on no more."""
+        return self in {Stage.SUCCEEDED, Stage.FAILED}
+
+
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a Job is, and why no further."""
+
+    name: str
+    namespace: str
+    stage: Stage
+    reason: str = ""
+    pod: str = ""
+    node: str = ""
+    exit_code: int | None = None
+    """Of its command, when that has ended."""
+    created: str = ""
+    """RFC 3339."""
+    asks: tuple[tuple[str, str], ...] = ()
+    """Amounts of GPUs and models by resource."""
+
+
+def job_object(asked: JobRequest) -> dict[str, Any]:
+    """Return the Job: one pod, never started again, without the namespace's token."""
+    env: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in asked.env]
+    env += [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, secret, key in asked.env_secrets
+    ]
+    container: dict[str, Any] = {"name": _MAIN, "image": asked.image}
+    if asked.command:
+        container["command"] = list(asked.command)
+    if env:
+        container["env"] = env
+    if asked.limits:
+        container["resources"] = {"limits": dict(asked.limits)}
+    pod: dict[str, Any] = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
+    if asked.scheduler:
+        pod["schedulerName"] = asked.scheduler
+    labels = dict(BY_RUN)
+    template: dict[str, Any] = {"metadata": {"labels": labels}, "spec": pod}
+    if asked.annotations:
+        template["metadata"]["annotations"] = dict(asked.annotations)
+    spec: dict[str, Any] = {"backoffLimit": 0, "ttlSecondsAfterFinished": _KEPT_S, "template": template}
+    if asked.queue:
+        labels = {**labels, _QUEUE: asked.queue}
+        spec["suspend"] = True
+    named = {"name": asked.name} if asked.name else {"generateName": asked.prefix}
+    metadata = {**named, "namespace": asked.namespace, "labels": labels}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def job_selection(name: str) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a Job's pods."""
+    return ((_OF_JOB, name),)
+
+
+def read_job(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> JobState:
+    """Return how far a Job is.
+
+    Args:
+        job: the object.
+        pods: those of its namespace, or more.
+
+    """
+    metadata, spec, status = (_dict(job.get(part)) for part in ("metadata", "spec", "status"))
+    name = str(metadata.get("name", ""))
+    own = [
+        each
+        for each in pods
+        if _dict(_dict(each.get("metadata")).get("labels")).get(_OF_JOB) == name
+        and _dict(each.get("metadata")).get("namespace") == metadata.get("namespace")
+    ]
+    pod: Mapping[str, Any] = max(
+        own, key=lambda each: str(_dict(each.get("metadata")).get("creationTimestamp", "")), default={}
+    )
+    stage, reason, exit_code = _stage(spec, status, metadata, pod)
+    container = next(iter(_dicts(_dict(_dict(spec.get("template")).get("spec")).get("containers"))), {})
+    limits = _dict(_dict(container.get("resources")).get("limits"))
+    return JobState(
+        name=name,
+        namespace=str(metadata.get("namespace", "")),
+        stage=stage,
+        reason=" ".join(reason.split()),
+        pod=str(_dict(pod.get("metadata")).get("name", "")),
+        node=str(_dict(pod.get("spec")).get("nodeName", "")),
+        exit_code=exit_code,
+        created=str(metadata.get("creationTimestamp", "")),
+        asks=tuple((resource, str(amount)) for resource, amount in sorted(limits.items()) if "/" in resource),
+    )
+
+
+def _stage(
+    spec: Mapping[str, Any], status: Mapping[str, Any], metadata: Mapping[str, Any], pod: Mapping[str, Any]
+) -> tuple[Stage, str, int | None]:
+    """Return the stage, why it is no further, and the exit code of the command."""
+    state = _dict(next(iter(_dicts(_dict(pod.get("status")).get("containerStatuses"))), {}).get("state"))
+    ended = _dict(state.get("terminated"))
+    code = ended.get("exitCode") if isinstance(ended.get("exitCode"), int) else None
+    conditions = {str(each.get("type")): each for each in _dicts(status.get("conditions"))}
+    if _is_true(conditions, "Complete") or (code == 0 and not _is_true(conditions, "Failed")):
+        return Stage.SUCCEEDED, "", 0
+    if _is_true(conditions, "Failed") or _dict(pod.get("status")).get("phase") == "Failed":
+        return Stage.FAILED, _why_failed(conditions, pod, ended), code
+    if state.get("running") is not None or code is not None:
+        return Stage.RUNNING, "", code
+    return *_before_start(spec, metadata, pod, _dict(state.get("waiting"))), None
+
+
+def _before_start(
+    spec: Mapping[str, Any], metadata: Mapping[str, Any], pod: Mapping[str, Any], waiting: Mapping[str, Any]
+) -> tuple[Stage, str]:
+    if spec.get("suspend") and not pod:
+        queue = _dict(metadata.get("labels")).get(_QUEUE)
+        return Stage.QUEUED, f"waits in queue {queue}" if queue else "it is suspended"
+    if not _dict(pod.get("spec")).get("nodeName"):
+        conditions = _dicts(_dict(pod.get("status")).get("conditions"))
+        scheduled = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
+        return Stage.PENDING, str(scheduled.get("message", ""))
+    words = (str(waiting.get(part, "")) for part in ("reason", "message"))
+    return Stage.STARTING, ": ".join(filter(None, words))
+
+
+def _why_failed(conditions: Mapping[str, Any], pod: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
+    said = _dict(pod.get("status"))
+    if ended.get("exitCode") is not None:
+        reason = str(ended.get("reason", ""))
+        return f"its command ended with {ended['exitCode']}" + (f" ({reason})" if reason not in {"", "Error"} else "")
+    for each in (said, conditions.get("Failed", {})):
+        words = ": ".join(filter(None, (str(each.get(part) or "") for part in ("reason", "message"))))
+        if words:
+            return words
+    return ""
+
+
+def _is_true(conditions: Mapping[str, Any], kind: str) -> bool:
+    return bool(_dict(conditions.get(kind)).get("status") == "True")
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> Sequence[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

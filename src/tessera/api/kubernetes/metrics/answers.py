@@ -1,0 +1,147 @@
+"""What the metrics APIs answer: discovery, lists of values, and errors as Kubernetes' Status.
+
+Source: k8s.io/metrics `pkg/apis/{custom,external}_metrics/{v1beta1,v1beta2}/types.go`; k8s.io/apimachinery
+`pkg/apis/meta/v1/types.go` (APIGroup, APIResourceList, Status).
+"""
+
+import datetime as dt
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from tessera.api.kubernetes.metrics.paths import CUSTOM, EXTERNAL, RESOURCES, VERSIONS, Custom, Discovery, External
+from tessera.errors import InvalidInput
+
+__all__ = ["Series", "Value", "custom_values", "discovery", "external_values", "quantity_text", "status"]
+
+_MILLI: Final = 1000
+_LARGEST: Final = (1 << 63) - 1
+_REASONS: Final = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    406: "NotAcceptable",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric of an object."""
+
+    name: str
+    namespace: str = ""
+    value: float
+    at_s: float
+    """When it was measured, since 1970."""
+    window_s: float | None = None
+    """What it is over; None for a moment."""
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric that describes no object."""
+
+    labels: Mapping[str, str]
+    value: float
+    at_s: float
+    window_s: float | None = None
+
+
+def quantity_text(value: float, subject: str) -> str:
+    """Return a number as a Kubernetes quantity, to the thousandth, as an autoscaler counts.
+
+    Raises:
+        InvalidInput: it is none, or an autoscaler could not hold it.
+
+    """
+    if not math.isfinite(value) or abs(value) * _MILLI > _LARGEST:
+        raise InvalidInput(subject, found=f"{value:g}", expected=f"a number of at most {_LARGEST // _MILLI}")
+    milli = round(value * _MILLI)
+    return f"{milli}m" if milli % _MILLI else str(milli // _MILLI)
+
+
+def custom_values(asked: Custom, values: Iterable[Value]) -> dict[str, Any]:
+    """Return a MetricValueList of the version that was asked for.
+
+    Raises:
+        InvalidInput: a value that is no number.
+
+    """
+    resource, items = RESOURCES[asked.resource], []
+    for each in values:
+        described = {"kind": resource.kind, "apiVersion": resource.api_version, "name": each.name}
+        described |= {"namespace": each.namespace} if each.namespace else {}
+        name = {"metricName": asked.metric} if asked.version == "v1beta1" else {"metric": {"name": asked.metric}}
+        measured = _measured(asked.metric, each)
+        items.append({"describedObject": described, **name, **measured})
+    return {"kind": "MetricValueList", "apiVersion": f"{CUSTOM}/{asked.version}", "metadata": {}, "items": items}
+
+
+def external_values(asked: External, series: Iterable[Series]) -> dict[str, Any]:
+    """Return an ExternalMetricValueList.
+
+    Raises:
+        InvalidInput: a value that is no number.
+
+    """
+    items = [
+        {"metricName": asked.metric, "metricLabels": dict(each.labels), **_measured(asked.metric, each)}
+        for each in series
+    ]
+    return {"kind": "ExternalMetricValueList", "apiVersion": f"{EXTERNAL}/v1beta1", "metadata": {}, "items": items}
+
+
+def _measured(metric: str, each: Value | Series) -> dict[str, Any]:
+    moment = dt.datetime.fromtimestamp(each.at_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    window = {} if each.window_s is None else {"windowSeconds": round(each.window_s)}
+    return {"timestamp": moment, **window, "value": quantity_text(each.value, f"metric {metric}")}
+
+
+def discovery(asked: Discovery, custom: Iterable[tuple[str, str]], external: Iterable[str]) -> dict[str, Any]:
+    """Return what is served.
+
+    Args:
+        asked: the groups, one of them, or one of its versions.
+        custom: resources and the names of their metrics.
+        external: names of metrics.
+
+    """
+    if not asked.group:
+        groups = [_group(each) for each in VERSIONS]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+    if not asked.version:
+        return {"kind": "APIGroup", "apiVersion": "v1", **_group(asked.group)}
+    if asked.group == EXTERNAL:
+        kind = "ExternalMetricValueList"
+        names = [(each, True) for each in sorted(external)]
+    else:
+        kind = "MetricValueList"
+        names = [(f"{resource}/{metric}", RESOURCES[resource].namespaced) for resource, metric in sorted(custom)]
+    resources = [
+        {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get"]}
+        for name, namespaced in names
+    ]
+    version = f"{asked.group}/{asked.version}"
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
+
+
+def _group(name: str) -> dict[str, Any]:
+    versions = [{"groupVersion": f"{name}/{each}", "version": each} for each in VERSIONS[name]]
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
+
+
+def status(code: int, message: str) -> dict[str, Any]:
+    """Return a Status that says what went wrong; HorizontalPodAutoscalers show its message in their conditions."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": _REASONS[code],
+        "code": code,
+    }

@@ -1,0 +1,152 @@
+"""What a path of the metrics APIs asks for, and the right that it takes.
+
+Source: k8s.io/metrics `pkg/apis/custom_metrics` and `external_metrics`; kubernetes-sigs/custom-metrics-apiserver
+`pkg/apiserver/installer`; k8s.io/apiserver `pkg/endpoints/request/requestinfo.go` for the attributes of authorization.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from tessera.api.kubernetes.labelselectors import Selector, read_selector
+from tessera.api.kubernetes.reviews import Attributes
+
+__all__ = [
+    "CUSTOM",
+    "EXTERNAL",
+    "RESOURCES",
+    "VERSIONS",
+    "Custom",
+    "Discovery",
+    "External",
+    "Question",
+    "Resource",
+    "read_path",
+]
+
+CUSTOM: Final = "custom.metrics.k8s.io"
+EXTERNAL: Final = "external.metrics.k8s.io"
+VERSIONS: Final = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
+"""The preferred one first."""
+_ALL = "*"
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """A kind of object that metrics describe."""
+
+    kind: str
+    api_version: str
+    namespaced: bool = True
+
+
+RESOURCES: Final = {
+    "pods": Resource("Pod", "v1"),
+    "services": Resource("Service", "v1"),
+    "namespaces": Resource("Namespace", "v1", namespaced=False),
+    "nodes": Resource("Node", "v1", namespaced=False),
+    "deployments.apps": Resource("Deployment", "apps/v1"),
+    "statefulsets.apps": Resource("StatefulSet", "apps/v1"),
+    "jobs.batch": Resource("Job", "batch/v1"),
+}
+"""By resource and group, as discovery and paths name them."""
+
+
+class Discovery(msgspec.Struct, frozen=True):
+    """What is served: of all groups, of one, of one version."""
+
+    group: str = ""
+    version: str = ""
+
+
+class Custom(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric of objects."""
+
+    version: str
+    resource: str
+    """A key of `RESOURCES`."""
+    metric: str
+    namespace: str = ""
+    name: str = ""
+    """Empty for all objects that the selector selects."""
+    selector: Selector = ()
+    metric_selector: Selector = ()
+
+
+class External(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric that describes no object."""
+
+    metric: str
+    namespace: str
+    selector: Selector = ()
+
+
+Question = Discovery | Custom | External
+
+
+def read_path(parts: Sequence[str], parameters: Mapping[str, str]) -> tuple[Question, Attributes] | None:
+    """Return what is asked for and the right that it takes; None where the path leads nowhere.
+
+    Args:
+        parts: of the path, decoded: `apis`, a group, ...
+        parameters: `labelSelector` and `metricLabelSelector`.
+
+    Raises:
+        InvalidInput: a selector that is none.
+
+    """
+    if [*parts[:1]] != ["apis"] or "" in parts or len(parts) > _MOST_PARTS:
+        return None
+    group, version = (*parts[1:3], "", "")[:2]
+    rest = [*parts[3:]]
+    if (group and group not in VERSIONS) or (version and version not in VERSIONS[group]):
+        return None
+    if not rest:
+        return Discovery(group, version), Attributes(path="/" + "/".join(parts))
+    right = Attributes(group=group, version=version)
+    if group == EXTERNAL:
+        return _external(rest, right, parameters)
+    return _custom(rest, right, parameters)
+
+
+_MOST_PARTS = 8
+
+
+def _external(rest: list[str], right: Attributes, parameters: Mapping[str, str]) -> tuple[External, Attributes] | None:
+    match rest:
+        case ["namespaces", namespace, metric]:
+            asked = External(metric=metric, namespace=namespace, selector=_selector(parameters, "labelSelector"))
+            return asked, msgspec.structs.replace(right, verb="list", resource=metric, namespace=namespace)
+    return None
+
+
+def _custom(rest: list[str], right: Attributes, parameters: Mapping[str, str]) -> tuple[Custom, Attributes] | None:
+    match rest:
+        case ["namespaces", namespace, "metrics", metric]:
+            resource, name, right_resource = "namespaces", namespace, ("metrics", metric, "")
+        case ["namespaces", namespace, resource, name, metric] if resource != "namespaces":
+            right_resource = (resource, name, metric)
+        case [resource, name, metric] if resource != "namespaces":
+            namespace, right_resource = "", (resource, name, metric)
+        case _:
+            return None
+    known = RESOURCES.get(resource)
+    if known is None or known.namespaced != bool(namespace and resource != "namespaces"):
+        return None
+    asked = Custom(
+        version=right.version,
+        resource=resource,
+        metric=metric,
+        namespace=namespace if known.namespaced else "",
+        name="" if name == _ALL else name,
+        selector=_selector(parameters, "labelSelector"),
+        metric_selector=_selector(parameters, "metricLabelSelector"),
+    )
+    plural, _, _ = right_resource[0].partition(".")
+    return asked, msgspec.structs.replace(
+        right, resource=plural, name=right_resource[1], subresource=right_resource[2], namespace=namespace
+    )
+
+
+def _selector(parameters: Mapping[str, str], name: str) -> Selector:
+    return read_selector(parameters.get(name, ""), f"parameter {name}")

@@ -1,0 +1,289 @@
+"""Model servers as the cluster has them: labelled Deployments, their pods, and the autoscalers that target them.
+
+Labels and annotations are anybody's words.
+"""
+
+import datetime as dt
+import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from tessera.core.serving.render.pods import SLOTS
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["Bounds", "ModelDeployment", "ModelPod", "more_pods", "read_bounds", "read_deployment", "read_pod"]
+
+_PORT: Final = "serving.tessera.dev/metrics-port"
+"""Annotation of a pod: the port of its metrics; else the container port named `metrics`, else the first that an engine
+has them at. Set by users; read by `tessera metrics`."""
+_COLD_START: Final = "serving.tessera.dev/cold-start-seconds"
+"""Annotation of a Deployment: seconds from asking for a replica until it takes requests; else what is measured. Set by
+users; read by `tessera metrics`."""
+_ENGINE_PORTS: Final = (8002, 8000)
+_MOST_PORT, _MOST_SLOTS, _MOST_SECONDS = 65535, 100_000, 7200
+
+
+class ModelPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of a model server."""
+
+    url: str
+    """Where its metrics are; empty where that is not known."""
+    trouble: str
+    """Why it is not."""
+    running: bool
+    ready: bool
+    """Whether it takes requests: not where it is being deleted."""
+    unschedulable: bool
+    """Whether the scheduler found no place for it."""
+    started_s: float
+    """When the container that serves began."""
+    cold_start_s: float | None
+    """From being created to being ready, where it never restarted."""
+
+
+class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
+    """A Deployment of a model server."""
+
+    replicas: int
+    slots: int | None
+    cold_start_s: float | None
+    trouble: str
+    """What is wrong with its annotations."""
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Between which numbers a HorizontalPodAutoscaler keeps a Deployment."""
+
+    deployment: str
+    least: int
+    most: int
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    annotations: dict[str, str] | None = None
+    creation_timestamp: dt.datetime | None = None
+    deletion_timestamp: dt.datetime | None = None
+
+
+class _Port(msgspec.Struct, frozen=True, rename="camel"):
+    container_port: int
+    name: str = ""
+
+
+class _Container(msgspec.Struct, frozen=True):
+    name: str
+    ports: tuple[_Port, ...] | None = None
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
+
+
+class _Containers(msgspec.Struct, frozen=True):
+    containers: tuple[_Container, ...]
+
+
+class _Condition(msgspec.Struct, frozen=True, rename="camel"):
+    type: str
+    status: str
+    reason: str | None = None
+    last_transition_time: dt.datetime | None = None
+
+
+class _Running(msgspec.Struct, frozen=True, rename="camel"):
+    started_at: dt.datetime | None = None
+
+
+class _State(msgspec.Struct, frozen=True):
+    running: _Running | None = None
+
+
+class _ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    restart_count: int = 0
+    state: _State = _State()
+
+
+class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    conditions: tuple[_Condition, ...] | None = None
+    container_statuses: tuple[_ContainerStatus, ...] | None = None
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: _Containers
+    status: _PodStatus = _PodStatus()
+
+
+class _Template(msgspec.Struct, frozen=True):
+    spec: _Containers
+
+
+class _DeploymentSpec(msgspec.Struct, frozen=True):
+    template: _Template
+    replicas: int | None = None
+
+
+class _Deployment(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: _DeploymentSpec
+
+
+class _Target(msgspec.Struct, frozen=True):
+    kind: Literal["Deployment"]
+    name: str
+
+
+class _AutoscalerSpec(msgspec.Struct, frozen=True, rename="camel"):
+    scale_target_ref: _Target
+    max_replicas: int
+    min_replicas: int | None = None
+
+
+class _Autoscaler(msgspec.Struct, frozen=True):
+    spec: _AutoscalerSpec
+
+
+def read_pod(each: Mapping[str, Any]) -> ModelPod:
+    """Return a pod of a model server.
+
+    Raises:
+        InvalidInput: it does not have a pod's form.
+
+    """
+    pod = _converted(each, _Pod, "Pod")
+    conditions = {condition.type: condition for condition in pod.status.conditions or ()}
+    ready, scheduled = conditions.get("Ready"), conditions.get("PodScheduled")
+    container, port, trouble = _metrics_port(pod)
+    statuses = {status.name: status for status in pod.status.container_statuses or ()}
+    status = statuses.get(container, _ContainerStatus(name=container))
+    created = pod.metadata.creation_timestamp
+    begun = (status.state.running and status.state.running.started_at) or created
+    is_ready = ready is not None and ready.status == "True"
+    cold_start_s = None
+    if is_ready and ready and ready.last_transition_time and created and not status.restart_count:
+        cold_start_s = (ready.last_transition_time - created).total_seconds()
+    host = _host(pod.status.pod_ip)
+    return ModelPod(
+        url=f"http://{host}:{port}/metrics" if host and not trouble else "",
+        trouble=trouble or ("" if host else "it has no address yet"),
+        running=pod.status.phase == "Running",
+        ready=is_ready and pod.metadata.deletion_timestamp is None,
+        unschedulable=scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable",
+        started_s=begun.timestamp() if begun else 0.0,
+        cold_start_s=cold_start_s,
+    )
+
+
+def _metrics_port(pod: _Pod) -> tuple[str, int, str]:
+    """Return the container that has metrics, its port, and what is wrong with an annotation."""
+    ports = [(each.name, port) for each in pod.spec.containers for port in each.ports or ()]
+    first = pod.spec.containers[0].name if pod.spec.containers else ""
+    try:
+        given = _number(pod.metadata.annotations or {}, _PORT, _MOST_PORT)
+    except InvalidInput as error:
+        return first, 0, str(error)
+    if given is not None:
+        return next((name for name, port in ports if port.container_port == given), first), given, ""
+    named = [(name, port.container_port) for name, port in ports if port.name == "metrics"]
+    usual = [(name, port.container_port) for at in _ENGINE_PORTS for name, port in ports if port.container_port == at]
+    for name, number in (*named, *usual):
+        return name, number, ""
+    return first, 0, f"no container port named metrics and no annotation {_PORT}"
+
+
+def _host(address: str | None) -> str:
+    try:
+        found = ipaddress.ip_address(address or "")
+    except ValueError:
+        return ""
+    return f"[{found}]" if found.version == 6 else str(found)  # noqa: PLR2004  # IPv6
+
+
+def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
+    """Return a Deployment of a model server.
+
+    Raises:
+        InvalidInput: it does not have a Deployment's form.
+
+    """
+    found = _converted(each, _Deployment, "Deployment")
+    annotations, trouble = found.metadata.annotations or {}, ""
+    slots, cold_start_s = None, None
+    try:
+        slots = _number(annotations, SLOTS, _MOST_SLOTS) or _sequences(found.spec.template.spec.containers)
+        cold_start_s = _number(annotations, _COLD_START, _MOST_SECONDS)
+    except InvalidInput as error:
+        trouble = str(error)
+    replicas = 1 if found.spec.replicas is None else found.spec.replicas
+    return ModelDeployment(
+        replicas=replicas,
+        slots=slots,
+        cold_start_s=None if cold_start_s is None else float(cold_start_s),
+        trouble=trouble,
+    )
+
+
+def more_pods(deployment: Mapping[str, Any], count: int) -> tuple[dict[str, Any], ...]:
+    """Return pods as a Deployment that can be read would have them if it had more replicas, pending."""
+    metadata, template = deployment["metadata"], deployment["spec"]["template"]
+    given = template.get("metadata") or {}
+    named = {key: given[key] for key in ("labels", "annotations") if given.get(key)}
+    names = (f"{metadata['name']}-more-{number}" for number in range(count))
+    return tuple(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**named, "name": name, "namespace": metadata["namespace"], "uid": name},
+            "spec": template["spec"],
+        }
+        for name in names
+    )
+
+
+def _sequences(containers: Sequence[_Container]) -> int | None:
+    """Return vLLM's `--max-num-seqs`, where it is written out."""
+    for each in containers:
+        words = [*(each.command or ()), *(each.args or ())]
+        for place, word in enumerate(words):
+            name, _, value = word.partition("=")
+            if name == "--max-num-seqs":
+                text = value or (words[place + 1] if place + 1 < len(words) else "")
+                return _positive(text, _MOST_SLOTS)
+    return None
+
+
+def _number(annotations: Mapping[str, str], name: str, most: int) -> int | None:
+    text = annotations.get(name)
+    if text is None:
+        return None
+    number = _positive(text.strip(), most)
+    if number is None:
+        raise InvalidInput(f"annotation {name}", found=shown(text), expected=f"a whole number from 1 to {most}")
+    return number
+
+
+def _positive(text: str, most: int) -> int | None:
+    sound = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    return int(text) if sound and 1 <= int(text) <= most else None
+
+
+def read_bounds(each: Mapping[str, Any]) -> Bounds | None:
+    """Return the bounds of a HorizontalPodAutoscaler; None where it targets no Deployment."""
+    try:
+        spec = msgspec.convert(each, _Autoscaler).spec
+    except msgspec.ValidationError:
+        return None
+    least = 1 if spec.min_replicas is None else spec.min_replicas
+    return Bounds(deployment=spec.scale_target_ref.name, least=least, most=spec.max_replicas)
+
+
+def _converted(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:
+    try:
+        return msgspec.convert(each, kind)
+    except msgspec.ValidationError as error:
+        metadata = each.get("metadata")
+        at = f"{metadata.get('namespace')}/{metadata.get('name')}" if isinstance(metadata, dict) else "?"
+        raise InvalidInput(f"{name} {at}", found=shown(error), expected=f"a {name}") from error

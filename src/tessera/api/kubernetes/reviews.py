@@ -1,0 +1,92 @@
+"""TokenReview and SubjectAccessReview objects: whose a token is, and what they may do.
+
+Source: k8s.io/api authentication/v1 and authorization/v1.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.errors import Unavailable, shown
+
+__all__ = ["Attributes", "User", "access_review", "refusal", "reviewed_user", "token_review"]
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whom a token belongs to, as the API server knows them."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class Attributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a SubjectAccessReview is about: a resource, or a path where there is no resource."""
+
+    path: str = ""
+    verb: str = "get"
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    name: str = ""
+    namespace: str = ""
+    """Empty for all of them."""
+
+
+class _TokenStatus(msgspec.Struct, frozen=True):
+    authenticated: bool = False
+    user: User | None = None
+
+
+class _AccessStatus(msgspec.Struct, frozen=True):
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+    evaluation_error: str = msgspec.field(name="evaluationError", default="")
+
+
+def token_review(token: str) -> dict[str, Any]:
+    """Return the question whose a token is."""
+    return {"spec": {"token": token}}
+
+
+def reviewed_user(answer: Mapping[str, Any]) -> User | None:
+    """Return whose the token is; None where the API server does not know it.
+
+    Raises:
+        Unavailable: the answer is none.
+
+    """
+    status = _status(answer, _TokenStatus, "TokenReview")
+    return status.user if status.authenticated and status.user and status.user.username else None
+
+
+def access_review(user: User, asked: Attributes) -> dict[str, Any]:
+    """Return the question whether a user may do something."""
+    what = {"verb": asked.verb} | msgspec.to_builtins(asked)
+    part = "nonResourceAttributes" if asked.path else "resourceAttributes"
+    who = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
+    return {"spec": {part: what} | {key: value for key, value in who.items() if value}}
+
+
+def refusal(answer: Mapping[str, Any]) -> str | None:
+    """Return why the user may not; None where they may.
+
+    Raises:
+        Unavailable: the answer is none.
+
+    """
+    status = _status(answer, _AccessStatus, "SubjectAccessReview")
+    if status.allowed and not status.denied:
+        return None
+    return status.reason or status.evaluation_error or "no role grants it"
+
+
+def _status(answer: Mapping[str, Any], kind: type[Any], name: str) -> Any:
+    try:
+        return msgspec.convert(answer.get("status"), kind)
+    except msgspec.ValidationError as error:
+        raise Unavailable(f"answer to a {name}", found=shown(error), expected="its status") from error

@@ -1,0 +1,1 @@
+"""What Prometheus reads and answers."""

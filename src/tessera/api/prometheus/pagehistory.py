@@ -1,0 +1,131 @@
+"""What Prometheus knows for the dashboard page: how busy pods are, and the last hour of model servers.
+
+Nothing in an answer is trusted: a sample that cannot be is left out.
+Source: prometheus.io, "HTTP API"; kubernetes/kube-state-metrics `docs/metrics/workload/deployment-metrics.md`.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
+from tessera.core.usage.nodemetrics import GPU_UTIL, SM_ACTIVE
+from tessera.core.workload.need import PodKey
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["page_queries", "read_activity", "read_services"]
+
+_HOUR_S: Final = 3600
+_STEP_S: Final = 60
+_MOST_SERIES: Final = 20_000
+_MOST_SERVICES: Final = 200
+"""Model servers that are shown."""
+_MOST: Final = 1e9
+"""More replicas or requests than there can be."""
+_LOAD: Final = recorded_name(IN_FLIGHT, "server")
+_OF_SERVER: Final = f'and on (namespace, deployment) label_replace({_LOAD}, "deployment", "$1", "{SERVER}", "(.+)")'
+_Values = Mapping[tuple[str, str], Mapping[float, float]]
+"""By namespace and name, then by time."""
+
+
+class _Series(msgspec.Struct, frozen=True):
+    metric: dict[str, str]
+    value: tuple[float, str] | None = None
+    values: tuple[tuple[float, str], ...] = ()
+
+
+class _Data(msgspec.Struct, frozen=True):
+    result: tuple[_Series, ...]
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    data: _Data
+
+
+def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return what is asked by what it is for: path below Prometheus' address, and parameters."""
+    activity = (
+        f'max by (namespace, pod) (avg_over_time({GPU_UTIL.name}{{pod!=""}}[2m])'
+        f' or avg_over_time({SM_ACTIVE.name}{{pod!=""}}[2m]) * 100)'
+    )
+    over_time = {
+        "in_flight": f"max by (namespace, {SERVER}) ({_LOAD})",
+        "desired": f"max by (namespace, deployment) (kube_deployment_spec_replicas {_OF_SERVER})",
+        "ready": f"max by (namespace, deployment) (kube_deployment_status_replicas_ready {_OF_SERVER})",
+    }
+    end_s = now_s - now_s % _STEP_S
+    span = {"start": f"{end_s - _HOUR_S:.0f}", "end": f"{end_s:.0f}", "step": str(_STEP_S)}
+    ranges = {name: ("/api/v1/query_range", {"query": query, **span}) for name, query in over_time.items()}
+    return {"activity": ("/api/v1/query", {"query": activity}), **ranges}
+
+
+def read_activity(answer: bytes, source: str) -> dict[PodKey, float]:
+    """Return how much of its compute each pod uses, in percent.
+
+    Raises:
+        InvalidInput: the answer is none, or has too many series.
+
+    """
+    found = {}
+    for each in _series(answer, source):
+        namespace, pod = each.metric.get("namespace", ""), each.metric.get("pod", "")
+        for _, percent in _believed([each.value] if each.value else []):
+            if namespace and pod:
+                found[PodKey(f"{namespace}/{pod}")] = min(percent, 100.0)
+    return found
+
+
+def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, ...]:
+    """Return the model servers whose load and replicas are known, in order of their names.
+
+    Raises:
+        InvalidInput: an answer is none, or has too many series.
+
+    """
+    labels = {"in_flight": SERVER, "desired": "deployment", "ready": "deployment"}
+    found = {name: _values(_series(answers[name], source), label) for name, label in labels.items()}
+    load, desired, ready = found["in_flight"], found["desired"], found["ready"]
+    return tuple(
+        Service(namespace=each[0], name=each[1], points=tuple(_points(load[each], desired[each], ready[each])))
+        for each in sorted(load.keys() & desired.keys() & ready.keys())[:_MOST_SERVICES]
+    )
+
+
+def _points(
+    load: Mapping[float, float], desired: Mapping[float, float], ready: Mapping[float, float]
+) -> Iterator[ScalePoint]:
+    for at_s in sorted(load.keys() & desired.keys() & ready.keys()):
+        yield ScalePoint(at_s, round(desired[at_s]), round(ready[at_s]), load[at_s])
+
+
+def _values(series: Iterable[_Series], label: str) -> _Values:
+    found: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
+    for each in series:
+        key = each.metric.get("namespace", ""), each.metric.get(label, "")
+        if all(key):
+            found[key].update(_believed(each.values))
+    return found
+
+
+def _believed(samples: Iterable[tuple[float, str]]) -> Iterator[tuple[float, float]]:
+    for at_s, text in samples:
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        if math.isfinite(at_s) and 0 <= value <= _MOST:
+            yield at_s, value
+
+
+def _series(answer: bytes, source: str) -> tuple[_Series, ...]:
+    try:
+        found = msgspec.json.decode(answer, type=_Answer).data.result
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(source, found=shown(error), expected="an answer of Prometheus' HTTP API") from error
+    if len(found) > _MOST_SERIES:
+        raise InvalidInput(source, found=f"{len(found)} series", expected=f"at most {_MOST_SERIES}")
+    return found

@@ -1,0 +1,412 @@
+"""ModelCache and NodeModels objects (tessera.dev/v1alpha1): models that nodes keep on their local disk.
+
+A ModelCache says which model some nodes shall have, and its status how far they are. Each of these nodes has a
+NodeModels object, where the controller says what the node shall have and the agent what it has
+(docs/model-cache.md).
+"""
+
+import base64
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.tessera.gpupolicies import API_VERSION, LabelSelector
+from tessera.core.storage import modelcache as core
+from tessera.core.workload.resources import MODEL_RESOURCE
+from tessera.errors import InvalidInput, shown
+
+__all__ = [
+    "API_VERSION",
+    "MODEL_CACHE",
+    "NODE_MODELS",
+    "ModelCache",
+    "NodeSpec",
+    "NodeStatus",
+    "Spec",
+    "Status",
+    "cache_status",
+    "new_node_models",
+    "node_spec",
+    "node_status",
+    "read_credentials",
+    "read_model_cache",
+    "read_node_models",
+    "refused_status",
+]
+
+MODEL_CACHE, NODE_MODELS = "ModelCache", "NodeModels"
+_MOST_OF_NODE = core.MOST_OF_NODE
+_REASON_CHARACTERS = 512
+_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+_Source = Annotated[str, msgspec.Meta(max_length=1024, pattern="^[a-z0-9]+://[!-~]+$")]
+_Address = Annotated[str, msgspec.Meta(max_length=256, pattern="^(https?://[!-~]+)?$")]
+_Region = Annotated[str, msgspec.Meta(max_length=64, pattern="^[-a-z0-9]*$")]
+_Secret = Annotated[str, msgspec.Meta(max_length=253, pattern="^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
+_Revision = Annotated[str, msgspec.Meta(max_length=64, pattern="^([0-9a-f]{64})?$")]
+_Interval = Annotated[int, msgspec.Meta(ge=0, le=31_536_000)]
+_Patterns = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=256)], ...], msgspec.Meta(max_length=32)
+]
+_Priority = Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)]
+_Keep = Annotated[int, msgspec.Meta(ge=1, le=16)]
+_Tally = Annotated[int, msgspec.Meta(ge=0)]
+_Reason = Annotated[str, msgspec.Meta(max_length=_REASON_CHARACTERS)]
+_Moment = Annotated[str, msgspec.Meta(max_length=32)]
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The model, and the nodes that shall have it. Pods ask for it by the limit `models.tessera.dev/NAME: 1`."""
+
+    source: _Source
+    """Where it is: `s3://BUCKET/PREFIX`, `https://HOST/FOLDER/`, or `file:///FOLDER` below a folder of the nodes that
+    the chart's value `agent.modelSourceFolder` names. No credentials in it."""
+    endpoint: _Address = ""
+    """Address of an S3 service other than AWS: `https://rgw.example.com`."""
+    region: _Region = ""
+    """Region of the bucket; `us-east-1` where it is left out."""
+    secret: _Secret = ""
+    """Secret of tessera-system with credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where needed,
+    AWS_SESSION_TOKEN. The agent may read those that the chart's value `agent.modelSecrets` names."""
+    node_selector: LabelSelector = LabelSelector()
+    """The nodes; those without Tessera's agent never count."""
+    revision: _Revision = ""
+    """The revision to have, as the status shows it; left out for what the source has. One that is on a node's disk is
+    taken from there, so that a rollback takes no time."""
+    interval_seconds: _Interval = 0
+    """How often the source is looked at for changes; 0 for once."""
+    include: _Patterns = ()
+    """Only files that match one of these: `*.safetensors`, `original/*`."""
+    exclude: _Patterns = ()
+    """No files that match one of these."""
+    priority: _Priority = 0
+    """Models of higher priority are fetched first, and take the place of others where the disk is full."""
+    pinned: bool = False
+    """Whether it keeps its place on the disk, whatever the priority of others."""
+    keep: _Keep = 2
+    """Revisions that stay on a node's disk, the one that new pods get among them."""
+
+
+class ProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why a node has not the model, or not what its source has now."""
+
+    node: Annotated[str, msgspec.Meta(max_length=253)]
+    reason: _Reason
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How far the nodes are."""
+
+    observed_generation: _Tally = 0
+    """Generation of the spec that this is about."""
+    nodes: _Tally = 0
+    """Nodes that are selected and run Tessera's agent."""
+    ready: _Tally = 0
+    """Nodes that have the model."""
+    fetching: _Tally = 0
+    """Nodes that fetch it, or a new revision of it."""
+    revision: _Revision = ""
+    """What most of these nodes have."""
+    on_revision: _Tally = 0
+    """Nodes that have that one."""
+    bytes: _Tally = 0
+    """Of that revision."""
+    containers: _Tally = 0
+    """Containers that use it."""
+    pending_pods: _Tally = 0
+    """Pending pods that ask for it."""
+    problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
+    """The first of them."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        msgspec.Meta(
+            max_length=16,
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        ),
+    ] = ()
+    """`Accepted`: it can be carried out; `Ready`: all of its nodes have the model."""
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    generation: int = 0
+
+
+class ModelCache(msgspec.Struct, frozen=True):
+    """A ModelCache object."""
+
+    metadata: _Metadata
+    spec: Spec
+    status: Status = Status()
+
+
+class DesiredFields(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"interval_s": "intervalSeconds"}, omit_defaults=True
+):
+    """A model that the node shall have; the fields are those of its ModelCache."""
+
+    name: _Name
+    source: _Source
+    endpoint: _Address = ""
+    region: _Region = ""
+    secret: _Secret = ""
+    revision: _Revision = ""
+    interval_s: _Interval = 0
+    include: _Patterns = ()
+    exclude: _Patterns = ()
+    priority: _Priority = 0
+    pinned: bool = False
+    keep: _Keep = 2
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the node shall have, as the controller decides."""
+
+    models: Annotated[tuple[DesiredFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] | None = None
+    """In the order in which they are fetched; left out where nothing is decided yet, so that nothing is removed."""
+
+
+class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the node has of a model."""
+
+    name: _Name
+    state: Literal["Missing", "Fetching", "Ready", "Failed"]
+    """How the last look at the source went, or that it goes on; with a revision the model is there in any case."""
+    revision: _Revision = ""
+    """What new pods get."""
+    bytes: _Tally = 0
+    files: _Tally = 0
+    fetched_bytes: _Tally = 0
+    """Of the fetch that goes on."""
+    total_bytes: _Tally = 0
+    containers: _Tally = 0
+    """Containers that have it, in whichever revision."""
+    identity: Annotated[str, msgspec.Meta(max_length=16)] = ""
+    """Of the source that was fetched from last."""
+    checked_at: _Moment = ""
+    """When the source was seen to have this revision, RFC 3339 in UTC."""
+    failed_at: _Moment = ""
+    failures: _Tally = 0
+    """In a row."""
+    reason: _Reason = ""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What the node has, as its agent reports it."""
+
+    models: Annotated[tuple[ObservedFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
+    folder: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """Where its models are."""
+    free_bytes: _Tally = 0
+    """Free there, beside what stays free."""
+    reason: _Reason = ""
+    """Why it cannot have any model."""
+
+
+class _NodeObject(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+def read_model_cache(
+    each: Mapping[str, Any], nodes: frozenset[str] = frozenset()
+) -> tuple[ModelCache, core.ModelCache]:
+    """Return a ModelCache and what is decided by.
+
+    Args:
+        each: the object.
+        nodes: the nodes that it selects.
+
+    Raises:
+        InvalidInput: an unknown field, a wrong type, a name that no resource can have, credentials in an address.
+
+    """
+    name = str((each.get("metadata") or {}).get("name"))
+    subject = f"{MODEL_CACHE} {shown(name)[1:-1]}"
+    try:
+        found = msgspec.convert(each, ModelCache)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+    if not _LABEL.fullmatch(name):
+        raise InvalidInput(
+            subject,
+            found="a name that is no label of RFC 1123",
+            expected=f"at most 63 of a-z, 0-9 and -, as in {MODEL_RESOURCE}llama",
+        )
+    spec = found.spec
+    for key, address in (("source", spec.source), ("endpoint", spec.endpoint)):
+        if "@" in address.partition("://")[2].partition("/")[0]:
+            raise InvalidInput(
+                f"{subject}: spec.{key}",
+                found="credentials in an address, which everybody can read who sees this object",
+                expected="an address without them",
+                hint="a Secret of tessera-system, named by spec.secret",
+            )
+    return found, core.ModelCache(
+        name=name,
+        source=spec.source,
+        nodes=nodes,
+        endpoint=spec.endpoint,
+        region=spec.region,
+        secret=spec.secret,
+        revision=spec.revision,
+        interval_s=spec.interval_seconds,
+        include=spec.include,
+        exclude=spec.exclude,
+        priority=spec.priority,
+        pinned=spec.pinned,
+        keep=spec.keep,
+    )
+
+
+def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeModels:
+    """Return what a node was told and what it reports.
+
+    Raises:
+        InvalidInput: the object has not the form of one.
+
+    """
+    try:
+        found = msgspec.convert(each, _NodeObject)
+        observed = tuple(_observed(one) for one in found.status.models)
+    except (msgspec.ValidationError, ValueError) as error:
+        subject = f"{NODE_MODELS} {shown((each.get('metadata') or {}).get('name'))[1:-1]}"
+        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+    models = found.spec.models
+    return core.NodeModels(
+        name=found.metadata.name,
+        ready=ready,
+        desired=None
+        if models is None
+        else tuple(msgspec.convert(one, core.DesiredModel, from_attributes=True) for one in models),
+        observed=observed,
+        reason=found.status.reason,
+    )
+
+
+def _observed(each: ObservedFields) -> core.ObservedModel:
+    return core.ObservedModel(
+        name=each.name,
+        state=each.state,
+        revision=each.revision,
+        bytes=each.bytes,
+        files=each.files,
+        fetched_bytes=each.fetched_bytes,
+        total_bytes=each.total_bytes,
+        containers=each.containers,
+        identity=each.identity,
+        checked_s=_seconds(each.checked_at),
+        failed_s=_seconds(each.failed_at),
+        failures=each.failures,
+        reason=each.reason,
+    )
+
+
+def new_node_models(node: str, uid: str) -> dict[str, Any]:
+    """Return the object of a node that has none yet; it goes when the Node goes."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    return {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": node, "ownerReferences": [owner]}}
+
+
+def node_spec(desired: Iterable[core.DesiredModel]) -> dict[str, Any]:
+    """Return the spec of a NodeModels."""
+    fields = [msgspec.convert(each, DesiredFields, from_attributes=True) for each in desired]
+    return {"models": msgspec.to_builtins(fields)}
+
+
+def node_status(observed: Iterable[core.ObservedModel], *, folder: str, free_bytes: int, reason: str) -> dict[str, Any]:
+    """Return the status of a NodeModels."""
+    fields = [
+        ObservedFields(
+            name=each.name,
+            state=each.state,
+            revision=each.revision,
+            bytes=each.bytes,
+            files=each.files,
+            fetched_bytes=each.fetched_bytes,
+            total_bytes=each.total_bytes,
+            containers=each.containers,
+            identity=each.identity,
+            checked_at=_moment(each.checked_s),
+            failed_at=_moment(each.failed_s),
+            failures=each.failures,
+            reason=_printable(each.reason),
+        )
+        for each in observed
+    ]
+    text = _printable(reason)
+    return {"models": msgspec.to_builtins(fields), "folder": folder[:1024], "freeBytes": free_bytes, "reason": text}
+
+
+def _printable(reason: str) -> str:
+    """Return a reason of bounded length; what a server says may be anything."""
+    return "".join(one if one.isprintable() else " " for one in reason[:_REASON_CHARACTERS])
+
+
+def _moment(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else ""
+
+
+def _seconds(moment: str) -> float:
+    return dt.datetime.fromisoformat(moment).timestamp() if moment else 0.0
+
+
+def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables of a Secret that say who fetches a model; other keys count for nothing.
+
+    Raises:
+        InvalidInput: it has none of them, or one that is no text.
+
+    """
+    name = str((secret.get("metadata") or {}).get("name"))
+    data = secret.get("data") or {}
+    try:
+        found = {key: base64.b64decode(str(data[key]), validate=True).decode() for key in _VARIABLES if key in data}
+    except ValueError as error:  # of base64, and bytes that are not UTF-8
+        raise InvalidInput(f"Secret {name}", found="a value that is no text", expected="credentials") from error
+    if not found or not all(each.isprintable() for each in found.values()):
+        raise InvalidInput(
+            f"Secret {name}", found="none of the keys, or a value of several lines", expected=", ".join(_VARIABLES)
+        )
+    return found
+
+
+def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -> Status:
+    """Return the status of a model; the same summary gives the same status."""
+    generation = each.metadata.generation
+    missing = found.nodes - found.ready
+    ready = (
+        Finding("Ready", "False", "NoNodes", "it selects no node with an agent")
+        if not found.nodes
+        else Finding("Ready", "False", "Fetching", f"{missing} of {found.nodes} nodes lack the model")
+        if missing
+        else Finding("Ready", "True", "Present", "all nodes have the model")
+    )
+    accepted = Finding("Accepted", "True", "Valid", "it can be carried out")
+    return Status(
+        observed_generation=generation,
+        nodes=found.nodes,
+        ready=found.ready,
+        fetching=found.fetching,
+        revision=found.revision,
+        on_revision=found.on_revision,
+        bytes=found.bytes,
+        containers=found.containers,
+        pending_pods=found.pending_pods,
+        problems=tuple(ProblemFields(node=one.node, reason=one.reason[:_REASON_CHARACTERS]) for one in found.problems),
+        conditions=settled(each.status.conditions, (accepted, ready), now, generation=generation),
+    )
+
+
+def refused_status(generation: int, problem: str, former: Status, now: dt.datetime) -> Status:
+    """Return the status of a model that cannot be read; nodes keep what they were told before."""
+    found = (Finding("Accepted", "False", "Invalid", problem),)
+    conditions = settled(former.conditions, found, now, generation=generation)
+    return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)

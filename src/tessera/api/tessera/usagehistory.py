@@ -1,0 +1,153 @@
+"""What Prometheus remembers of the use of GPUs: its queries, and its answers as the reports of agents.
+
+Aggregated by Prometheus over the window, so that an answer has one number for each container and device, however long
+the window is. Nothing in an answer is trusted: a sample that cannot be is left out.
+Source: prometheus.io, "HTTP API", instant queries.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
+from tessera.core.gpu.gpumodels import model
+from tessera.core.usage.nodemetrics import FB_USED, GPU_UTIL, GRANTED, SHARING, SM_ACTIVE
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["history_queries", "read_history"]
+
+_STEP_S: Final = 300
+_MOST_MIB: Final = 1 << 24
+"""More than any device has."""
+_MOST_SAMPLES: Final = 100_000
+_INDEX: Final = re.compile("[0-9]{1,3}")
+_EXCLUSIVE: Final = frozenset({"whole", "mig"})
+"""Modes in which a container has a device to itself. Source: core/gpu/sharing."""
+_OWNER: Final = "hostname, gpu, UUID, modelName, GPU_I_ID, GPU_I_PROFILE, namespace, pod, container"
+_USED: Final = f'{FB_USED.name}{{pod!=""}}'
+
+
+class _Series(msgspec.Struct, frozen=True):
+    """One series of an instant vector."""
+
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct, frozen=True):
+    result: tuple[_Series, ...]
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """The answer to an instant query of a vector."""
+
+    data: _Data
+
+
+_Key: TypeAlias = tuple[str, ...]
+"""The labels of `_OWNER`, in their order."""
+_Values: TypeAlias = Mapping[_Key, float]
+
+
+def history_queries(window: str) -> dict[str, str]:
+    """Return the queries by what they are for, over a window such as `14d`: of containers that there are now."""
+    load = f'avg_over_time({GPU_UTIL.name}{{pod!=""}}[{window}])'
+    activity = f'avg_over_time({SM_ACTIVE.name}{{pod!=""}}[{window}]) * 100'
+    present = f"and on ({_OWNER}) {GRANTED.name}"
+    return {
+        "granted_mib": f"max by ({_OWNER}) ({GRANTED.name}) / 2^20",
+        "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
+        "mean_percent": f"max by ({_OWNER}) ({load} or {activity}) {present}",
+        "observed_s": f"max by ({_OWNER}) (count_over_time({GRANTED.name}[{window}:{_STEP_S}s])) * {_STEP_S} {present}",
+        "modes": f"max by (UUID, GPU_I_ID, mode) ({SHARING.name})",
+    }
+
+
+def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport, ...]:
+    """Return a report of each node, sorted by name, from the answers to `history_queries`.
+
+    Args:
+        answers: Prometheus' JSON, by what the query is for.
+        source: what they came from, for errors.
+
+    Raises:
+        InvalidInput: an answer is none, or has too many series.
+
+    """
+    found = {name: _series(answer, source) for name, answer in answers.items()}
+    values = {name: dict(_values(series, name)) for name, series in found.items() if name != "modes"}
+    labelled = (each.metric for each in found["modes"])
+    modes = {(each.get("UUID", ""), each.get("GPU_I_ID", "")): each.get("mode", "") for each in labelled}
+    nodes: dict[str, dict[tuple[str, ...], dict[tuple[str, str], list[ContainerReport]]]] = defaultdict(dict)
+    for key in sorted(values["granted_mib"]):
+        host, gpu, uuid, product, instance, profile, *_ = key
+        devices = nodes[host].setdefault((gpu, uuid, product), defaultdict(list))
+        exclusive = modes.get((uuid, instance)) in _EXCLUSIVE
+        devices[instance, profile].append(_container(key, values, exclusive=exclusive))
+    return tuple(
+        UsageReport(
+            node=node,
+            gpus=tuple(
+                GpuReport(
+                    index=int(gpu) if _INDEX.fullmatch(gpu) else 0,
+                    uuid=uuid,
+                    model=_model(product),
+                    devices=tuple(
+                        DeviceReport(profile=profile, containers=tuple(containers))
+                        for (_, profile), containers in devices.items()
+                    ),
+                )
+                for (gpu, uuid, product), devices in gpus.items()
+            ),
+        )
+        for node, gpus in sorted(nodes.items())
+    )
+
+
+def _series(answer: bytes, source: str) -> tuple[_Series, ...]:
+    try:
+        found = msgspec.json.decode(answer, type=_Answer).data.result
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(source, found=shown(error), expected="an instant vector of Prometheus' HTTP API") from error
+    if len(found) > _MOST_SAMPLES:
+        raise InvalidInput(source, found=f"{len(found)} series", expected=f"at most {_MOST_SAMPLES}")
+    return found
+
+
+def _values(series: Iterable[_Series], name: str) -> Iterator[tuple[_Key, float]]:
+    """Yield what is believed: a number that is not negative, and no more memory than there can be."""
+    labels = _OWNER.split(", ")
+    for each in series:
+        key = tuple(each.metric.get(label, "") for label in labels)
+        try:
+            value = float(each.value[1])
+        except ValueError:
+            continue
+        most = _MOST_MIB if name.endswith("_mib") else math.inf
+        if math.isfinite(value) and 0 <= value <= most:
+            yield key, min(value, 100.0) if name == "mean_percent" else value
+
+
+def _container(key: _Key, values: Mapping[str, _Values], *, exclusive: bool) -> ContainerReport:
+    peak = values["peak_mib"].get(key)
+    facts: dict[str, Any] = dict(zip(("namespace", "pod", "container"), key[-3:], strict=True))
+    return ContainerReport(
+        **facts,
+        exclusive=exclusive,
+        granted_mib=round(values["granted_mib"][key]),
+        peak_mib=None if peak is None else round(peak),
+        mean_percent=values["mean_percent"].get(key),
+        observed_s=values["observed_s"].get(key, 0.0),
+    )
+
+
+def _model(product: str) -> str:
+    """Return Tessera's name of a product; what is not known stays as it is."""
+    try:
+        return model(product).name
+    except InvalidInput:
+        return product

@@ -1,0 +1,201 @@
+"""What a node's agent reports of the use of its GPUs, as JSON: what `tessera top` and `tessera recommend` read."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tessera.core.gpu.gpumodels import model
+from tessera.core.usage.attribution import ContainerUse, DeviceUse, GpuUse, Tenant
+from tessera.core.usage.history import Histories
+from tessera.core.usage.neighbours import noises
+from tessera.core.usage.nodemetrics import NodeUsage
+from tessera.core.usage.rightsizing import Advice, Observed, advise
+from tessera.core.usage.throttling import causes
+from tessera.errors import InvalidInput
+
+__all__ = [
+    "ContainerReport",
+    "DeviceReport",
+    "GpuReport",
+    "NoiseReport",
+    "PodNoise",
+    "UsageReport",
+    "advice_of",
+    "noise_around",
+    "read_usage",
+    "usage_report",
+    "write_usage",
+]
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Part of the report; fields that are not known are left out."""
+
+
+class ContainerReport(_Record, frozen=True, kw_only=True):
+    """A container that was allocated a device, or a part of one."""
+
+    namespace: str
+    pod: str
+    container: str
+    exclusive: bool = False
+    granted_mib: int | None = None
+    used_mib: int | None = None
+    gpu_percent: float | None = None
+    peak_mib: int | None = None
+    """The most memory since `observedS` ago."""
+    mean_percent: float | None = None
+    observed_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """`namespace/pod`, with the container."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+class DeviceReport(_Record, frozen=True, kw_only=True):
+    """A GPU without MIG, or a MIG instance."""
+
+    profile: str = ""
+    start: int = 0
+    memory_mib: int = 0
+    used_mib: int | None = None
+    gpu_percent: float | None = None
+    containers: tuple[ContainerReport, ...] = ()
+
+
+class NoiseReport(_Record, frozen=True, kw_only=True):
+    """What slows down who is on a GPU; containers as `namespace/pod/container`."""
+
+    cause: str
+    drivers: tuple[str, ...] = ()
+    affected: tuple[str, ...] = ()
+
+
+class PodNoise(NoiseReport, frozen=True, kw_only=True):
+    """What slows down a pod or is driven by it, on one GPU."""
+
+    gpu: int
+    """Index."""
+
+
+class GpuReport(_Record, frozen=True, kw_only=True):
+    """A GPU."""
+
+    index: int
+    uuid: str = ""
+    model: str = ""
+    lost: bool = False
+    temperature_c: float | None = None
+    power_watts: float | None = None
+    throttled: tuple[str, ...] = ()
+    devices: tuple[DeviceReport, ...] = ()
+    noise: tuple[NoiseReport, ...] = ()
+
+
+class UsageReport(_Record, frozen=True, kw_only=True):
+    """The GPUs of one node."""
+
+    node: str
+    age_s: float | None = None
+    """Time since they were observed; none where they were not."""
+    gpus: tuple[GpuReport, ...] = ()
+
+
+def usage_report(usage: NodeUsage, histories: Histories, now_s: float) -> UsageReport:
+    """Return the report of an observation, made at `now_s` on the clock of the histories."""
+    return UsageReport(node=usage.node, age_s=0.0, gpus=tuple(_gpus(usage, histories, now_s)))
+
+
+def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuReport]:
+    for gpu in usage.gpus:
+        yield GpuReport(
+            index=gpu.facts.index,
+            uuid=gpu.facts.uuid,
+            model=gpu.facts.model.name,
+            lost=gpu.facts.lost,
+            temperature_c=gpu.reading.temperature_c,
+            power_watts=gpu.reading.power_watts,
+            throttled=tuple(each.value for each in causes(gpu.reading.clocks_event_reasons)),
+            devices=tuple(_device(each, histories, now_s) for each in gpu.devices),
+            noise=tuple(_noise(gpu)),
+        )
+
+
+def _noise(gpu: GpuUse) -> Iterator[NoiseReport]:
+    for each in noises(gpu):
+        drivers, affected = (tuple(map(_name, tenants)) for tenants in (each.drivers, each.affected))
+        yield NoiseReport(cause=each.cause, drivers=drivers, affected=affected)
+
+
+def _name(tenant: Tenant) -> str:
+    return f"{tenant.namespace}/{tenant.pod}/{tenant.container}"
+
+
+def _device(device: DeviceUse, histories: Histories, now_s: float) -> DeviceReport:
+    placement = None if device.instance is None else device.instance.placement
+    percent = device.gpu_percent if device.activity is None else device.activity.sm_percent
+    return DeviceReport(
+        profile="" if placement is None else placement.profile,
+        start=0 if placement is None else placement.start,
+        memory_mib=device.memory_mib,
+        used_mib=device.used_mib,
+        gpu_percent=percent,
+        containers=tuple(_container(each, device, histories, now_s) for each in device.containers),
+    )
+
+
+def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_s: float) -> ContainerReport:
+    tenant = each.tenant
+    history = histories.get((tenant.key, device.device))
+    return ContainerReport(
+        namespace=tenant.namespace,
+        pod=tenant.pod,
+        container=tenant.container,
+        exclusive=tenant.exclusive,
+        granted_mib=tenant.granted_mib,
+        used_mib=each.memory_mib,
+        gpu_percent=each.gpu_percent,
+        peak_mib=None if history is None else history.peak_mib,
+        mean_percent=None if history is None else history.mean_percent,
+        observed_s=0.0 if history is None else now_s - history.since_s,
+    )
+
+
+def noise_around(report: UsageReport, pod: str) -> Iterator[PodNoise]:
+    """Yield what slows down or is driven by a pod, `namespace/pod`."""
+    for gpu in report.gpus:
+        for each in gpu.noise:
+            if any(name.rpartition("/")[0] == pod for name in (*each.drivers, *each.affected)):
+                yield PodNoise(gpu=gpu.index, cause=each.cause, drivers=each.drivers, affected=each.affected)
+
+
+def advice_of(container: ContainerReport, gpu: GpuReport) -> Advice:
+    """Return what would fit a container of a report."""
+    try:
+        known = model(gpu.model)
+    except InvalidInput:
+        known = None
+    observed = Observed(amount=not container.exclusive, granted_mib=container.granted_mib, peak_mib=container.peak_mib)
+    return advise(observed, known)
+
+
+def write_usage(report: UsageReport) -> bytes:
+    """Return a report as JSON."""
+    return msgspec.json.encode(report)
+
+
+def read_usage(text: bytes, subject: str) -> UsageReport:
+    """Read a report.
+
+    Raises:
+        InvalidInput: it is none; `subject` says where it came from.
+
+    """
+    try:
+        return msgspec.json.decode(text, type=UsageReport)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        desired = "the report of a node's agent"
+        raise InvalidInput(
+            subject, found=f"no report: {error}", expected=desired, hint="the agent's port 9400"
+        ) from error

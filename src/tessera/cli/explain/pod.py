@@ -1,0 +1,191 @@
+"""`tessera explain pod`: where a pod of a live cluster runs and why, or why it is pending and what would help."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import TypedDict, Unpack
+
+import click
+import msgspec
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tessera.api.kubernetes.podevents import SeenEvent, read_events
+from tessera.api.tessera.pods.finishedpods import read_finished_pod
+from tessera.api.tessera.usagereports import PodNoise, noise_around
+from tessera.cli.drawing.lettering import clean
+from tessera.cli.explain.tables import node_table, ways_tables
+from tessera.cli.livecluster import Place, cluster_options, connected, events_of, observe, place_of, read_file
+from tessera.cli.options import output_option, refuse_beside
+from tessera.cli.printing import print_document, trimmed, wide_console
+from tessera.cli.usage.agents import agent_option, agents
+from tessera.cli.usage.tables import noise_words
+from tessera.clients.kube import PODS, Kube, Object
+from tessera.core.cluster.cluster import Cluster, Phase
+from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, explain_finished, explain_pod, share_words
+from tessera.core.workload.need import PodKey
+from tessera.errors import InvalidInput
+
+__all__ = ["observe_pod", "pod"]
+
+_MOST_EVENTS = 10
+_MOST_NAMED = 10
+
+
+class _Given(TypedDict):
+    """The options as click passes them."""
+
+    name: str
+    namespace: str
+    cluster: str | None
+    kubeconfig: object
+    context: str | None
+    agent: tuple[str, ...]
+    output: str
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What `-o json` prints."""
+
+    explanation: PodExplanation
+    events: tuple[SeenEvent, ...]
+    noise: tuple[PodNoise, ...] = ()
+    """What slows it down, or is driven by it, where an agent was asked."""
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera explain pod vllm-0 -n ml
+  kubectl tessera explain pod vllm-0 -n ml
+  tessera explain pod vllm-0 -n ml --agent 127.0.0.1:9400
+  kubectl get nodes,pods,gpunodes,events -A -o json | tessera explain pod vllm-0 -n ml --cluster -
+"""
+)
+@click.argument("name")
+@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="The pod's namespace.")
+@cluster_options
+@agent_option
+@output_option()
+def pod(**given: Unpack[_Given]) -> None:
+    """Explain where pod NAME of a live cluster runs and why, why it is pending, or how it ended.
+
+    Prints what it needs, its devices with their other pods and the isolation in force, what each node answers, what
+    would make it fit, and the events of schedulers and kubelets; with --agent also which pods slow down its GPUs.
+    """
+    for other in ("--kubeconfig", "--context"):
+        refuse_beside(other, "--cluster")
+    place = place_of(given)
+    namespace, name = given["namespace"], given["name"]
+    key = PodKey(f"{namespace}/{name}")
+    if place.file is not None:
+        cluster, events = read_file(place.file)
+        objects = events
+    else:
+        cluster, events, objects = asyncio.run(_look(place, key))
+    found = explain_pod(cluster, key) or _finished(objects, key)
+    if found is None:
+        raise _absent(cluster, namespace, name)
+    noise = asyncio.run(_noise(given["agent"], place, found)) if given["agent"] else ()
+    answer = _Answer(found, read_events(events, kind=PODS.name, namespace=namespace, name=name), noise)
+    if not print_document(answer, given["output"]):
+        wide_console(output=given["output"]).print(trimmed(*_parts(answer)))
+
+
+async def _look(place: Place, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
+    async with connected(place) as kube:
+        return await observe_pod(kube, key)
+
+
+async def observe_pod(kube: Kube, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
+    """Return the cluster, the events about a pod, and the pod's object where the cluster does not show it."""
+    namespace, _, name = key.partition("/")
+    cluster, events = await observe(kube), await events_of(kube, PODS, name, namespace)
+    known = any(each.pod.key == key for each in cluster.pods)
+    found = None if known else await kube.get(PODS, name, namespace)
+    return cluster, events, () if found is None else (found,)
+
+
+def _finished(objects: Iterable[Object], key: PodKey) -> PodExplanation | None:
+    """Return how a pod among these objects ended; None where there is none that did."""
+    ended = (read_finished_pod(each) for each in objects if each.get("kind") == PODS.name)
+    return next((explain_finished(each) for each in ended if each is not None and each.pod == key), None)
+
+
+async def _noise(addresses: tuple[str, ...], place: Place, found: PodExplanation) -> tuple[PodNoise, ...]:
+    """Return what slows down the pod, by the agent of its node."""
+    async with agents(addresses, place) as source:
+        reports = {each.node: each for each in await source.read()}
+    if found.node not in reports:
+        there = f"that of {', '.join(sorted(map(clean, reports)))}"
+        where = f"that of node {found.node}" if found.node else "none, because the pod is on no node"
+        raise InvalidInput("--agent", found=there, expected=where)
+    return tuple(noise_around(reports[found.node], found.pod))
+
+
+def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
+    there = [each.pod.key.partition("/")[2] for each in cluster.pods if each.pod.key.startswith(f"{namespace}/")]
+    elsewhere = [each.pod.key for each in cluster.pods if each.pod.key.endswith(f"/{name}")]
+    accepted = f"-n {elsewhere[0].partition('/')[0]}" if elsewhere else ", ".join(there[:_MOST_NAMED]) or "another -n"
+    return InvalidInput(
+        f"pod {namespace}/{name}",
+        found="no such pod",
+        expected="a pod of the cluster",
+        hint=accepted,
+    )
+
+
+def _parts(answer: _Answer) -> Iterator[RenderableType]:
+    found = answer.explanation
+    yield Text.assemble((clean(found.pod), "bold"), f" needs {clean(found.need)}" if found.need else "")
+    where = f" on {clean(found.node)}" if found.node else ""
+    pending = found.phase is Phase.WAITING
+    yield Text("pending" if pending else f"{found.phase.value}{where}", "bold yellow" if pending else "bold green")
+    for device in found.devices:
+        yield Padding(Text(_device(device)), (0, 0, 0, 2))
+    yield from _list("What slows down its GPUs", tuple(map(_slowed, answer.noise)))
+    for title, sentences in (("Why", found.sentences), ("What would make it fit", found.remedies)):
+        yield from _list(title, sentences)
+    yield from _list("Events, oldest first", tuple(map(_event, answer.events[-_MOST_EVENTS:])))
+    yield ""
+    yield from ways_tables(found.ways)
+    if not found.nodes:
+        return
+    title = "Each node" if found.node is None else "Each node, if the pod were scheduled again"
+    answers = ((each.node, (each.obstacle.text if each.obstacle else "has room",)) for each in found.nodes)
+    yield from node_table(title, "node answer", answers)
+
+
+def _list(title: str, sentences: tuple[str, ...]) -> Iterator[RenderableType]:
+    if sentences:
+        yield Text(f"\n{title}", "bold")
+        rows = Table.grid(padding=(0, 1, 0, 0))
+        for sentence in sentences:
+            rows.add_row(" -", Text(clean(sentence)))
+        yield rows
+
+
+def _device(device: HeldDevice) -> str:
+    share = device.share
+    parts = (
+        clean(share_words(share)),
+        clean(device.model),
+        f"{share.memory_mib} MiB" if share.profile or not share.mode.isolation else "",
+        f"{share.compute_percent} % compute" if share.compute_percent else "",
+        f"isolation in force: {device.level.value}" if device.level else "the node has no such GPU",
+        f"shared with {', '.join(map(clean, device.neighbours[:_MOST_NAMED]))}"
+        if device.neighbours
+        else "alone on the GPU",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _slowed(each: PodNoise) -> str:
+    return f"GPU {each.gpu}: {noise_words(each)}"
+
+
+def _event(each: SeenEvent) -> str:
+    times = f" ({each.count} times)" if each.count > 1 else ""
+    return f"{each.last} {each.type} {each.reason}{times}: {each.message}"

@@ -1,0 +1,211 @@
+"""`tessera plan`: GPU layouts, a node and GPU for each pod, and why the others stay pending."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import click
+import msgspec
+import rich
+
+from tessera.api.nvidia import adminfiles
+from tessera.api.tessera import plans
+from tessera.cli.completion import complete_prices
+from tessera.cli.drawing.sheet import svg
+from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
+from tessera.cli.options import (
+    Seconds,
+    check_output,
+    check_outputs,
+    output_option,
+    refuse_beside,
+    refuse_without,
+    write_output,
+    write_outputs,
+)
+from tessera.cli.plan.tables import plan_tables
+from tessera.cli.printing import print_document, trimmed, wide_console
+from tessera.cli.progress import Report, progress_bar
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.gpu.gpumodels import model
+from tessera.core.packing import plan as core
+from tessera.core.packing.sizing import NodeType, Rules, Sizing, smallest_fleet
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["plan"]
+
+_OTHER_PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf", ".html"}
+_MOST_MONEY = 1e9
+_PENDING = 6
+"""Exit code of `--fail-pending`."""
+
+
+class _Given(TypedDict):
+    """The options as click passes them."""
+
+    cluster: str | None
+    gpus: tuple[str, ...]
+    gpu_model: tuple[str, ...]
+    filename: tuple[str, ...]
+    share_unit: ShareUnit | None
+    policy: str
+    exact: bool
+    limit: float
+    fit: bool
+    price: tuple[str, ...]
+    fail_pending: bool
+    output: str
+    draw: str | None
+    write: str | None
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """A plan, what it was made for, and what else was asked."""
+
+    plan: core.Plan
+    snapshot: Snapshot
+    prices: Mapping[str, float]
+    fit: tuple[Sequence[NodeType], Sizing] | None = None
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera plan --gpus 8xH100-80GB -f examples/2-vllm-replicas/vllm.yaml
+  tessera plan --cluster fleet.yaml -f manifests/ --draw plan.svg
+  kubectl get nodes,pods -A -o json | tessera plan --cluster - -f new-deployment.yaml
+  tessera plan --fit --gpus 8xH100-80GB --gpus 4xL40S -f manifests/ --price H100-80GB=2.50 --price L40S=0.90
+  tessera plan --cluster fleet.yaml -f manifests/ --fail-pending    # in CI
+  tessera plan --cluster fleet.yaml -f manifests/ --write out/      # files to apply
+"""
+)
+@input_options
+@click.option(
+    "--policy", type=click.Choice(core.PLAN_POLICIES), default="tessera", show_default=True, help="Packing policy."
+)
+@click.option("--exact", is_flag=True, help="Solve for the most pods with an integer program (HiGHS).")
+@click.option(
+    "--limit",
+    type=Seconds(),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --exact: time limit of the solver; the best plan found by then is shown, with its bound.",
+)
+@click.option(
+    "--fit",
+    is_flag=True,
+    help="Take the nodes as node types, any number of each: find the smallest fleet that holds all pods.",
+)
+@click.option(
+    "--price",
+    multiple=True,
+    metavar="MODEL=MONEY",
+    help="Price of one GPU of a model per hour, such as H100-80GB=2.50; repeatable. With --fit: the cheapest fleet.",
+    shell_complete=complete_prices,
+)
+@click.option("--fail-pending", is_flag=True, help=f"Exit with code {_PENDING} if a pod stays pending.")
+@output_option()
+@click.option("--draw", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw every GPU with its pods.")
+@click.option(
+    "--write",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Write mig-parted files, device plugin files and node labels.",
+)
+@click.pass_context
+def plan(context: click.Context, /, **given: Unpack[_Given]) -> None:
+    """Plan a cluster: GPU layouts, a node and GPU for each pod, and why the others stay pending. Changes nothing.
+
+    The nodes come from a file (--cluster: `kubectl get nodes,pods -A -o json`, whose running pods stay where they are,
+    Node objects, or a fleet file) or in short form (--gpus). Workloads come from -f.
+    """
+    refuse_beside("--policy", "--exact")
+    refuse_without("--limit", "--exact")
+    prices = _prices(given["price"])
+    with progress_bar() as report:
+        snapshot = read_snapshot(
+            given["cluster"], given["gpus"], given["filename"], given["share_unit"], given["gpu_model"]
+        )
+        _check_targets(given["draw"], given["write"])
+        if not snapshot.pending and not given["filename"]:
+            click.echo("note: no pending pods; pass manifests with -f", err=True)
+        made = _fitted(snapshot, given, prices, report) if given["fit"] else _planned(snapshot, given, prices, report)
+    if given["draw"] is not None:
+        write_output(given["draw"], svg(made.plan, made.snapshot, title="Tessera plan"))
+    if given["write"] is not None:
+        write_outputs(given["write"], adminfiles.render(made.plan, made.snapshot))
+    if not print_document(plans.document(made.plan, prices, made.fit), given["output"]):
+        console = wide_console(output="wide") if given["output"] == "wide" else rich.get_console()
+        console.print(trimmed(plan_tables(made.plan, made.snapshot, made.prices, made.fit)))
+    context.exit(_PENDING if given["fail_pending"] and made.plan.pending else 0)
+
+
+def _planned(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], report: Report) -> _Made:
+    made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], limit_s=given["limit"], progress=report)
+    return _Made(made, snapshot, prices)
+
+
+def _fitted(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], report: Report) -> _Made:
+    """Return the plan of the smallest fleet of the snapshot's kinds of nodes.
+
+    Raises:
+        InvalidInput: there are running pods, or a price is missing.
+
+    """
+    if snapshot.running:
+        found = f"{len(snapshot.running)} running pods"
+        raise InvalidInput(
+            "--fit", found=found, expected="node types: --gpus, or a fleet file with one node of each type"
+        )
+    kinds = {msgspec.structs.replace(node, name="", labels=()): node for node in reversed(snapshot.nodes)}
+    nodes = [node for node in snapshot.nodes if node in kinds.values() and node.gpus]
+    models = {gpu.model.name for node in nodes for gpu in node.gpus}
+    missing = sorted(models - prices.keys()) if prices else []
+    if missing:
+        raise InvalidInput(
+            "--price", found=f"no price of {missing[0]}", expected="with --fit a price of each GPU model"
+        )
+    costs = prices or dict.fromkeys(models, 1.0)
+    types = [NodeType(node=node, cost=sum(costs[gpu.model.name] for gpu in node.gpus)) for node in nodes]
+    if not types:
+        raise InvalidInput("--fit", found="no node with GPUs", expected="node types", hint="--gpus 8xH100-80GB")
+    rules = Rules(policy=given["policy"], exact=given["exact"])
+    sized = smallest_fleet(types, snapshot.pending, rules, report)
+    made = msgspec.structs.replace(sized.plan, notes=snapshot.notes, left_out=snapshot.left_out)
+    return _Made(made, sized.snapshot, prices, (types, sized))
+
+
+def _prices(given: Sequence[str]) -> dict[str, float]:
+    """Return the price of one GPU of each model that is named.
+
+    Raises:
+        InvalidInput: not a model and a price, or a model twice.
+
+    """
+    prices: dict[str, float] = {}
+    for text in given:
+        name, _, money = text.rpartition("=")
+        try:
+            price = float(money)
+        except ValueError:
+            price = math.nan
+        if not name or not 0 <= price < _MOST_MONEY:
+            raise InvalidInput(f"--price {text}", found=shown(text), expected="MODEL=MONEY", hint="H100-80GB=2.50")
+        known = model(name).name
+        if known in prices:
+            raise InvalidInput(f"--price {text}", found=f"another price of {known}", expected="one price of each model")
+        prices[known] = price
+    return prices
+
+
+def _check_targets(draw: str | None, write: str | None) -> None:
+    """Find out before a long run what could not be written after it."""
+    if draw is not None:
+        if Path(draw).suffix.lower() in _OTHER_PICTURES:
+            raise InvalidInput(f"--draw {draw}", found="another image format", expected="a name ending in .svg")
+        check_output(draw)
+    if write is not None:
+        check_outputs(write)

@@ -1,0 +1,216 @@
+"""`tessera agent`: the process that runs on every GPU node."""
+
+import asyncio
+import contextlib
+import shlex
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tessera.agent.declarations.configuration import Sources
+from tessera.agent.run import Agent
+from tessera.agent.settings import Paths, Settings
+from tessera.agent.sharing import MpsSettings
+from tessera.agent.storage.images import ImageWarmer
+from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
+from tessera.cli.nodeoptions import node_options
+from tessera.cli.options import Seconds, health_option, kubeconfig_option, metrics_option
+from tessera.cli.processes.logoptions import log_options
+from tessera.clients.gpu import NvmlDriver
+from tessera.clients.kube import HttpKube
+from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
+from tessera.core.node.health import HealthPolicy, Xids
+from tessera.core.node.layouts import Limits
+from tessera.core.storage.disks import DiskSpec
+from tessera.errors import InvalidInput, shown
+from tessera.log import configure
+from tessera.probes import answering, exposing
+
+__all__ = ["agent"]
+
+_EPILOG = """
+\b
+Examples:
+  tessera agent --node node1
+  tessera agent --node node1 --sharing-config /etc/tessera/sharing
+  kubectl label node node1 nvidia.com/mig.config=all-1g.5gb
+
+RBAC: get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods;
+create pods/eviction (with --evict); get, create and patch events; get, list, watch and create gpunodes; patch
+gpunodes/status; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system; for ImageWarmups: get,
+list, watch and create nodeimages, patch nodeimages/status; for ModelCaches the same of nodemodels; get the Secrets in
+tessera-system that both name.
+"""
+
+_PATHS, _LIMITS = Paths(), Limits()
+_MODELS = Path(DiskSpec().mount) / "models"
+_FILE = click.Path(path_type=Path)
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--node", metavar="NAME", envvar=["TESSERA_AGENT_NODE", "NODE_NAME"], help="Name of this Node object.")
+@kubeconfig_option
+@node_options()
+@click.option("--mig-config", type=_FILE, help="mig-parted file with named layouts.")
+@click.option(
+    "--disable-healthchecks",
+    default="",
+    metavar="XIDS",
+    envvar=["TESSERA_AGENT_DISABLE_HEALTHCHECKS", "DP_DISABLE_HEALTHCHECKS"],
+    help="XIDs to ignore, besides those that applications cause; or all.",
+)
+@click.option(
+    "--enable-healthchecks",
+    default="",
+    metavar="XIDS",
+    envvar=["TESSERA_AGENT_ENABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"],
+    help="XIDs that mark a GPU unhealthy even if ignored otherwise; or all.",
+)
+@click.option("--gpu-labels/--no-gpu-labels", default=True, show_default=True, help="Set GFD's labels; off beside it.")
+@click.option("--evict", is_flag=True, help="Evict pods that block a layout, within their PodDisruptionBudgets.")
+@click.option(
+    "--reboot-command",
+    default="",
+    metavar="COMMAND",
+    help="Program and arguments, run without a shell, that reboot the node when MIG mode needs a reset and no GPU is "
+    "in use.",
+)
+@click.option("--pending-s", type=Seconds(), default=_LIMITS.pending_s, show_default=True, help="Time for a layout.")
+@click.option("--state-dir", type=_FILE, default=_PATHS.state, show_default=True, help="State that outlives the agent.")
+@click.option("--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's file.")
+@click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder with the host's /dev.")
+@click.option(
+    "--runtime-socket",
+    type=_FILE,
+    default=CONTAINERD,
+    show_default=True,
+    help="Socket of the container runtime, for ImageWarmups.",
+)
+@click.option("--model-dir", type=_FILE, default=_MODELS, show_default=True, help="The host's folder for ModelCaches.")
+@click.option(
+    "--model-disk-percent",
+    type=click.IntRange(1, 99),
+    default=85,
+    show_default=True,
+    help="How full models may make their disk. The kubelet evicts pods from 85 % on, where it is its own.",
+)
+@click.option(
+    "--model-source",
+    type=_FILE,
+    multiple=True,
+    help="Host folder below which ModelCaches may name a file:// source; may be repeated.  [default: none]",
+)
+@click.option("--host-root", type=_FILE, default=Path("/"), show_default=True, help="The host's root folder.")
+@health_option
+@metrics_option
+@log_options
+def agent(**given: Any) -> None:
+    """Run the node agent: partition and share this node's GPUs and advertise them to the kubelet.
+
+    It reconciles the label nvidia.com/mig.config, its files and the GPUPolicy of the node, and reports in labels,
+    conditions and events. Stopping it leaves GPUs, MPS daemons and pods as they are; it resumes on restart.
+    """
+    if not given["node"]:
+        raise InvalidInput("--node", found="no name", expected="the name of this Node object", hint="--node, NODE_NAME")
+    configure(given["log_level"], given["log_format"])
+    runtime = CriRuntime(given["runtime_socket"], root=given["host_root"])
+    settings = _settings(given)
+    (folder,) = _absolute("--model-dir", (given["model_dir"],))
+    disk = ModelDisk(folder, root=given["host_root"], most_percent=given["model_disk_percent"])
+    sources = ModelSources(_absolute("--model-source", given["model_source"]), given["host_root"])
+    models = Places(disk, sources, settings.paths.plugins)
+    asyncio.run(_run(settings, (runtime, models), given["kubeconfig"], (given["health_port"], given["metrics_port"])))
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    paths = Paths(
+        plugins=given["plugins_dir"],
+        pod_resources=given["pod_resources"],
+        cdi=given["cdi_dir"],
+        driver_specs=(_PATHS.driver_specs[0], given["cdi_dir"] / _PATHS.driver_specs[1].name),
+        driver_folder=given["driver_folder"],
+        state=given["state_dir"],
+        mig_minors=given["mig_minors"],
+        dev_root=given["dev_root"],
+    )
+    sources = Sources(
+        sharing=given["sharing_config"],
+        default=given["sharing_default"],
+        policy=given["node_policy"],
+        applied=paths.state / "applied.json",
+        strategy=given["strategy"],
+    )
+    return Settings(
+        node=given["node"],
+        paths=paths,
+        sources=sources,
+        mig_config=given["mig_config"],
+        list_strategies=given["device_list_strategy"],
+        mps=MpsSettings(program=given["mps_control"], root=given["mps_dir"]),
+        limits=Limits(pending_s=given["pending_s"]),
+        evict=given["evict"],
+        reboot=_program(given["reboot_command"]),
+        labels=given["gpu_labels"],
+        health=HealthPolicy(xids=Xids.of(given["disable_healthchecks"], given["enable_healthchecks"])),
+    )
+
+
+def _program(text: str) -> tuple[str, ...]:
+    """Return a command line as program and arguments.
+
+    Raises:
+        InvalidInput: an open quote, or no such program.
+
+    """
+    option, desired = "--reboot-command", "a program of this machine and its arguments"
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise InvalidInput(option, found=f"{shown(text)}, {error}", expected=desired) from error
+    if words and shutil.which(words[0]) is None:
+        raise InvalidInput(option, found=f"no program {shown(words[0])}", expected=desired)
+    return words
+
+
+def _absolute(option: str, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return absolute paths.
+
+    Raises:
+        InvalidInput: one is not, or leads upwards.
+
+    """
+    wrong = next((each for each in paths if not each.is_absolute() or ".." in each.parts), None)
+    if wrong is not None:
+        raise InvalidInput(option, found=shown(str(wrong)), expected="an absolute path without `..`")
+    return paths
+
+
+async def _run(
+    settings: Settings, storage: tuple[Runtime, Places], kubeconfig: Path | None, ports: tuple[int | None, int | None]
+) -> None:
+    """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
+    runtime, models = storage
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    async with HttpKube.connect(kubeconfig) as kube:
+        driver = await NvmlDriver.open()
+        warming = asyncio.create_task(ImageWarmer(settings.node, kube, runtime).run())
+        try:
+            keeper = ModelKeeper(settings.node, kube, models)
+            one = Agent(settings, driver, kube, [keeper.run])
+
+            def metrics() -> bytes:
+                return one.measures.render() + one.exporter.render()
+
+            with contextlib.suppress(asyncio.CancelledError):
+                async with answering(ports[0], one.waiting_for), exposing(ports[1], metrics, one.exporter.report):
+                    await one.run()
+        finally:
+            warming.cancel()
+            await asyncio.gather(warming, return_exceptions=True)
+            await driver.close()

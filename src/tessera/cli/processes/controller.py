@@ -1,0 +1,120 @@
+"""`tessera controller`: the process that decides for the whole cluster."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tessera.cli.options import Seconds, health_option, kubeconfig_option, metrics_option
+from tessera.cli.processes.logoptions import log_options
+from tessera.clients.kube import Election, HttpKube, Kube, LeaseLock
+from tessera.controller.images import ImageWarmups
+from tessera.controller.models import ModelCaches
+from tessera.controller.modelservers import ModelServers
+from tessera.controller.run import Controller
+from tessera.controller.settings import Settings
+from tessera.errors import TesseraError
+from tessera.log import configure, logger
+from tessera.measures import Measures
+from tessera.probes import answering, exposing
+
+__all__ = ["controller"]
+
+_EPILOG = """
+\b
+Examples:
+  tessera controller
+  tessera controller --kubeconfig ~/.kube/config --namespace tessera-system
+  kubectl get gpupolicy
+
+RBAC: get, list and watch nodes and pods; get, list, watch and patch gpunodes, nodeimages and nodemodels.tessera.dev;
+get, list and watch gpupolicies, imagewarmups and modelcaches.tessera.dev, patch their status; get, create and patch
+events; get, create and patch the Lease; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system;
+get, list and watch modelservers.tessera.dev, patch their status, and in each --model-servers namespace get, list,
+watch, create and patch deployments, services, poddisruptionbudgets and horizontalpodautoscalers, get, create and
+patch podmonitors and scaledobjects, delete the last three.
+"""
+
+_SETTINGS = Settings(identity="")
+
+
+@click.command(epilog=_EPILOG)
+@kubeconfig_option
+@click.option("--namespace", default=_SETTINGS.namespace, show_default=True, help="Namespace of the Lease.")
+@click.option("--lease", default=_SETTINGS.lease, show_default=True, metavar="NAME", help="Lease for leader election.")
+@click.option("--name", metavar="NAME", help="Identity in the Lease.  [default: host name]")
+@click.option(
+    "--interval-s",
+    type=Seconds(0.1),
+    default=_SETTINGS.interval_s,
+    show_default=True,
+    help="Longest time between two reconciliations.",
+)
+@click.option(
+    "--model-servers",
+    multiple=True,
+    metavar="NAMESPACE",
+    help="Namespace whose ModelServers are carried out; repeatable.",
+)
+@click.option("--prometheus", default="", metavar="URL", help="Prometheus that KEDA asks for ModelServers.")
+@health_option
+@metrics_option
+@log_options
+def controller(**given: Any) -> None:
+    """Run the controller: reconcile GPUPolicies and ModelServers; create MIG instances for pending pods.
+
+    Run any number of replicas: the one that holds the Lease works, the others stand by. Stopping one is always safe.
+    """
+    configure(given["log_level"], given["log_format"])
+    settings = Settings(
+        namespace=given["namespace"],
+        lease=given["lease"],
+        identity=given["name"] or socket.gethostname(),
+        interval_s=given["interval_s"],
+    )
+
+    def lead(kube: Kube, measures: Measures) -> Coroutine[Any, Any, None]:
+        servers = ModelServers(kube, given["model_servers"], prometheus=given["prometheus"])
+        return _lead(settings, kube, servers, measures)
+
+    asyncio.run(_run(settings, lead, given["kubeconfig"], (given["health_port"], given["metrics_port"])))
+
+
+async def _run(
+    settings: Settings,
+    lead: Callable[[Kube, Measures], Coroutine[Any, Any, None]],
+    kubeconfig: Path | None,
+    ports: tuple[int | None, int | None],
+) -> None:
+    """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    log = logger(controller=settings.identity)
+
+    def not_elected(error: Exception) -> None:
+        log.warning("not_elected_now", reason=str(error) if isinstance(error, TesseraError) else type(error).__name__)
+
+    async with HttpKube.connect(kubeconfig) as kube:
+        lock = LeaseLock(lease=settings.lease, namespace=settings.namespace)
+        election = Election(kube, lock, settings.identity, on_trouble=not_elected)
+        with contextlib.suppress(asyncio.CancelledError):
+            measures = Measures()
+            async with answering(ports[0], lambda: election.trouble), exposing(ports[1], measures.render):
+                await election.run(lambda: lead(kube, measures))
+
+
+async def _lead(settings: Settings, kube: Kube, servers: ModelServers, measures: Measures) -> None:
+    """Do what the leader does, until cancelled."""
+    leading = Controller(settings, kube, measures=measures)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(leading.run())
+        tasks.create_task(ImageWarmups(kube, leading.nodes).run())
+        tasks.create_task(ModelCaches(kube, leading.nodes).run())
+        tasks.create_task(servers.run())

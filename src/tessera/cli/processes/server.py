@@ -1,0 +1,205 @@
+"""`tessera server`: the scheduler extender and the dashboard page."""
+
+import asyncio
+import signal
+import socket
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tessera.cli.options import Seconds, health_option, kubeconfig_option, metrics_option, refuse_without
+from tessera.cli.processes.logoptions import log_options
+from tessera.cli.usage.asking import asked
+from tessera.clients.kube import HttpKube
+from tessera.core.packing.pack import POLICIES
+from tessera.errors import InvalidInput, shown
+from tessera.log import configure, logger
+from tessera.probes import answering, exposing
+from tessera.server.page import NO_METRICS, PageMetrics, PrometheusHistory
+from tessera.server.run import Server
+from tessera.server.settings import Admission, Limits, Page, Settings, Tls, is_loopback
+
+__all__ = ["server"]
+
+_EPILOG = """
+\b
+Examples:
+  tessera server
+  tessera server --kubeconfig ~/.kube/config --port 39999
+  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key --tls-client-authority ca.crt
+  tessera server --admission-port 8443 --tls-certificate tls.crt --tls-key tls.key
+  tessera server --page-port 8085 --page-sign-in required
+  tessera server --page-port 8085 --page-prometheus http://127.0.0.1:9090
+
+RBAC: get, list and watch nodes and pods; create pods/binding; get, list, watch, create and
+patch gpunodes.tessera.dev; in tessera-system get, create and patch the Secret tessera-assignment-key, and get, list,
+watch, create and patch the ConfigMap tessera-assignment-keys. For metrics of quotas: list and watch resourcequotas and
+clusterqueues.kueue.x-k8s.io. For the page: get, list and watch nodeimages; create tokenreviews and
+subjectaccessreviews.
+"""
+
+_SETTINGS, _LIMITS = Settings(), Limits()
+_FILE = click.Path(path_type=Path)
+_READ = click.Path(path_type=Path, dir_okay=False, exists=True)
+_HISTORY_S = 3.0
+"""The page waits so long for its Prometheus."""
+_HISTORY_BYTES = 8 << 20
+"""Of an answer; one of 10,000 pods has 1 MB."""
+_POLICIES = tuple(name for name in POLICIES if name != "random")
+
+
+@click.command(epilog=_EPILOG)
+@kubeconfig_option
+@click.option(
+    "--host", default=_SETTINGS.host, show_default=True, help="Address; beyond loopback only with TLS both ways."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="0 for any.")
+@click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
+@click.option("--tls-key", type=_FILE, help="Private key, PEM.")
+@click.option("--tls-client-authority", type=_FILE, help="CA that client certificates must be signed by, PEM.")
+@click.option("--admission-port", type=click.IntRange(0, 65535), help="Port of the admission webhook; none without.")
+@click.option("--admission-host", default="0.0.0.0", show_default=True, help="Address of the webhook.")  # noqa: S104
+@click.option("--admission-certificate", type=_FILE, help="Certificate chain, PEM.  [default: --tls-certificate]")
+@click.option("--admission-key", type=_FILE, help="Private key, PEM.  [default: --tls-key]")
+@click.option(
+    "--admission-self-signed",
+    type=_FILE,
+    metavar="FOLDER",
+    help="Make the certificate, renew it, and write it into the webhook of the Helm chart; FOLDER gets the files.",
+)
+@click.option("--page-port", type=click.IntRange(0, 65535), help="Port of the dashboard page; none without.")
+@click.option("--page-host", default="127.0.0.1", show_default=True, help="Its address; beyond loopback with TLS.")
+@click.option("--page-certificate", type=_FILE, help="Certificate chain of the page, PEM.")
+@click.option("--page-key", type=_FILE, help="Private key, PEM.")
+@click.option(
+    "--page-sign-in",
+    type=click.Choice(["auto", "required", "none"]),
+    default="auto",
+    show_default=True,
+    help="Whether viewers show a Kubernetes token, and see what they may list; auto: beyond loopback.",
+)
+@click.option(
+    "--page-prometheus",
+    metavar="URL",
+    help="Prometheus that the page asks how busy pods are, and for the last hour of model servers.",
+)
+@click.option("--page-prometheus-token-file", type=_READ, help="Bearer token for it; over https, or to this machine.")
+@click.option("--page-prometheus-ca-file", type=_READ, help="Authorities that sign its certificate, PEM.")
+@click.option(
+    "--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing policy."
+)
+@click.option("--replica", metavar="NAME", help="Identity in claims.  [default: host name and a number]")
+@click.option(
+    "--request-s", type=Seconds(0.1), default=_LIMITS.request_s, show_default=True, help="Deadline of a request."
+)
+@click.option(
+    "--body-mib",
+    type=click.IntRange(1),
+    default=_LIMITS.body_bytes >> 20,
+    show_default=True,
+    help="Largest request body.",
+)
+@health_option
+@metrics_option
+@log_options
+def server(**given: Any) -> None:
+    """Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.
+
+    A pod is bound with its device assignment. Run any number of replicas; stopping one is always safe. It serves the
+    paths of gpushare's extender too, and can replace it.
+    """
+    configure(given["log_level"], given["log_format"])
+    ports = given["health_port"], given["metrics_port"]
+    asyncio.run(_run(_settings(given), _history(given), given["kubeconfig"], ports))
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    certificate, key = given["tls_certificate"], given["tls_key"]
+    if bool(certificate) != bool(key) or (given["tls_client_authority"] and not certificate):
+        raise InvalidInput(
+            "TLS", found="only some of its options", expected="--tls-certificate and --tls-key", hint="or neither"
+        )
+    authority = given["tls_client_authority"]
+    return Settings(
+        host=given["host"],
+        port=given["port"],
+        tls=Tls(certificate=certificate, key=key, client_authority=authority) if certificate else None,
+        admission=_admission(given),
+        page=_page(given),
+        policy=given["policy"],
+        freeze=True,
+        replica=given["replica"] or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
+        limits=Limits(request_s=given["request_s"], body_bytes=given["body_mib"] << 20),
+    )
+
+
+def _admission(given: dict[str, Any]) -> Admission | None:
+    port = given["admission_port"]
+    certificate = given["admission_certificate"] or given["tls_certificate"]
+    key = given["admission_key"] or given["tls_key"]
+    if port is None:
+        return None
+    if folder := given["admission_self_signed"]:
+        tls = Tls(certificate=folder / "tls.crt", key=folder / "tls.key")
+        return Admission(host=given["admission_host"], port=port, tls=tls, self_signed=True)
+    if not certificate or not key:
+        raise InvalidInput(
+            "--admission-port",
+            found="no certificate, and the API server calls webhooks over TLS only",
+            expected="--admission-certificate and --admission-key, or --admission-self-signed",
+            hint="also --tls-certificate and --tls-key, which then serve both",
+        )
+    return Admission(host=given["admission_host"], port=port, tls=Tls(certificate=certificate, key=key))
+
+
+def _page(given: dict[str, Any]) -> Page | None:
+    if given["page_port"] is None:
+        return None
+    host, certificate, key = given["page_host"], given["page_certificate"], given["page_key"]
+    if bool(certificate) != bool(key):
+        raise InvalidInput(
+            "TLS of the page",
+            found="one of its options",
+            expected="--page-certificate and --page-key",
+            hint="or neither",
+        )
+    sign_in = {"auto": not is_loopback(host), "required": True, "none": False}[given["page_sign_in"]]
+    tls = Tls(certificate=certificate, key=key) if certificate else None
+    return Page(host=host, port=given["page_port"], tls=tls, sign_in=sign_in)
+
+
+def _history(given: dict[str, Any]) -> PageMetrics:
+    """Return what the page shows beside the cluster."""
+    for option in ("--page-prometheus-token-file", "--page-prometheus-ca-file"):
+        refuse_without(option, "--page-prometheus")
+    refuse_without("--page-prometheus", "--page-port")
+    url = given["page_prometheus"]
+    if not url:
+        return NO_METRICS
+    if not url.startswith(("http://", "https://")):
+        raise InvalidInput("--page-prometheus", found=shown(url), expected="http://HOST[:PORT], or https://")
+    connect = partial(
+        asked,
+        url,
+        given["page_prometheus_token_file"],
+        given["page_prometheus_ca_file"],
+        deadline_s=_HISTORY_S,
+        most_bytes=_HISTORY_BYTES,
+    )
+    connect()  # files are read, and refused, before anything starts
+    return PrometheusHistory(connect, url, logger())
+
+
+async def _run(
+    settings: Settings, history: PageMetrics, kubeconfig: Path | None, ports: tuple[int | None, int | None]
+) -> None:
+    """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
+    async with HttpKube.connect(kubeconfig) as kube:
+        one = Server(settings, kube, metrics=history)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, one.stop)
+        async with answering(ports[0], one.waiting_for), exposing(ports[1], one.metrics):
+            await one.run()

@@ -1,0 +1,165 @@
+"""`tessera size`: which GPUs and MIG instances hold a language model, and how much beside it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from tessera._planning import read_bytes
+from tessera.api import documents
+from tessera.api.huggingface.modelconfigs import WEIGHT_BYTES, ModelConfig, read_config, read_index
+from tessera.cli.completion import complete_models
+from tessera.cli.options import Number, output_option
+from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.core.gpu.gpumodels import model
+from tessera.core.serving.sizing import UTILIZATION, Architecture, Fit, fit, sequence_bytes
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["size"]
+
+_EPILOG = """
+\b
+Examples:
+  tessera size /models/llama-8b --gpu A100-40GB --gpu H100-80GB
+  tessera size config.json --parameters 8.03B --dtype fp8 --context 8192 -o json
+  tessera size --parameters 8.03B --layers 32 --kv-heads 8 --head-dim 128
+"""
+_CONTEXT: Final = 8192
+_GIB: Final = 1 << 30
+_FAMILIAR: Final = ("A100-40GB", "A100-80GB", "H100-80GB", "L4", "T4")
+_SUFFIX: Final = {"": 1, "M": 10**6, "B": 10**9, "T": 10**12}
+_KV_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("path", metavar="[MODEL]", required=False, type=click.Path(path_type=Path))
+@click.option("--gpu", multiple=True, metavar="MODEL", shell_complete=complete_models, help="GPU model; repeatable.")
+@click.option("--parameters", metavar="N", help="Number of parameters, as 8.03B.  [default: what MODEL says]")
+@click.option("--dtype", type=click.Choice(sorted(WEIGHT_BYTES)), help="Of the weights.  [default: what MODEL says]")
+@click.option("--kv-dtype", type=click.Choice(sorted(_KV_BYTES)), default="bf16", show_default=True, help="KV cache.")
+@click.option(
+    "--context", type=click.IntRange(1, 1 << 24), help="Tokens of a sequence.  [default: 8192, or the model's]"
+)
+@click.option("--layers", type=click.IntRange(1, 4096), help="Layers, where there is no MODEL.")
+@click.option("--kv-heads", type=click.IntRange(1, 4096), help="Heads of keys and values, where there is no MODEL.")
+@click.option("--head-dim", type=click.IntRange(1, 65_536), help="Width of a head, where there is no MODEL.")
+@click.option(
+    "--utilization",
+    type=Number(0.01, 1),
+    default=UTILIZATION,
+    show_default=True,
+    help="Part of the memory that vLLM takes (--gpu-memory-utilization).",
+)
+@output_option()
+def size(path: Path | None, gpu: tuple[str, ...], output: str, **given: Any) -> None:
+    """Say which GPUs and MIG instances hold a language model, and how many tokens beside it.
+
+    The figures are those of vLLM. MODEL is a folder of Hugging Face's, or its config.json. The size of the weights is
+    that of the files, or what model.safetensors.index.json says; --parameters come first. Weights and KV cache follow
+    from the model; activations, CUDA graphs and the rest of CUDA are estimates.
+    """
+    config = _by_options(given) if path is None else _by_files(path, given)
+    architecture = config.architecture
+    context = given["context"] or min(_CONTEXT, architecture.context)
+    kv_bytes = _KV_BYTES[given["kv_dtype"]]
+    rows = []
+    for name, profile, memory_mib in _devices(gpu or _FAMILIAR):
+        taken = given["utilization"]
+        found = fit(architecture, memory_mib, context=context, kv_element_bytes=kv_bytes, utilization=taken)
+        rows.append({"gpu": name, "profile": profile, "memory_mib": memory_mib, **msgspec.to_builtins(found)})
+    facts = {
+        "parameters": config.parameters,
+        "dtype": config.dtype,
+        "weight_bytes": architecture.weight_bytes,
+        "context": context,
+        "kv_bytes_per_sequence": round(sequence_bytes(architecture, context, kv_bytes)),
+        "notes": config.notes,
+        "devices": rows,
+    }
+    if not print_document(facts, output):
+        _print(facts, output)
+
+
+def _print(facts: dict[str, Any], output: str) -> None:
+    console = wide_console(output=output)
+    table = ruled_table("GPU", "slice", "MiB", "holds it", "KV cache GiB", "tokens", "sequences", "batch")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in facts["devices"]:
+        found = msgspec.convert(row, Fit)
+        lacks = f"no, {max(0.1, (facts['kv_bytes_per_sequence'] - found.kv_bytes) / _GIB):.1f} GiB short"
+        room = (f"{found.kv_bytes / _GIB:.1f}", f"{found.tokens:,}", f"{found.sequences:,.1f}")
+        batch = f"{found.batch.sequences} x {found.batch.tokens}"
+        said = ("yes", *room, batch) if found.fits else (lacks,)
+        table.add_row(row["gpu"], row["profile"] or "whole", str(row["memory_mib"]), *said)
+    console.print(trimmed(table))
+    weights, each = facts["weight_bytes"] / _GIB, facts["kv_bytes_per_sequence"] / _GIB
+    console.print(
+        f"{facts['parameters'] / 1e9:.2f}B parameters in {facts['dtype']}, {weights:.2f} GiB; "
+        f"a sequence of {facts['context']:,} tokens takes {each:.3f} GiB of KV cache"
+    )
+    for note in facts["notes"]:
+        console.print(f"note: {note}")
+
+
+def _devices(names: tuple[str, ...]) -> Iterator[tuple[str, str, int]]:
+    """Yield GPU, profile and memory of each kind of device, the smallest of a GPU first; "" for the whole GPU."""
+    for gpu in dict.fromkeys(model(name) for name in names):
+        sizes = {each.memory_mib: each.name for each in reversed(gpu.profiles)}
+        yield from ((gpu.name, name, memory_mib) for memory_mib, name in sorted(sizes.items()))
+        yield gpu.name, "", gpu.memory_mib
+
+
+def _parameters(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([MBT]?)", text)
+    number = float(found[1]) * _SUFFIX[found[2]] if found else 0
+    if not 1 <= number <= 10**15:
+        raise InvalidInput("--parameters", found=shown(text), expected="a number such as 8.03B or 350M")
+    return round(number)
+
+
+def _by_options(given: dict[str, Any]) -> ModelConfig:
+    """Return a model by its numbers; its widths are those of models of this size."""
+    if not all(given[name] for name in ("parameters", "layers", "kv_heads", "head_dim")):
+        wanted = "a folder or config.json, or --parameters, --layers, --kv-heads and --head-dim"
+        raise InvalidInput("MODEL", found="none", expected=wanted)
+    parameters, dtype = _parameters(given["parameters"]), given["dtype"] or "bf16"
+    hidden = max(1, round((parameters / (12 * given["layers"])) ** 0.5))
+    architecture = Architecture(
+        layers=given["layers"],
+        kv_heads=given["kv_heads"],
+        head_dim=given["head_dim"],
+        hidden=hidden,
+        intermediate=7 * hidden // 2,
+        vocabulary=131_072,
+        context=1 << 24,
+        weight_bytes=round(parameters * WEIGHT_BYTES[dtype]),
+    )
+    return ModelConfig(architecture=architecture, parameters=parameters, dtype=dtype)
+
+
+def _by_files(path: Path, given: dict[str, Any]) -> ModelConfig:
+    """Return the model of a folder, its weights by what says most of their size."""
+    file = path / "config.json" if path.is_dir() else path
+    config = read_config(documents.one(*read_bytes(str(file))))
+    dtype = given["dtype"] or config.dtype
+    parameters = _parameters(given["parameters"]) if given["parameters"] else config.parameters
+    weights = round(parameters * WEIGHT_BYTES[dtype])
+    if not given["parameters"] and not given["dtype"]:
+        weights = _stored(file.parent) or weights
+    notes = config.notes
+    if weights == config.architecture.weight_bytes:
+        notes = (*notes, "the size of the weights is counted from the widths in config.json; --parameters says it")
+    architecture = msgspec.structs.replace(config.architecture, weight_bytes=weights)
+    return ModelConfig(architecture=architecture, parameters=parameters, dtype=dtype, notes=notes)
+
+
+def _stored(folder: Path) -> int:
+    """Return the bytes of the weights in a folder; 0 where there are none."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return read_index(documents.one(*read_bytes(str(index))))
+    return sum(each.stat().st_size for each in folder.glob("*.safetensors"))

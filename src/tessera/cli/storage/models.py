@@ -1,0 +1,136 @@
+"""`tessera models`: copies of models on this machine's disk, kept in step with a bucket, a server or a folder."""
+
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from tessera.agent.storage.folder import ModelFolder
+from tessera.agent.storage.sync import SyncOptions, sync
+from tessera.agent.storage.transfer import Limits
+from tessera.agent.storage.verify import damaged_files, warm
+from tessera.cli.options import Number, output_option
+from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.progress import progress_bar
+from tessera.clients.store import open_store
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
+
+__all__ = ["models"]
+
+_FOLDER = click.argument("folder", metavar="DST", type=click.Path(file_okay=False, path_type=Path))
+
+_EPILOG = """
+\b
+Examples:
+  tessera models sync s3://models/llama /mnt/models/llama
+  tessera models sync https://models.example.com/llama/ /mnt/models/llama -o json
+  tessera models list /mnt/models/llama
+  tessera models verify /mnt/models/llama
+"""
+
+
+@click.group(epilog=_EPILOG)
+def models() -> None:
+    """Keep models on this machine's disk: sync them from a bucket, list, verify, evict and warm them."""
+
+
+@models.command("sync", epilog="\b\nExample:\n  tessera models sync s3://models/llama /mnt/models/llama --keep 3\n")
+@click.argument("source", metavar="SRC")
+@_FOLDER
+@click.option("--keep", type=click.IntRange(1), default=2, show_default=True, help="Revisions that stay on the disk.")
+@click.option("--include", multiple=True, help="Only files that match, such as '*.safetensors'; may be repeated.")
+@click.option("--exclude", multiple=True, help="No files that match; may be repeated.")
+@click.option("--bandwidth", type=Number(min=0.1), help="At most so many MiB per second.")
+@click.option("--check", is_flag=True, help="Compare the files on the disk with their digests, too.")
+@output_option()
+def sync_command(source: str, folder: Path, output: str, bandwidth: float | None, **options: object) -> None:
+    """Fetch what changed at SRC; DST/current is then the new revision.
+
+    SRC is s3://BUCKET/PREFIX, https://HOST/FOLDER/, file:///FOLDER or a folder. The S3 endpoint and credentials are
+    those of AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Exits 1 when the transfer fails.
+    """
+    limits = Limits(bytes_per_second=(bandwidth or 0) * 2**20)
+    desired = msgspec.convert({**options, "limits": limits}, SyncOptions)
+    store = open_store(source, os.environ)
+    try:
+        with progress_bar("listing") as report:
+            done = sync(store, ModelFolder(folder), desired, lambda done, total: report("fetching", done, total))
+    except Unavailable as error:
+        raise TesseraError(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise TesseraError(str(error.filename or folder), found=found, expected="a folder to write to") from error
+    finally:
+        store.close()
+    if not print_document(done, output):
+        table = ruled_table("revision", "files", "fetched MiB", "requests", "seconds")
+        name = done.revision if output == "wide" else done.revision[:12]
+        table.add_row(name, str(done.files), f"{done.bytes / 2**20:.1f}", str(done.requests), f"{done.seconds:.1f}")
+        wide_console(output=output).print(trimmed(table))
+
+
+@models.command("list", epilog="\b\nExample:\n  tessera models list /mnt/models/llama\n")
+@_FOLDER
+@output_option()
+def list_command(folder: Path, output: str) -> None:
+    """List the revisions in DST, the most recently used first."""
+    revisions = ModelFolder(folder).revisions()
+    if print_document(revisions, output):
+        return
+    table = ruled_table("revision", "files", "MiB", "stays because", "source")
+    for each in revisions:
+        name = each.revision if output == "wide" else each.revision[:12]
+        table.add_row(name, str(each.files), f"{each.bytes / 2**20:.1f}", each.protected, each.source)
+    wide_console(output=output).print(trimmed(table))
+
+
+@models.command("verify", epilog="\b\nExample:\n  tessera models verify /mnt/models/llama\n")
+@_FOLDER
+@click.option("--revision", default="", help="The beginning of a revision's name, or `current`.  [default: all]")
+@output_option()
+def verify_command(folder: Path, revision: str, output: str) -> None:
+    """Compare each file in DST with its digest; exits 1 and names the files that differ."""
+    models = ModelFolder(folder)
+    names = [models.find(revision)] if revision else [each.revision for each in models.revisions()]
+    if not names:
+        raise InvalidInput(str(folder), found="no revision", expected="a folder that `tessera models sync` has made")
+    rows = [
+        {"revision": name, "file": path, "problem": problem}
+        for name in names
+        for path, problem in damaged_files(models.versions / name, models.manifest(name), content=True).items()
+    ]
+    if not print_document(rows, output):
+        table = ruled_table("revision", "file", "problem")
+        for row in rows:
+            table.add_row(row["revision"][:12], row["file"], row["problem"])
+        if rows:
+            wide_console(output=output).print(trimmed(table))
+        click.echo(f"{len(names)} revisions, {len(rows)} damaged files", err=True)
+    if rows:
+        click.get_current_context().exit(1)
+
+
+@models.command("evict", epilog="\b\nExample:\n  tessera models evict /mnt/models/llama 3f2a9c\n")
+@_FOLDER
+@click.argument("revision")
+def evict_command(folder: Path, revision: str) -> None:
+    """Remove a REVISION from DST, unless it is current, pinned or read by a process."""
+    models = ModelFolder(folder)
+    models.find(revision)  # before the lock is made in a folder that is none of ours
+    with models.locked():
+        name = models.find(revision)
+        why = next(each.protected for each in models.revisions() if each.revision == name)
+        if why:
+            raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", expected="one that may go")
+        models.evict(name)
+
+
+@models.command("warm", epilog="\b\nExample:\n  tessera models warm /mnt/models/llama\n")
+@_FOLDER
+@click.option("--revision", default="current", show_default=True, help="The beginning of a revision's name.")
+def warm_command(folder: Path, revision: str) -> None:
+    """Read the current revision into the page cache, so that the next reader does not wait for the disk."""
+    models = ModelFolder(folder)
+    name = models.find(revision)
+    click.echo(f"{warm(models.versions / name, models.manifest(name)) / 2**20:.1f} MiB read")

@@ -1,0 +1,51 @@
+"""Which agents are asked."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import click
+
+from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.options import refuse_beside
+from tessera.clients.nodeusage import HttpUsage, NodeUsages, ProxiedUsage
+
+__all__ = ["agent_option", "agents", "agents_options", "refuse_two_sources"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def agent_option(command: _Command) -> _Command:
+    """Add `--agent` to a command."""
+    return click.option(
+        "--agent",
+        multiple=True,
+        metavar="HOST[:PORT]",
+        help="Agent to ask, at the port of its metrics (9400); once for each node.",
+    )(command)
+
+
+def agents_options(command: _Command) -> _Command:
+    """Add the options that say which agents are asked: those of a cluster, or those named."""
+    return agent_option(kubeconfig_options(command))
+
+
+def refuse_two_sources() -> None:
+    """Refuse a cluster beside agents that are named."""
+    for option in ("--kubeconfig", "--context"):
+        refuse_beside(option, "--agent")
+
+
+@asynccontextmanager
+async def agents(addresses: tuple[str, ...], place: Place) -> AsyncIterator[NodeUsages]:
+    """Give the agents of these addresses; where there are none, all of a cluster.
+
+    Raises:
+        InvalidInput: an address is none, or there is no such kubeconfig.
+
+    """
+    source: NodeUsages = HttpUsage(addresses) if addresses else ProxiedUsage(connected(place))
+    try:
+        yield source
+    finally:
+        await source.close()

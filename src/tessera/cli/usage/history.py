@@ -1,0 +1,59 @@
+"""Which Prometheus is asked for the history of GPUs, and how far back."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from tessera.cli.options import refuse_without, with_options
+from tessera.cli.usage.asking import asked
+from tessera.clients.nodeusage import NodeUsages, PrometheusUsage
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["prometheus", "prometheus_options", "refuse_without_prometheus"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+_WINDOW: Final = re.compile(r"[1-9][0-9]{0,3}[mhdw]")
+_MOST_BYTES: Final = 64 << 20
+"""Of an answer; one of 10,000 containers has 4 MB."""
+_DEADLINE_S: Final = 60.0
+"""Weeks of a large fleet take Prometheus a while."""
+
+
+def prometheus_options(command: _Command) -> _Command:
+    """Add `--prometheus`, and what goes with it, to a command."""
+    return with_options(
+        click.option("--prometheus", metavar="URL", help="Prometheus to ask for a longer history, in place of agents."),
+        click.option("--window", default="14d", show_default=True, help="How far back Prometheus looks: 12h, 14d, 4w."),
+        click.option("--token-file", type=_FILE, help="Bearer token for Prometheus; over https, or to this machine."),
+        click.option("--ca-file", type=_FILE, help="Authorities that sign Prometheus' certificate, PEM."),
+    )(command)
+
+
+@asynccontextmanager
+async def prometheus(url: str, window: str, token_file: Path | None, ca_file: Path | None) -> AsyncIterator[NodeUsages]:
+    """Give what a Prometheus remembers.
+
+    Raises:
+        InvalidInput: an address, a window or a file that is none, or a token that others could read on its way.
+
+    """
+    if not _WINDOW.fullmatch(window):
+        raise InvalidInput("--window", found=shown(window), expected="a number and m, h, d or w", hint="14d")
+    source = PrometheusUsage(
+        asked(url, token_file, ca_file, deadline_s=_DEADLINE_S, most_bytes=_MOST_BYTES), url, window
+    )
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+def refuse_without_prometheus() -> None:
+    """Refuse options that are about a Prometheus where none is named."""
+    for option in ("--window", "--token-file", "--ca-file"):
+        refuse_without(option, "--prometheus")

@@ -1,0 +1,148 @@
+"""`tessera recommend`: GPU memory and MIG profiles by what containers used."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import click
+import msgspec
+from rich.text import Text
+
+from tessera.api.tessera.usagereports import UsageReport, advice_of
+from tessera.cli.drawing.lettering import clean
+from tessera.cli.livecluster import Place
+from tessera.cli.options import output_option, refuse_beside
+from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.usage.agents import agents, agents_options, refuse_two_sources
+from tessera.cli.usage.history import prometheus, prometheus_options, refuse_without_prometheus
+from tessera.core.usage.rightsizing import Verdict
+
+__all__ = ["recommend"]
+
+_ORDER = (Verdict.TOO_LITTLE, Verdict.UNUSED, Verdict.TOO_MUCH, Verdict.FITS, Verdict.UNKNOWN)
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is recommended for a container."""
+
+    node: str
+    gpu: int
+    device: str
+    namespace: str
+    pod: str
+    container: str
+    granted_mib: int | None
+    peak_mib: int | None
+    mean_percent: float | None
+    observed_s: float
+    verdict: Verdict
+    fits: str
+    saved_mib: int
+
+
+class _Given(TypedDict):
+    """The options as click passes them."""
+
+    agent: tuple[str, ...]
+    kubeconfig: Path | None
+    context: str | None
+    prometheus: str | None
+    window: str
+    token_file: Path | None
+    ca_file: Path | None
+    all: bool
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera recommend
+  tessera recommend --agent 10.0.3.7 --all -o json
+  tessera recommend --prometheus http://127.0.0.1:9090 --window 4w
+"""
+)
+@agents_options
+@prometheus_options
+@click.option("--all", is_flag=True, help="Also list containers that have what they need.")
+@output_option()
+def recommend(output: str, **given: Unpack[_Given]) -> None:
+    """Recommend GPU memory and MIG profiles by what containers used.
+
+    It lists who was allocated too much or too little, what would fit, and what that saves, by the most memory that
+    each container used since its node's agent started, or that Prometheus remembers of it: look at the column OBSERVED
+    before you act on it. What fits has a fifth to spare.
+    """
+    refuse_two_sources()
+    if given["prometheus"]:
+        for other in ("--agent", "--kubeconfig", "--context"):
+            refuse_beside(other, "--prometheus")
+    else:
+        refuse_without_prometheus()
+    rows = asyncio.run(_rows(given))
+    shown = [each for each in rows if given["all"] or each.verdict not in {Verdict.FITS, Verdict.UNKNOWN}]
+    if print_document(shown, output):
+        return
+    table = ruled_table(
+        "CONTAINER", "NODE", "DEVICE", "ALLOCATED", "PEAK", "GPU %", "OBSERVED", "VERDICT", "FITS", "SAVES"
+    )
+    for each in shown:
+        percent = "-" if each.mean_percent is None else f"{each.mean_percent:.0f}"
+        table.add_row(
+            Text(clean(f"{each.namespace}/{each.pod}/{each.container}")),
+            Text(clean(each.node)),
+            Text(f"{each.gpu} {clean(each.device)}"),
+            _gib(each.granted_mib),
+            _gib(each.peak_mib),
+            percent,
+            _duration(each.observed_s),
+            each.verdict.value,
+            each.fits,
+            _gib(each.saved_mib) if each.saved_mib else "",
+        )
+    saved_gib = sum(each.saved_mib for each in rows) / 1024
+    wide_console(output=output).print(trimmed(table))
+    click.echo(f"{len(rows)} containers, {len(shown)} shown; {saved_gib:.1f} GiB could be allocated to others")
+
+
+async def _rows(given: _Given) -> list[_Row]:
+    if given["prometheus"]:
+        asked = prometheus(given["prometheus"], given["window"], given["token_file"], given["ca_file"])
+    else:
+        asked = agents(given["agent"], Place(kubeconfig=given["kubeconfig"], context=given["context"]))
+    async with asked as source:
+        found = await source.read()
+    return sorted(_all(found), key=lambda each: (_ORDER.index(each.verdict), -each.saved_mib, each.namespace, each.pod))
+
+
+def _all(reports: Iterable[UsageReport]) -> Iterator[_Row]:
+    for report in reports:
+        for gpu in report.gpus:
+            for device in gpu.devices:
+                for each in device.containers:
+                    advice = advice_of(each, gpu)
+                    yield _Row(
+                        node=report.node,
+                        gpu=gpu.index,
+                        device=device.profile or "whole",
+                        namespace=each.namespace,
+                        pod=each.pod,
+                        container=each.container,
+                        granted_mib=each.granted_mib,
+                        peak_mib=each.peak_mib,
+                        mean_percent=each.mean_percent,
+                        observed_s=each.observed_s,
+                        verdict=advice.verdict,
+                        fits=advice.fits,
+                        saved_mib=advice.saved_mib,
+                    )
+
+
+def _gib(mib: int | None) -> str:
+    return "-" if mib is None else f"{mib / 1024:.1f} GiB"
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(int(seconds // 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

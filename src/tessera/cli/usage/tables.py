@@ -1,0 +1,99 @@
+"""What people see of the use of GPUs."""
+
+from collections.abc import Callable, Iterable
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, NoiseReport, UsageReport
+from tessera.cli.drawing.lettering import clean
+from tessera.cli.printing import ruled_table
+
+__all__ = ["noise_words", "top_table"]
+
+_BAR = 12
+_UNKNOWN = "-"
+
+
+def top_table(reports: Iterable[UsageReport]) -> RenderableType:
+    """Return the GPUs of all nodes with their containers, and below them what slows them down."""
+    table = ruled_table("NODE", "GPU", "DEVICE", "MEMORY", "USED / OF", "GPU %", "CONTAINER", "STATE")
+    noise = []
+
+    def add_row(*cells: str) -> None:
+        table.add_row(*map(Text, cells))  # what an agent says is no markup
+
+    for report in reports:
+        for gpu in report.gpus:
+            _add_gpu(add_row, report.node, gpu)
+            noise += [
+                Text(f"node {clean(report.node)}, GPU {gpu.index}: {noise_words(each)}", "yellow") for each in gpu.noise
+            ]
+        if not report.gpus:
+            add_row(clean(report.node), "", "", "", "", "", "", "no GPU was observed")
+    return Group(table, *noise)
+
+
+def _add_gpu(add_row: Callable[..., None], node: str, gpu: GpuReport) -> None:
+    state = _state(gpu)
+    if not gpu.devices:
+        add_row(clean(node), _named(gpu), "", "", "", "", "", state)
+    for device in gpu.devices:
+        name = f"{clean(device.profile)}@{device.start}" if device.profile else "whole"
+        shared = len(device.containers) != 1 or not device.containers[0].exclusive
+        if shared:
+            add_row(clean(node), _named(gpu), name, *_use_of(device), _count(device), state)
+        for each in device.containers:
+            place = ("", "", "") if shared else (clean(node), _named(gpu), name)
+            add_row(*place, *_use_by(each), clean(each.name), "" if shared else state)
+
+
+def _named(gpu: GpuReport) -> str:
+    return f"{gpu.index} {clean(gpu.model)}"
+
+
+def _count(device: DeviceReport) -> str:
+    return f"{len(device.containers)} containers" if device.containers else "nobody"
+
+
+def _use_of(device: DeviceReport) -> tuple[str, str, str]:
+    return _use(device.used_mib, device.memory_mib, device.gpu_percent)
+
+
+def _use_by(each: ContainerReport) -> tuple[str, str, str]:
+    return _use(each.used_mib, each.granted_mib, each.gpu_percent)
+
+
+def _use(used_mib: int | None, of_mib: int | None, percent: float | None) -> tuple[str, str, str]:
+    return _bar(used_mib, of_mib), _part(used_mib, of_mib), "-" if percent is None else f"{percent:.0f}"
+
+
+def _bar(used_mib: int | None, of_mib: int | None) -> str:
+    if used_mib is None or not of_mib:
+        return ""
+    full = min(round(_BAR * used_mib / of_mib), _BAR)
+    return "█" * full + "░" * (_BAR - full)
+
+
+def _part(used_mib: int | None, of_mib: int | None) -> str:
+    return f"{_gib(used_mib)} / {_gib(of_mib)}"
+
+
+def _gib(mib: int | None) -> str:
+    return _UNKNOWN if mib is None else f"{mib / 1024:.1f} GiB"
+
+
+def _state(gpu: GpuReport) -> str:
+    if gpu.lost:
+        return "lost"
+    hot = "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C"
+    watts = "" if gpu.power_watts is None else f"{gpu.power_watts:.0f} W"
+    slow = f"throttled: {', '.join(map(clean, gpu.throttled))}" if gpu.throttled else ""
+    return ", ".join(each for each in (hot, watts, slow) if each)
+
+
+def noise_words(each: NoiseReport) -> str:
+    """Return what slows down a GPU, who drives it, and whom it slows down."""
+    drivers = ", ".join(map(clean, each.drivers)) or "nobody knows who"
+    others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""
+    return f"{clean(each.cause)}, driven by {drivers}{others}"

@@ -1,0 +1,82 @@
+"""`tessera top`: who uses the GPUs, live."""
+
+import asyncio
+import contextlib
+import signal
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import RenderableType
+from rich.text import Text
+
+from tessera.api.tessera.usagereports import UsageReport
+from tessera.cli.inspect.watching import Screen
+from tessera.cli.livecluster import Place
+from tessera.cli.options import Seconds, output_option
+from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
+from tessera.cli.usage.agents import agents, agents_options, refuse_two_sources
+from tessera.cli.usage.tables import top_table
+from tessera.clients.nodeusage import NodeUsages
+from tessera.errors import TesseraError
+
+__all__ = ["top"]
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera top
+  tessera top --context prod --once -o json
+  tessera top --agent 10.0.3.7 --agent 10.0.3.8
+"""
+)
+@agents_options
+@click.option("--once", is_flag=True, help="Print once and end.")
+@click.option("--interval-s", type=Seconds(0.1), default=5.0, show_default=True, help="Time between two looks.")
+@output_option()
+def top(
+    agent: tuple[str, ...], kubeconfig: Path | None, context: str | None, *, once: bool, interval_s: float, output: str
+) -> None:
+    """Show live who uses the GPUs: memory used of what was allocated, load, throttling, and who drives it.
+
+    It asks the agents of all nodes by way of the cluster's API, which needs the right to get pods/proxy in their
+    namespace; or those that --agent names. Agents observe their GPUs every 15 s.
+    """
+    refuse_two_sources()
+    source = agents(agent, Place(kubeconfig=kubeconfig, context=context))
+    asyncio.run(_once(source, output) if once else _live(source, interval_s, output))
+
+
+async def _once(asked: AbstractAsyncContextManager[NodeUsages], output: str) -> None:
+    async with asked as source:
+        found = await source.read()
+    if not print_document(found, output):
+        wide_console(output=output).print(trimmed(top_table(found)))
+
+
+async def _live(asked: AbstractAsyncContextManager[NodeUsages], interval_s: float, output: str) -> None:
+    """Show it until SIGINT or SIGTERM, which end it without an error."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+    def drawn(found: tuple[UsageReport, ...]) -> RenderableType:
+        if output == "json":
+            return Text(msgspec.json.encode(found).decode())
+        if output == "yaml":
+            return Text(f"---\n{yaml_text(found).decode().rstrip()}")
+        return trimmed(top_table(found))
+
+    with contextlib.suppress(asyncio.CancelledError):
+        async with asked as source:
+            with Screen(wide_console(output=output), drawn) as screen:
+                while True:
+                    try:
+                        screen.show(await source.read())
+                    except TesseraError as error:
+                        screen.trouble(error)
+                    await asyncio.sleep(interval_s)

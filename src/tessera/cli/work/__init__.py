@@ -1,0 +1,1 @@
+"""`tessera run`, `jobs`, `attach`, `logs` and `stop`: work on a GPU without YAML."""

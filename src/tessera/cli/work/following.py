@@ -1,0 +1,130 @@
+"""Follow a Job until it has ended: why it waits, what it writes, how it ends."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from tessera.api.kubernetes.jobs import JobState, Stage, job_selection, read_job
+from tessera.clients.kube import JOBS, PODS, Kube, Selection, Store, name_of
+from tessera.errors import Conflict, InvalidInput, TesseraError
+from tessera.wakeup import WakeUp
+
+__all__ = ["ended_or_interrupted", "follow_job", "print_log", "state_of"]
+
+_LAST_WORDS_S = 10.0
+"""For the end of the log, after the Job has ended."""
+
+
+async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
+    """Return how far a Job is.
+
+    Raises:
+        InvalidInput: there is none of this name.
+
+    """
+    job = await kube.get(JOBS, name, namespace)
+    if job is None:
+        hint = f"tessera jobs -n {namespace}"
+        raise InvalidInput(f"job {namespace}/{name}", found="no such job", expected="one that runs or ran", hint=hint)
+    pods = await kube.list(PODS, Selection(namespace=namespace, labels=job_selection(name)))
+    return read_job(job, pods.objects)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+async def print_log(kube: Kube, state: JobState, *, follow: bool = False) -> None:
+    """Print what the command of a Job has written.
+
+    Raises:
+        TesseraError: it cannot be read.
+
+    """
+    async for piece in kube.logs(state.pod, state.namespace, follow=follow):
+        click.echo(piece, nl=False)
+
+
+async def follow_job(kube: Kube, name: str, namespace: str) -> int:
+    """Say how a Job gets on, print its log, and return the exit code of its command.
+
+    Raises:
+        Conflict: it was deleted meanwhile, or ended before its command had an exit code.
+
+    """
+    wakeup, troubles = WakeUp(), set[str]()
+
+    def trouble(error: Exception) -> None:
+        if str(error) not in troubles:
+            troubles.add(str(error))
+            _say(f"waiting: {error}")
+
+    only = Selection(namespace=namespace, fields=(("metadata.name", name),))
+    jobs = Store(kube, JOBS, only, wake=wakeup.set, on_trouble=trouble)
+    own = Selection(namespace=namespace, labels=job_selection(name))
+    pods = Store(kube, PODS, own, wake=wakeup.set, on_trouble=trouble)
+    log: asyncio.Task[None] | None = None
+    said = ""
+    following = [asyncio.create_task(each.run()) for each in (jobs, pods)]
+    try:
+        await jobs.synced()
+        await pods.synced()
+        while True:
+            job = next((each for each in jobs.objects.values() if name_of(each) == (namespace, name)), None)
+            if job is None:
+                raise Conflict(f"job {namespace}/{name}", found="deleted meanwhile", expected="one that goes on")
+            state = read_job(job, pods.objects.values())
+            if (words := _words(state)) != said:
+                said = words
+                _say(words)
+            if log is None and state.pod and (state.stage is Stage.RUNNING or state.exit_code is not None):
+                log = asyncio.create_task(_log(kube, state))
+            if state.stage.ended:
+                return await _code(state, log)
+            await wakeup.wait(60.0)
+    finally:
+        for task in (*following, *([log] if log else [])):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def _words(state: JobState) -> str:
+    where = f" on {state.node}" if state.node else ""
+    return f"{state.name}: {state.stage.value}{where}{': ' if state.reason else ''}{state.reason}"
+
+
+async def _log(kube: Kube, state: JobState) -> None:
+    try:
+        await print_log(kube, state, follow=True)
+    except TesseraError as error:
+        _say(f"the log broke off ({error}); tessera logs {state.name} -n {state.namespace} prints it from its start")
+
+
+async def _code(state: JobState, log: asyncio.Task[None] | None) -> int:
+    if log is not None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(log), _LAST_WORDS_S)
+    if state.exit_code is None:
+        subject = f"job {state.namespace}/{state.name}"
+        raise Conflict(subject, found=state.reason or "failed", expected="a command that ends by itself")
+    return state.exit_code
+
+
+def ended_or_interrupted(work: Coroutine[Any, Any, int], interrupted: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Return what `work` returns; on SIGINT or SIGTERM end it, and return what `interrupted` returns."""
+
+    async def run() -> int:
+        task = asyncio.ensure_future(work)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return await interrupted()
+
+    return asyncio.run(run())

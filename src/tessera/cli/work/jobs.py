@@ -1,0 +1,51 @@
+"""`tessera jobs`: what was submitted by `tessera run`."""
+
+import asyncio
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from tessera.api.kubernetes.jobs import BY_RUN, JobState, read_job
+from tessera.cli.drawing.lettering import clean
+from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.options import output_option
+from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.clients.kube import JOBS, PODS, Selection
+
+__all__ = ["jobs"]
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera jobs
+  tessera jobs -n ml -o json
+  tessera jobs -A
+"""
+)
+@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Their namespace.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@kubeconfig_options
+@output_option()
+def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, context: str | None, output: str) -> None:
+    """List what `tessera run` submitted: how far each is, and why no further. A Job is deleted a day after its end."""
+    place = Place(kubeconfig=kubeconfig, context=context)
+    found = asyncio.run(_states(place, "" if all_namespaces else namespace))
+    if print_document(found, output):
+        return
+    table = ruled_table("NAME", "NAMESPACE", "STATUS", "ASKS FOR", "NODE", "CREATED", "REASON")
+    for each in found:
+        asks = ", ".join(f"{resource.rpartition('/')[2]}: {amount}" for resource, amount in each.asks)
+        cells = (each.name, each.namespace, each.stage.value, asks, each.node, each.created, each.reason)
+        table.add_row(*(Text(clean(cell)) for cell in cells))
+    wide_console(output=output).print(trimmed(table))
+
+
+async def _states(place: Place, namespace: str) -> list[JobState]:
+    async with connected(place) as kube:
+        selection = Selection(namespace=namespace, labels=BY_RUN)
+        found, pods = await asyncio.gather(kube.list(JOBS, selection), kube.list(PODS, selection))
+    states = (read_job(each, pods.objects) for each in found.objects)
+    return sorted(states, key=lambda each: (each.created, each.namespace, each.name))

@@ -1,0 +1,37 @@
+"""`tessera logs`: what a Job has written."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.work.following import print_log, state_of
+from tessera.errors import InvalidInput
+
+__all__ = ["logs"]
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera logs pytorch-x7k2p
+  tessera logs pytorch-x7k2p -n ml > train.log
+"""
+)
+@click.argument("name")
+@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Its namespace.")
+@kubeconfig_options
+def logs(name: str, namespace: str, kubeconfig: Path | None, context: str | None) -> None:
+    """Print what the command of Job NAME has written so far; `tessera attach` goes on."""
+    asyncio.run(_print(Place(kubeconfig=kubeconfig, context=context), name, namespace))
+
+
+async def _print(place: Place, name: str, namespace: str) -> None:
+    async with connected(place) as kube:
+        state = await state_of(kube, name, namespace)
+        if not state.pod:
+            found = f"{state.stage.value}{': ' if state.reason else ''}{state.reason}"
+            raise InvalidInput(f"job {namespace}/{name}", found=found, expected="one that was started")
+        await print_log(kube, state)

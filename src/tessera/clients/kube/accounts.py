@@ -1,0 +1,50 @@
+"""Who the users of a Kubernetes API in memory are, and what they may do: its answers to reviews."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tessera.api.kubernetes.reviews import Attributes, User
+from tessera.clients.kube.protocol import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Kind, Object
+
+__all__ = ["Accounts"]
+
+_MASTERS = "system:masters"
+"""The group that may do everything. Source: kubernetes `pkg/apis/rbac` and its bootstrap policy."""
+
+
+class Accounts:
+    """Users with their tokens and rights; at first none."""
+
+    def __init__(self) -> None:
+        self._users: dict[str, User] = {}
+        self._rights: set[tuple[str, str, str, str]] = set()
+
+    def add(self, token: str, user: User) -> None:
+        """Know a token from now on."""
+        self._users[token] = user
+
+    def drop(self, token: str) -> None:
+        """Know a token no more."""
+        self._users.pop(token, None)
+
+    def allow(self, name: str, verb: str, resource: str, namespaces: Iterable[str] = ("",)) -> None:
+        """Let a user or group do something in namespaces, all of them if empty; a resource may be a path."""
+        self._rights |= {(name, verb, resource, namespace) for namespace in namespaces}
+
+    def answer(self, kind: Kind, body: Object) -> Object | None:
+        """Return the answer to a review; None where the kind is none."""
+        spec: dict[str, Any] = body.get("spec") or {}
+        if kind == TOKEN_REVIEWS:
+            user = self._users.get(spec.get("token", ""))
+            status = {"authenticated": True, "user": msgspec.to_builtins(user)} if user else {}
+            return body | {"status": status}
+        if kind == SUBJECT_ACCESS_REVIEWS:
+            asked = msgspec.convert(spec.get("nonResourceAttributes") or spec["resourceAttributes"], Attributes)
+            names = (spec.get("user", ""), *spec.get("groups", ()))
+            namespaces = {"", asked.namespace}
+            granted = {(name, asked.verb, asked.path or asked.resource, each) for name in names for each in namespaces}
+            allowed = _MASTERS in names or not granted.isdisjoint(self._rights)
+            return body | {"status": {"allowed": allowed}}
+        return None

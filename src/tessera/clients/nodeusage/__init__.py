@@ -1,0 +1,9 @@
+"""What agents report of the use of their nodes' GPUs, and what Prometheus remembers of it."""
+
+from tessera.clients.nodeusage.history import PrometheusUsage
+from tessera.clients.nodeusage.memory import MemoryUsage
+from tessera.clients.nodeusage.protocol import NodeUsages
+from tessera.clients.nodeusage.proxied import ProxiedUsage
+from tessera.clients.nodeusage.real import HttpUsage
+
+__all__ = ["HttpUsage", "MemoryUsage", "NodeUsages", "PrometheusUsage", "ProxiedUsage"]

@@ -1,0 +1,45 @@
+"""Reports of all nodes by what Prometheus remembers of them."""
+
+import asyncio
+from urllib.parse import urlencode
+
+from tessera.api.tessera.usagehistory import history_queries, read_history
+from tessera.api.tessera.usagereports import UsageReport
+from tessera.clients.prometheus import Metrics
+from tessera.errors import InvalidInput, Unavailable
+
+__all__ = ["PrometheusUsage"]
+
+
+class PrometheusUsage:
+    """`NodeUsages` of a Prometheus: peaks and means over a window, of containers that there are now.
+
+    Args:
+        metrics: how it is asked.
+        url: `https://HOST[:PORT][/PREFIX]`.
+        window: how far back, in Prometheus' words: `14d`.
+
+    """
+
+    def __init__(self, metrics: Metrics, url: str, window: str) -> None:
+        self._metrics = metrics
+        self._url = url.rstrip("/")
+        self._window = window
+
+    async def read(self) -> tuple[UsageReport, ...]:
+        """Return the report of each node that Prometheus knows."""
+        queries = history_queries(self._window)
+        targets = (f"{self._url}/api/v1/query?{urlencode({'query': each})}" for each in queries.values())
+        subject = f"Prometheus {self._url}"
+        try:
+            answers = await asyncio.gather(*map(self._metrics.get, targets))
+        except Unavailable as error:
+            raise Unavailable(subject, found=error.found, expected="its history of GPU usage") from error
+        try:
+            return read_history(dict(zip(queries, answers, strict=True)), subject)
+        except InvalidInput as error:
+            raise Unavailable(subject, found=error.found, expected=error.expected) from error
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._metrics.close()

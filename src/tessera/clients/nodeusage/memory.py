@@ -1,0 +1,24 @@
+"""Reports in this process, for demos and tests."""
+
+from tessera.api.tessera.usagereports import UsageReport
+from tessera.errors import Unavailable
+
+__all__ = ["MemoryUsage"]
+
+
+class MemoryUsage:
+    """A `NodeUsages` of reports that are said."""
+
+    def __init__(self, *reports: UsageReport) -> None:
+        self.reports = reports
+        self.silent = ""
+        """Which node does not answer; empty for none."""
+
+    async def read(self) -> tuple[UsageReport, ...]:
+        """Return the reports."""
+        if self.silent:
+            raise Unavailable(self.silent, found="no answer", expected="an agent's report")
+        return tuple(sorted(self.reports, key=lambda each: each.node))
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,70 @@
+"""Reports of the agents of a cluster, by way of its API server."""
+
+import asyncio
+
+import msgspec
+
+from tessera.api.kubernetes.conditions import is_true
+from tessera.api.tessera.pods.signatures import NAMESPACE
+from tessera.api.tessera.usagereports import UsageReport, read_usage
+from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, name_of
+from tessera.errors import InvalidInput, Unavailable
+
+__all__ = ["ProxiedUsage"]
+
+_PORT = 9400
+"""Of the metrics of an agent that the chart installed."""
+_AGENTS = Selection(
+    namespace=NAMESPACE, labels=(("app.kubernetes.io/name", "tessera"), ("app.kubernetes.io/component", "agent"))
+)
+_AT_ONCE = 32
+_HINT = "kubectl -n tessera-system port-forward POD 9400, then --agent 127.0.0.1:9400"
+
+
+class ProxiedUsage:
+    """`NodeUsages` of all agents that are ready, found by the labels of their pods.
+
+    Args:
+        kube: the cluster's API. The caller lists `pods` and gets `pods/proxy` in Tessera's namespace.
+
+    """
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(self) -> tuple[UsageReport, ...]:
+        """Return the report of each agent."""
+        try:
+            pods = [each for each in (await self._kube.list(PODS, _AGENTS)).objects if _is_ready(each)]
+        except Forbidden as error:
+            raise _lacking("agents", error) from error
+        if not pods:
+            raise Unavailable("agents", found="no pod that is ready", expected="those of Tessera's chart", hint=_HINT)
+        found = await asyncio.gather(*map(self._ask, pods))
+        return tuple(sorted(found, key=lambda each: each.node))
+
+    async def _ask(self, pod: Object) -> UsageReport:
+        namespace, name = name_of(pod)
+        subject, desired = f"agent {namespace}/{name}", "its report of GPU usage"
+        try:
+            async with self._turns:
+                answer = await self._kube.ask_pod(name, namespace, port=_PORT, path="usage")
+            return read_usage(msgspec.json.encode(answer), subject)
+        except Forbidden as error:
+            raise _lacking(subject, error) from error
+        except (InvalidInput, Unavailable) as error:
+            raise Unavailable(subject, found=error.found, expected=desired, hint=_HINT) from error
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._kube.close()
+
+
+def _lacking(subject: str, error: Forbidden) -> Unavailable:
+    role = f"the rights of Role tessera-usage-viewer in {NAMESPACE}"
+    return Unavailable(subject, found=error.found, expected=role, hint=_HINT)
+
+
+def _is_ready(pod: Object) -> bool:
+    return is_true(pod, "Ready") and not pod["metadata"].get("deletionTimestamp")

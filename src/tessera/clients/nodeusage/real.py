@@ -1,0 +1,67 @@
+"""Reports of agents over HTTP: `/usage` at the port of their metrics."""
+
+import asyncio
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from tessera.api.tessera.usagereports import UsageReport, read_usage
+from tessera.clients.connections import Broken, Connections, Unreachable, reached
+from tessera.errors import InvalidInput, Unavailable, shown
+
+__all__ = ["HttpUsage"]
+
+_MOST_BYTES = 8 << 20
+"""Of a report; one of 224 containers has 60 kB."""
+_DEADLINE_S = 10.0
+_PORT = 9400
+_HINT = "kubectl -n tessera-system port-forward POD 9400, and --agent http://127.0.0.1:9400"
+
+
+class HttpUsage:
+    """Agents by their addresses.
+
+    Args:
+        addresses: `http://HOST:PORT`, or `HOST`, or `HOST:PORT`.
+
+    Raises:
+        InvalidInput: an address is none.
+
+    """
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self._agents = {address: Connections(reached(_url(address)), None) for address in addresses}
+
+    async def read(self) -> tuple[UsageReport, ...]:
+        """Return the report of each agent."""
+        found = await asyncio.gather(*(self._ask(address, each) for address, each in self._agents.items()))
+        return tuple(sorted(found, key=lambda each: each.node))
+
+    async def _ask(self, address: str, connections: Connections) -> UsageReport:
+        subject, desired = f"agent {address}", "its report of GPU usage"
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                answer = await connections.read("/usage", {"Accept": "application/json"}, most=_MOST_BYTES)
+        except TimeoutError as error:
+            found = f"no answer in {_DEADLINE_S:g} s"
+            raise Unavailable(subject, found=found, expected=desired, hint=_HINT) from error
+        except (Unreachable, Broken) as error:
+            raise Unavailable(subject, found=shown(str(error)), expected=desired, hint=_HINT) from error
+        if not answer.success:
+            raise Unavailable(subject, found=f"HTTP {answer.status}", expected=desired, hint=_HINT)
+        try:
+            return read_usage(answer.content, subject)
+        except InvalidInput as error:
+            raise Unavailable(subject, found=error.found, expected=desired, hint=_HINT) from error
+
+    async def close(self) -> None:
+        """End all connections."""
+        await asyncio.gather(*(each.close() for each in self._agents.values()))
+
+
+def _url(address: str) -> str:
+    full = address if "://" in address else f"http://{address}"
+    try:
+        port = urlsplit(full).port
+    except ValueError:
+        return full  # it is told with the rest that is wrong with it
+    return full.rstrip("/") if port is not None else f"{full.rstrip('/')}:{_PORT}"

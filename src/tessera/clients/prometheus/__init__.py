@@ -1,0 +1,7 @@
+"""Metrics by HTTP: what a pod exposes, and what Prometheus answers; real and in memory."""
+
+from tessera.clients.prometheus.memory import MemoryMetrics
+from tessera.clients.prometheus.protocol import Metrics
+from tessera.clients.prometheus.real import HttpMetrics
+
+__all__ = ["HttpMetrics", "MemoryMetrics", "Metrics"]

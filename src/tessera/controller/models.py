@@ -1,0 +1,137 @@
+"""ModelCaches: which node shall have which model, and how far all are; observe, plan by `core.storage`, apply.
+
+It writes what a node shall have into the node's NodeModels, and the status of each ModelCache. It remembers nothing.
+"""
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from tessera.api.kubernetes.containerlimits import asks_of
+from tessera.api.tessera.gpupolicies import selector_term
+from tessera.api.tessera.modelcaches import (
+    ModelCache,
+    Status,
+    cache_status,
+    node_spec,
+    read_model_cache,
+    read_node_models,
+    refused_status,
+)
+from tessera.clients.kube import MODEL_CACHES, NODE_MODELS, PODS, Kube, Object, Selection, Store, name_of
+from tessera.controller.following import Following
+from tessera.core.storage.modelcache import DesiredModel, NodeModels, models_of_nodes, summary
+from tessera.core.storage.modelcache import ModelCache as CoreModelCache
+from tessera.core.workload.resources import MODEL_RESOURCE
+from tessera.errors import InvalidInput
+from tessera.log import logger
+
+__all__ = ["ModelCaches"]
+
+_UNBOUND = Selection(fields=(("spec.nodeName", ""),))
+
+
+class ModelCaches:
+    """Decides for all nodes; `run` ends when it is cancelled.
+
+    Args:
+        kube: the Kubernetes API.
+        nodes: the Node objects, which somebody else follows.
+        now: the wall clock.
+        least_s: shortest pause between two looks, however much changes.
+
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        nodes: Store,
+        *,
+        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+        least_s: float = 1.0,
+    ) -> None:
+        self._now = now
+        self._least_s = least_s
+        self._log = logger()
+        kinds = {MODEL_CACHES: Selection(), NODE_MODELS: Selection(), PODS: _UNBOUND}
+        self._following = Following(kube, nodes, kinds, "model_caches")
+
+    async def run(self) -> None:
+        """Run until cancelled; without the kinds wait for them."""
+        await self._following.run(self.look, self._least_s)
+
+    async def look(self) -> None:
+        """Look at everything once and do what is to be done.
+
+        Raises:
+            TesseraError: something could not be written; what was written before stays.
+
+        """
+        # 1. Read the nodes that have an agent, the models, and what pending pods ask for.
+        nodes = self._read_nodes()
+        known, refused = self._read_caches({each.name for each in nodes})
+        demand = _demand(self._following.objects(PODS).values())
+        # 2. Decide, and write what nodes shall have.
+        unread = {found["metadata"]["name"] for found, _ in refused}
+        desired = models_of_nodes([core for _, core in known], nodes, demand, unread)
+        for node in nodes:
+            if desired[node.name] != node.desired:
+                await self._write_node(node.name, desired[node.name])
+        # 3. Write how far the models are.
+        for each, core in known:
+            status = cache_status(each, summary(core, nodes, demand), self._now())
+            await self._write_status(each.metadata.name, each.status, status)
+        for found, problem in refused:
+            former = _status(found)
+            status = refused_status(found["metadata"].get("generation", 0), problem, former, self._now())
+            await self._write_status(found["metadata"]["name"], former, status)
+
+    def _read_nodes(self) -> list[NodeModels]:
+        found = []
+        for (_, name), each in sorted(self._following.objects(NODE_MODELS).items()):
+            try:
+                node = read_node_models(each, ready=self._following.is_ready(name))
+            except InvalidInput as error:
+                self._following.trouble(error)
+            else:
+                found.append(node)
+        return found
+
+    def _read_caches(self, names: set[str]) -> tuple[list[tuple[ModelCache, CoreModelCache]], list[tuple[Object, str]]]:
+        """Return the models in the order of their names, and those that cannot be carried out, and why."""
+        known, refused = [], []
+        for each in sorted(self._following.objects(MODEL_CACHES).values(), key=name_of):
+            try:
+                found, _ = read_model_cache(each)
+                selected = self._following.selected(selector_term(found.spec.node_selector), names)
+                known.append(read_model_cache(each, selected))
+            except InvalidInput as error:
+                refused.append((each, str(error)))
+        return known, refused
+
+    async def _write_node(self, name: str, desired: tuple[DesiredModel, ...]) -> None:
+        await self._following.write(NODE_MODELS, name, spec=node_spec(desired))
+        self._log.info("node_models_written", node=name, models=[each.name for each in desired])
+
+    async def _write_status(self, name: str, former: Status, status: Status) -> None:
+        if status != former:
+            await self._following.write(MODEL_CACHES, name, status=msgspec.to_builtins(status))
+
+
+def _demand(pods: Iterable[Object]) -> Counter[str]:
+    """Return how many pods ask for each model."""
+    found = Counter[str]()
+    for pod in pods:
+        asked = (resource for _, resource, _ in asks_of(pod) if resource.startswith(MODEL_RESOURCE))
+        found.update({each.removeprefix(MODEL_RESOURCE) for each in asked})
+    return found
+
+
+def _status(found: Object) -> Status:
+    """Return the status that an object has; an unreadable one counts as none."""
+    try:
+        return msgspec.convert(found.get("status") or {}, Status)
+    except msgspec.ValidationError:
+        return Status()

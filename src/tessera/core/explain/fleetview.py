@@ -1,0 +1,450 @@
+"""The fleet as the dashboard page shows it, what of that a viewer may see, and what changed between two moments."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from tessera.core.cluster.cluster import Cluster, SeenNode
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.explain.inspection import GpuInspection, Health, NodeInspection, SliceUsage, inspect
+from tessera.core.explain.inspection import Tenant as InspectedTenant
+from tessera.core.gpu.sharing import Mode
+from tessera.core.storage.modelcache import ObservedModel
+from tessera.core.storage.warmup import ObservedImage
+from tessera.core.workload.need import PodKey
+
+__all__ = [
+    "EVERYTHING",
+    "FleetChange",
+    "FleetView",
+    "GpuView",
+    "ImageView",
+    "ModelView",
+    "NodeView",
+    "Observation",
+    "Part",
+    "PendingView",
+    "ScalePoint",
+    "Scope",
+    "Service",
+    "Tenant",
+    "changes",
+    "fleet_view",
+    "in_scope",
+]
+
+_IDLE_PERCENT: Final = 1.0
+"""A pod that uses less of the compute it is allocated is idle."""
+_WITHHELD: Final = "withheld: it names pods of other namespaces"
+PartState = Literal["held", "unused", "desired", "free"]
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a viewer may see by name."""
+
+    everything: bool = False
+    namespaces: frozenset[str] = frozenset()
+
+    def shows(self, namespace: str) -> bool:
+        """Return whether the names of a namespace may be shown."""
+        return self.everything or namespace in self.namespaces
+
+
+EVERYTHING: Final = Scope(everything=True)
+
+
+class ScalePoint(msgspec.Struct, frozen=True, array_like=True):
+    """A model server at one moment."""
+
+    at_s: float
+    """Seconds since 1970."""
+    desired: int
+    """Replicas asked for."""
+    ready: int
+    in_flight: float
+    """Requests that are served or wait."""
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model server that is scaled, over time."""
+
+    namespace: str
+    name: str
+    points: tuple[ScalePoint, ...]
+    """The latest last."""
+    reason: str = ""
+    """Why it has the replicas that it has."""
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that the page is made from."""
+
+    cluster: Cluster
+    activity: Mapping[PodKey, float] = {}
+    """Percent of its compute that each pod uses; without those of whom nobody knows."""
+    images: Mapping[str, tuple[ObservedImage, ...]] = {}
+    """What nodes report of the images of ImageWarmups."""
+    models: Mapping[str, tuple[ObservedModel, ...]] = {}
+    """What nodes report of the models of ModelCaches."""
+    services: tuple[Service, ...] = ()
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pod on a device; one of another namespace has neither names nor activity."""
+
+    namespace: str = ""
+    pod: str = ""
+    phase: str = ""
+    ending: bool = False
+    guessed: bool = False
+    """Whether nobody recorded its devices."""
+    isolation: str = ""
+    memory_mib: int = 0
+    active_percent: float | None = None
+    """Compute that it uses, in percent of what it is allocated; None where nobody knows."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a GPU: a MIG instance, a share, or what is free."""
+
+    start: int
+    """In memory slices with MIG, else in MiB."""
+    size: int
+    label: str = ""
+    state: PartState
+    exists: bool = True
+    """False for a MIG instance that is planned and not created yet."""
+    idle: bool = False
+    """Whether it is allocated, and known not to be used."""
+    tenants: tuple[Tenant, ...] = ()
+
+
+class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU, as a strip of its parts."""
+
+    index: int
+    uuid: str = ""
+    model: str
+    memory_mib: int
+    width: int
+    """What the sizes of its parts add up to."""
+    mode: str
+    health: str
+    parts: tuple[Part, ...]
+    allocated_mib: int = 0
+    used_mib: int | None = None
+    problems: tuple[str, ...] = ()
+    """Why it is unhealthy, and allocations that cannot be at once."""
+
+
+class ImageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An image that a node has or shall have."""
+
+    image: str
+    state: str
+    bytes: int = 0
+
+
+class ModelView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model that a node has or shall have."""
+
+    model: str
+    state: str
+    """`Ready` also while a later revision is fetched, or where that failed."""
+    revision: str = ""
+    bytes: int = 0
+    containers: int = 0
+    fetched_percent: int | None = None
+    """Of the fetch that goes on."""
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node with its GPUs."""
+
+    name: str
+    ready: bool = True
+    driver: str = ""
+    policy: str = ""
+    problem: str = ""
+    gpus: tuple[GpuView, ...] = ()
+    unplaced: tuple[Tenant, ...] = ()
+    """Pods on the node of which nobody knows the GPU."""
+    images: tuple[ImageView, ...] = ()
+    models: tuple[ModelView, ...] = ()
+
+
+class PendingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pending pod and why it is pending."""
+
+    namespace: str
+    pod: str
+    need: str
+    reason: str = ""
+
+
+class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The page at one moment."""
+
+    nodes: tuple[NodeView, ...]
+    pending: tuple[PendingView, ...] = ()
+    pending_elsewhere: int = 0
+    """Pending pods of namespaces that the viewer may not see."""
+    services: tuple[Service, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    """Those with pods that use GPUs and that the viewer may see; sorted."""
+    partial: bool = False
+    """Whether the viewer may not see everything."""
+    notes: tuple[str, ...] = ()
+
+
+class FleetChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What differs between two views; None and empty for what is equal."""
+
+    nodes: tuple[NodeView, ...] = ()
+    """Nodes that are new or changed."""
+    gone: tuple[str, ...] = ()
+    """Nodes that are no more."""
+    rest: FleetView | None = None
+    """The later view without its nodes, where anything but nodes changed."""
+
+    def __bool__(self) -> bool:
+        """Return whether anything changed."""
+        return bool(self.nodes or self.gone or self.rest)
+
+
+def fleet_view(seen: Observation) -> FleetView:
+    """Return the page for a viewer who may see everything. Cost: linear in nodes, GPUs and pods."""
+    found = inspect(seen.cluster)
+    nodes = {each.node.name: each for each in seen.cluster.nodes}
+    namespaces = {_split(pod.pod.key)[0] for pod in seen.cluster.pods if pod.pod.need.asks or pod.shares}
+    return FleetView(
+        nodes=tuple(_node(each, nodes[each.name], seen) for each in found.nodes),
+        pending=tuple(
+            PendingView(namespace=namespace, pod=pod, need=each.need, reason=each.message)
+            for each in found.waiting
+            for namespace, pod in (_split(each.pod),)
+        ),
+        services=seen.services,
+        namespaces=tuple(sorted(namespaces)),
+        notes=found.notes,
+    )
+
+
+def _split(key: PodKey) -> tuple[str, str]:
+    namespace, _, name = key.partition("/")
+    return namespace, name
+
+
+def _node(found: NodeInspection, seen: SeenNode, observed: Observation) -> NodeView:
+    state = seen.state if found.reported else None
+    return NodeView(
+        name=found.name,
+        ready=found.ready,
+        driver=found.driver,
+        policy=found.policy,
+        problem="; ".join((*filter(None, (found.problem,)), *found.conflicts)),
+        gpus=tuple(_gpu(gpu, seen, state, observed.activity) for gpu in found.gpus),
+        unplaced=tuple(
+            Tenant(namespace=namespace, pod=pod, phase=each.phase.value, memory_mib=each.memory_mib)
+            for each in found.unplaced
+            for namespace, pod in (_split(each.pod),)
+        ),
+        images=tuple(
+            ImageView(image=each.image, state=each.state, bytes=each.bytes)
+            for each in observed.images.get(found.name, ())
+        ),
+        models=tuple(map(_model, observed.models.get(found.name, ()))),
+    )
+
+
+def _model(found: ObservedModel) -> ModelView:
+    fetching = found.state == "Fetching" and found.total_bytes > 0
+    return ModelView(
+        model=found.name,
+        state="Ready" if found.revision else found.state,
+        revision=found.revision,
+        bytes=found.bytes,
+        containers=found.containers,
+        fetched_percent=min(100, 100 * found.fetched_bytes // found.total_bytes) if fetching else None,
+    )
+
+
+def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, activity: Mapping[PodKey, float]) -> GpuView:
+    layout = next(gpu.sharing.layout for gpu in seen.node.gpus if gpu.index == found.index) or ()
+    used = {
+        each.placement.start if each.placement else None: each.memory_mib
+        for each in (state.used if state else ())
+        if each.gpu == found.uuid
+    }
+    parts = _Parts(found, {(each.profile, each.start) for each in layout}, used, activity)
+    return GpuView(
+        index=found.index,
+        uuid=found.uuid,
+        model=found.model,
+        memory_mib=found.memory_mib,
+        width=found.memory_slices if found.slices else found.memory_mib,
+        mode=", ".join(mode.value for mode in found.modes) if found.tenants else "",
+        health=found.health.value,
+        parts=tuple(parts.of_slices() if found.slices else parts.of_shares()),
+        allocated_mib=found.granted_mib,
+        used_mib=found.used_mib,
+        problems=(*(found.reasons if found.health is Health.UNHEALTHY else ()), *found.conflicts),
+    )
+
+
+class _Parts:
+    """Divides one GPU into its parts."""
+
+    def __init__(
+        self,
+        gpu: GpuInspection,
+        layout: Collection[tuple[str, int]],
+        used_mib: Mapping[int | None, int],
+        activity: Mapping[PodKey, float],
+    ) -> None:
+        self._gpu = gpu
+        self._layout = layout
+        self._used_mib = used_mib
+        self._activity = activity
+
+    def of_slices(self) -> Iterator[Part]:
+        """Yield the MIG instances and runs of free memory slices."""
+        tenants = defaultdict[tuple[str | None, int | None], list[InspectedTenant]](list)
+        for each in self._gpu.tenants:
+            tenants[each.share.profile, each.share.start].append(each)
+        yield from (self._instance(each, tenants[each.profile, each.start]) for each in self._gpu.slices)
+
+    def _instance(self, part: SliceUsage, tenants: Sequence[InspectedTenant]) -> Part:
+        return Part(
+            start=part.start,
+            size=part.size,
+            label=part.profile,
+            state=part.state,
+            exists=part.state == "free" or (part.profile, part.start) in self._layout,
+            idle=part.state == "held" and self._is_idle(tenants, self._used_mib.get(part.start)),
+            tenants=tuple(map(self._tenant, tenants)),
+        )
+
+    def of_shares(self) -> Iterator[Part]:
+        """Yield the pods on a GPU without instances, one after the other, and what is free behind them."""
+        start = 0
+        alone = len(self._gpu.tenants) == 1
+        for each in self._gpu.tenants:
+            size = self._gpu.memory_mib if each.share.mode is Mode.WHOLE else each.share.memory_mib
+            label = "whole" if each.share.mode is Mode.WHOLE else f"{round(size / 1024, 1):g} GiB"
+            idle = self._is_idle([each], self._used_mib.get(None) if alone else None)
+            yield Part(start=start, size=size, label=label, state="held", idle=idle, tenants=(self._tenant(each),))
+            start += size
+        if start < self._gpu.memory_mib:
+            yield Part(start=start, size=self._gpu.memory_mib - start, state="free")
+
+    def _is_idle(self, tenants: Iterable[InspectedTenant], used_mib: int | None) -> bool:
+        """Return whether all are known to do nothing; where that is not known, whether no process has memory there."""
+        active = [self._activity.get(each.pod) for each in tenants]
+        known = [percent for percent in active if percent is not None]
+        return max(known) < _IDLE_PERCENT if len(known) == len(active) else used_mib == 0
+
+    def _tenant(self, each: InspectedTenant) -> Tenant:
+        namespace, pod = _split(each.pod)
+        return Tenant(
+            namespace=namespace,
+            pod=pod,
+            phase=each.phase.value,
+            ending=each.ending,
+            guessed=each.record.value == "guessed",
+            isolation=each.level.value,
+            memory_mib=each.share.memory_mib,
+            active_percent=self._activity.get(each.pod),
+        )
+
+
+# What a viewer may see
+
+
+def in_scope(view: FleetView, scope: Scope) -> FleetView:
+    """Return what a viewer may see: no name of another namespace or of a pod in one is in it, in no text either.
+
+    How GPUs are divided stays, and how much of them pods of other namespaces are allocated. Images and models are
+    of all namespaces, and shown only to those who see everything.
+    """
+    if scope.everything:
+        return view
+    shown = _Shown(scope, _hidden_names(view, scope))
+    pending = tuple(each for each in view.pending if scope.shows(each.namespace))
+    return FleetView(
+        nodes=tuple(map(shown.node, view.nodes)),
+        pending=tuple(msgspec.structs.replace(each, reason=shown.text(each.reason)) for each in pending),
+        pending_elsewhere=view.pending_elsewhere + len(view.pending) - len(pending),
+        services=tuple(
+            msgspec.structs.replace(each, reason=shown.text(each.reason))
+            for each in view.services
+            if scope.shows(each.namespace)
+        ),
+        namespaces=tuple(each for each in view.namespaces if scope.shows(each)),
+        partial=True,
+    )
+
+
+def _hidden_names(view: FleetView, scope: Scope) -> frozenset[str]:
+    tenants = (
+        tenant
+        for node in view.nodes
+        for tenant in (*node.unplaced, *(each for gpu in node.gpus for part in gpu.parts for each in part.tenants))
+    )
+    named = [
+        *((each.namespace, each.pod) for each in tenants),
+        *((each.namespace, each.pod) for each in view.pending),
+        *((each.namespace, each.name) for each in view.services),
+        *((each, "") for each in view.namespaces),
+    ]
+    hidden = {name for pair in named if not scope.shows(pair[0]) for name in pair}
+    return frozenset(part for name in hidden for part in (name, *name.split(".")) if part)
+
+
+class _Shown:
+    """Takes out of a view what may not be shown."""
+
+    def __init__(self, scope: Scope, hidden: frozenset[str]) -> None:
+        self._scope = scope
+        self._hidden = hidden
+
+    def text(self, text: str) -> str:
+        """Return a text, or that it is withheld where a word of it is a hidden name."""
+        words = "".join(each if each.isalnum() or each == "-" else " " for each in text).split()
+        return _WITHHELD if not self._hidden.isdisjoint(word.strip("-") for word in words) else text
+
+    def node(self, node: NodeView) -> NodeView:
+        return msgspec.structs.replace(
+            node,
+            problem=self.text(node.problem),
+            gpus=tuple(map(self._gpu, node.gpus)),
+            unplaced=tuple(map(self._tenant, node.unplaced)),
+            images=(),
+            models=(),
+        )
+
+    def _gpu(self, gpu: GpuView) -> GpuView:
+        parts = (msgspec.structs.replace(each, tenants=tuple(map(self._tenant, each.tenants))) for each in gpu.parts)
+        return msgspec.structs.replace(gpu, parts=tuple(parts), problems=tuple(map(self.text, gpu.problems)))
+
+    def _tenant(self, tenant: Tenant) -> Tenant:
+        if self._scope.shows(tenant.namespace):
+            return tenant
+        return Tenant(phase=tenant.phase, isolation=tenant.isolation, memory_mib=tenant.memory_mib)
+
+
+# What changed
+
+
+def changes(before: FleetView, after: FleetView) -> FleetChange:
+    """Return what of a view differs from an earlier one, node by node."""
+    known = {each.name: each for each in before.nodes}
+    present = {each.name for each in after.nodes}
+    rest = msgspec.structs.replace(after, nodes=())
+    return FleetChange(
+        nodes=tuple(each for each in after.nodes if known.get(each.name) != each),
+        gone=tuple(name for name in known if name not in present),
+        rest=None if rest == msgspec.structs.replace(before, nodes=()) else rest,
+    )

@@ -1,0 +1,136 @@
+"""The exact answer for one node: which shares a pod would get there, or that it does not fit."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.instancecounts import profile_of, starts
+from tessera.core.packing.fit.demand import Demand
+from tessera.core.packing.fit.fleet import Fleet
+from tessera.core.packing.fit.ways import Existing, NewInstance, Way
+from tessera.core.workload.need import Ask, Form
+
+__all__ = ["Preference", "Tightest", "serve"]
+
+
+class Preference(Protocol):
+    """What to prefer inside a node."""
+
+    def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
+        """Return the GPUs `rows`, all of which can serve a device of `demand`, the preferred first."""
+        ...
+
+    def starts(self, fleet: Fleet, node: int, row: int, way: NewInstance) -> Sequence[int]:
+        """Return the starts at which GPU `row` can create the instance of `way`, the preferred first."""
+        ...
+
+
+class Tightest:
+    """The GPU with least left, then the lowest index; the lowest start."""
+
+    def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
+        """Return `rows` by what is left; see `Preference`."""
+        del demand
+        left = fleet.left[:, node].tolist()
+        return sorted(rows, key=left.__getitem__)
+
+    def starts(self, fleet: Fleet, node: int, row: int, way: NewInstance) -> Sequence[int]:
+        """Return the free starts, lowest first; see `Preference`."""
+        return free_starts(fleet, node, row, way)
+
+
+def free_starts(fleet: Fleet, node: int, row: int, way: NewInstance) -> tuple[int, ...]:
+    """Return the starts at which GPU `row` can create the instance of `way`, lowest first."""
+    kind = int(fleet.kind[row, node])
+    model = fleet.types[kind].model
+    return starts(model, profile_of(model, way.by_type[kind].profile or ""), int(fleet.used[row, node]))
+
+
+def serve(fleet: Fleet, demand: Demand, node: int, preference: Preference) -> tuple[Share, ...] | None:
+    """Return the shares that would serve the asks of `demand` on `node`, in their order; None if they do not fit.
+
+    Cpu, memory and admission are not looked at: see `Demand.fits`. Preferred GPUs come first; where one device's choice
+    leaves a later one nothing, it is taken back. The fleet is changed while looking and left as it was. Cost: one step
+    a device in the usual case, at worst one a distinct state of the node.
+    """
+    search = _Search(fleet, demand, node, preference)
+    if len(search.desired) == 1:
+        share = next(search.candidates(), None)
+        return None if share is None else (share,)
+    try:
+        return tuple(search.shares) if search.complete() else None
+    finally:
+        for share in search.shares:
+            fleet.drop(node, share)
+
+
+class _Search:
+    def __init__(self, fleet: Fleet, demand: Demand, node: int, preference: Preference) -> None:
+        self.fleet = fleet
+        self.demand = demand
+        self.node = node
+        self.preference = preference
+        self.desired = [devices for devices in demand.devices for _ in range(devices.ask.count)]
+        self.shares: list[Share] = []
+        self._rows: list[int] = []
+
+    def complete(self) -> bool:
+        """Hold a share for every desired device; return whether that was possible."""
+        seen: set[object] = set()
+        trail = [self.candidates()]
+        while trail and len(self.shares) < len(self.desired):
+            for share in trail[-1]:
+                self.fleet.hold(self.node, share)
+                self.shares.append(share)
+                state = len(self.shares), self._taken(), self.fleet.state(self.node)
+                if state not in seen:
+                    seen.add(state)
+                    trail.append(self.candidates())
+                    break
+                self.fleet.drop(self.node, self.shares.pop())
+            else:
+                trail.pop()
+                if self.shares:
+                    self.fleet.drop(self.node, self.shares.pop())
+        return len(self.shares) == len(self.desired)
+
+    def candidates(self) -> Iterator[Share]:
+        """Yield the shares that would serve the next desired device, the preferred first."""
+        devices = self.desired[len(self.shares)]
+        taken = self._taken()
+        nodes = np.array([self.node])
+        for way in (way for tier in devices.tiers for way in tier):
+            rows = way.capacity(self.fleet, nodes)[:, 0].nonzero()[0].tolist()
+            free = [row for row in rows if self.fleet.gpu_index[self.node][row] not in taken] if taken else rows
+            for row in free if self._alike(free) else self.preference.gpus(self.fleet, self.node, self.demand, free):
+                yield from self._shares(way, row, devices.ask)
+
+    def _alike(self, rows: Sequence[int]) -> bool:
+        """Return whether there is nothing to prefer: one GPU, or all of one type and free."""
+        if len(rows) < 2:  # noqa: PLR2004 (nothing to compare)
+            return True
+        column = self.node
+        clients, kind = self.fleet.clients[:, column].tolist(), self.fleet.kind[:, column].tolist()
+        return all(not clients[row] and kind[row] == kind[rows[0]] for row in rows)
+
+    def _taken(self) -> tuple[int, ...]:
+        """Return the GPUs that the ask of the next desired device may not use again."""
+        at = min(len(self.shares), len(self.desired) - 1)
+        devices = self.desired[at]
+        if devices.ask.form is Form.EXACT:
+            return ()
+        held = zip(self.desired, self.shares, strict=False)
+        return tuple(sorted(share.gpu for of, share in held if of is devices))
+
+    def _shares(self, way: Way, row: int, ask: Ask) -> Iterator[Share]:
+        option = way.by_type[int(self.fleet.kind[row, self.node])]
+        gpu = self.fleet.gpu_index[self.node][row]
+        if isinstance(way, NewInstance):
+            for start in self.preference.starts(self.fleet, self.node, row, way):
+                yield Share.of(gpu, ask, option, start)
+        elif isinstance(way, Existing):
+            yield Share.of(gpu, ask, option, self.fleet.free_start(self.node, row, option))
+        else:
+            yield Share.of(gpu, ask, option)

@@ -1,0 +1,54 @@
+"""What an autoscaler says while its input is bad: the last good decision for a while, then nothing, and why.
+
+Nothing is the safe answer: a HorizontalPodAutoscaler whose metric cannot be read leaves the replicas as they are, says
+so in its condition `ScalingActive`, and does not scale down by its other metrics either.
+"""
+
+from typing import Final
+
+import msgspec
+
+from tessera.core.serving.autoscaler import Proposal
+from tessera.core.serving.queuetime import Missing
+
+__all__ = ["KEPT_S", "Decided", "Decision", "decide"]
+
+KEPT_S: Final = 300.0
+"""A decision is good for so long without a new one: as long as Kubernetes' own window before it scales down."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What the autoscaler answers."""
+
+    replicas: int | None
+    """None for no answer: the replicas stay as they are."""
+    reason: str
+    bad: bool = False
+    """Whether the input was bad."""
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of decisions: the last good one."""
+
+    at_s: float
+    replicas: int
+    reason: str
+
+
+def decide(former: Decided | None, found: Proposal | Missing, now_s: float) -> tuple[Decided | None, Decision]:
+    """Return what to remember, and the decision.
+
+    Args:
+        former: the last good decision; None for none.
+        found: a proposal, or why there is none.
+        now_s: the time.
+
+    """
+    if isinstance(found, Proposal):
+        return Decided(at_s=now_s, replicas=found.replicas, reason=found.reason), Decision(
+            replicas=found.replicas, reason=found.reason
+        )
+    if former is not None and 0 <= now_s - former.at_s < KEPT_S:
+        kept = f"the decision of {now_s - former.at_s:.0f} s ago is kept for {KEPT_S / 60:.0f} minutes"
+        return former, Decision(replicas=former.replicas, reason=f"{found.reason}; {kept}", bad=True)
+    return None, Decision(replicas=None, reason=f"{found.reason}; the replicas stay as they are", bad=True)

@@ -1,0 +1,150 @@
+"""Command-line options of the model servers, so that a misspelled one is found before a pod starts and fails."""
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["VERSIONS", "Engine", "check_options", "options_of"]
+
+Engine = Literal["triton", "vllm"]
+
+VERSIONS: Final = {"vllm": "0.33.0", "triton": "2.73.0"}
+"""The versions whose options are listed here."""
+
+# Source: vllm 0.33.0 on PyPI: `vllm/engine/arg_utils.py`, and the fields of `FrontendArgs` in
+# `vllm/entrypoints/common/cli_args.py`. Truth values have a `--no-` form as well.
+_VLLM: Final = """
+additional-config aggregate-engine-logging all2all-backend allow-credentials allow-deprecated-quantization
+allowed-headers allowed-local-media-path allowed-media-domains allowed-methods allowed-origins
+anthropic-disabled-thinking-effort api-key api-server-count async-scheduling attention-backend attention-config
+aux-output-config block-size chat-template chat-template-content-format code-revision cohere-format
+cohere-is-reasoning-model collect-detailed-traces compilation-config config config-format convert
+cp-kv-cache-interleave-size cpu-distributed-timeout-seconds cpu-offload-gb cpu-offload-params
+cudagraph-capture-sizes cudagraph-metrics custom-histogram-buckets data-parallel-address data-parallel-backend
+data-parallel-external-lb data-parallel-hybrid-lb data-parallel-multi-port-external-lb data-parallel-rank
+data-parallel-rpc-port data-parallel-size data-parallel-size-local data-parallel-start-rank
+data-parallel-supervisor-port dbo-decode-token-threshold dbo-prefill-token-threshold dcp-comm-backend
+dcp-kv-cache-interleave-size dcp-q-replicate decode-context-parallel-size default-chat-template-kwargs
+default-mm-loras device-ids device-memory-utilization diffusion-config disable-access-log-for-endpoints
+disable-cascade-attn disable-chunked-mm-input disable-custom-all-reduce disable-fastapi-docs
+disable-hybrid-kv-cache-manager disable-log-stats disable-nccl-for-dp-synchronization disable-sliding-window
+disable-uvicorn-access-log distributed-executor-backend distributed-timeout-seconds download-dir
+dp-supervisor-probe-failure-threshold dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s dp-sync-interval
+dtype ec-manager-config ec-transfer-config elastic-ep-max-dp-size enable-auto-tool-choice
+enable-batch-sharded-sampling enable-chunked-prefill enable-cumem-allocator enable-dbo enable-elastic-ep
+enable-ep-weight-filter enable-eplb enable-expert-parallel enable-fault-tolerance enable-flash-late-interaction
+enable-flashinfer-autotune enable-force-include-usage enable-hc-sp enable-layerwise-nvtx-tracing enable-log-deltas
+enable-log-outputs enable-log-requests enable-logging-iteration-details enable-lora
+enable-mamba-cache-stochastic-rounding enable-mamba-shared-prefix-checkpoint enable-mfu-metrics
+enable-mixed-moe-lora-format enable-mm-embeds enable-moe-shared-loras enable-nccl-comm-suspend enable-offline-docs
+enable-per-request-metrics enable-prefix-caching enable-prompt-embeds enable-prompt-tokens-details
+enable-request-id-headers enable-return-routed-experts enable-scale-out enable-server-load-tracking
+enable-shm-tensor-arena enable-sleep-mode enable-ssl-refresh enable-tokenizer-info-endpoint
+enable-tower-connector-lora enable-trace-replay enforce-eager engram-config eplb-config
+exclude-tools-when-tool-choice-none expert-placement-strategy fail-on-environ-validation fault-tolerance-config
+fingerprint-mode fingerprint-value fully-sharded-loras gdn-prefill-backend generation-config gpu-memory-utilization
+grpc grpc-port h11-max-header-count h11-max-incomplete-event-size headless help hf-config-path hf-overrides hf-token
+host ignore-patterns interleave-mm-strings io-processor-plugin ir-op-priority jit-monitor-mode jit-monitor-verbose
+kda-decode-backend kda-prefill-backend kernel-config kv-cache-dtype kv-cache-dtype-skip-layers kv-cache-memory-bytes
+kv-cache-metrics kv-cache-metrics-sample kv-events-config kv-offloading-backend kv-offloading-size
+kv-sharing-fast-prefill kv-transfer-config language-model-only limit-mm-per-prompt linear-backend load-format
+log-config-file log-error-stack log-level logging-config logits-processors logprobs-mode
+long-prefill-token-threshold long-prefill-token-threshold-adaptive lora-dtype lora-modules lora-target-modules
+mamba-backend mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-cache-philox-rounds mamba-ssm-cache-dtype
+mamba-ssu-algorithm master-addr master-port max-cpu-loras max-cudagraph-capture-size max-log-len max-logprobs
+max-lora-cls-labels max-lora-rank max-loras max-model-len max-num-active-seqs max-num-batched-tokens
+max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens max-num-seqs max-parallel-loading-workers
+media-io-kwargs middleware mm-device-do-normalize mm-encoder-attn-backend mm-encoder-attn-dtype
+mm-encoder-fp8-scale-path mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-only
+mm-encoder-tp-mode mm-hasher-algorithm mm-ipc-gpu-memory-gb mm-processor-cache-gb mm-processor-cache-type
+mm-processor-device mm-processor-kwargs mm-shm-cache-max-object-size-mb mm-tensor-ipc model model-class-overrides
+model-impl model-loader-extra-config moe-backend monokernel nnodes node-rank num-gpu-blocks-override numa-bind
+numa-bind-cpus numa-bind-nodes offload-backend offload-group-size offload-num-in-group offload-params
+offload-prefetch-step optimization-level otlp-traces-endpoint override-generation-config
+per-request-spec-decode-metrics performance-mode pipeline-parallel-size pooler-config port
+prefill-context-parallel-size prefill-schedule-interval prefix-cache-retention-interval prefix-caching-hash-algo
+prefix-match-unit profiler-config pt-load-map-location quantization quantization-config ray-workers-use-nsight
+reasoning-config reasoning-effort-map reasoning-parser reasoning-parser-plugin renderer-num-workers
+replayssm-buffer-len response-role return-sampling-mask return-tokens-as-token-ids revision root-path runner
+safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads scheduler-cls
+scheduler-reserve-full-isl scheduling-policy seed served-model-name show-hidden-metrics-for-version shutdown-timeout
+skip-mm-profiling skip-tokenizer-init sleep-mode-backend sleep-mode-offload-cudagraph sleep-preserve-parameter-names
+sparse-indexer-topk-backend spec-method spec-model spec-tokens specialize-active-lora speculative-config
+sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile stream-interval
+structured-outputs-config swa-bounded-replay tensor-parallel-size tokenizer tokenizer-mode tokenizer-revision
+tokens-only tool-call-parser tool-parser-plugin tool-server tool-strict-level trust-remote-code
+trust-request-chat-template trust-request-mm-kwargs ubatch-size uds use-fp64-gumbel use-replayssm use-tqdm-on-load
+uvicorn-log-level video-pruning-method video-pruning-rate watchdog-config watermark watermark-config
+weight-transfer-config worker-cls worker-extension-cls
+"""
+_VLLM_SHORT: Final = (
+    "-ac -asc -cc -dc -dcp -dp -dpa -dpb -dpe -dph -dpl -dpm -dpn -dpp -dpr -ep -n -pcp -pp -q -r -sc -tp"
+)
+
+# Source: triton-inference-server/server@e1db8a60 (2.73.0, August 2026), `src/command_line_parser.cc`.
+_TRITON: Final = """
+allow-client-shm allow-cpu-metrics allow-gpu-metrics allow-grpc allow-http allow-metrics allow-sagemaker
+allow-vertex-ai backend-config backend-directory buffer-manager-thread-count cache-config cache-directory
+cuda-memory-pool-byte-size cuda-virtual-address-size disable-auto-complete-config enable-peer-access exit-on-error
+exit-timeout-secs grpc-address grpc-header-forward-pattern grpc-http2-max-ping-strikes
+grpc-http2-max-pings-without-data grpc-http2-min-recv-ping-interval-without-data grpc-infer-allocation-pool-size
+grpc-infer-response-compression-level grpc-infer-thread-count grpc-keepalive-permit-without-calls
+grpc-keepalive-time grpc-keepalive-timeout grpc-max-connection-age grpc-max-connection-age-grace
+grpc-max-response-pool-size grpc-port grpc-restricted-protocol grpc-root-cert grpc-server-cert grpc-server-key
+grpc-use-ssl grpc-use-ssl-mutual help host-policy http-address http-header-forward-pattern http-max-input-size
+http-port http-restricted-api http-thread-count id load-model log-error log-file log-format log-info log-verbose
+log-warning metrics-address metrics-config metrics-interval-ms metrics-port min-supported-compute-capability
+model-config-name model-control-mode model-load-gpu-limit model-load-retry-count model-load-thread-count
+model-namespacing model-repository model-store pinned-memory-pool-byte-size rate-limit rate-limit-resource
+repoagent-directory repository-poll-secs response-cache-byte-size reuse-grpc-port reuse-http-port sagemaker-port
+sagemaker-safe-port-range sagemaker-thread-count strict-model-config strict-readiness trace-config trace-count
+trace-file trace-level trace-log-frequency trace-rate vertex-ai-default-model vertex-ai-port vertex-ai-thread-count
+"""
+_KNOWN: Final = {"vllm": frozenset(_VLLM.split()), "triton": frozenset(_TRITON.split())}
+
+
+def options_of(args: Sequence[str]) -> dict[str, int]:
+    """Return the long options among arguments, without dashes and values, with their places."""
+    return {name: place for place, each in enumerate(args) if (name := _long(each))}
+
+
+def _long(argument: str) -> str:
+    """Return the name of a long option as it is listed; empty where an argument is none.
+
+    vLLM takes `--max_model_len` and `--compilation-config.mode` too.
+    """
+    found = re.match(r"--([A-Za-z0-9_-]+)", argument)
+    return found[1].replace("_", "-") if found else ""
+
+
+def check_options(engine: Engine, args: Sequence[str], subject: str) -> None:
+    """Refuse an option that the engine does not have.
+
+    Args:
+        engine: whose options they are.
+        args: options, and values that follow them.
+        subject: the list's place, for the error.
+
+    Raises:
+        InvalidInput: an unknown option; names those that come close.
+
+    """
+    known = _KNOWN[engine]
+    for place, argument in enumerate(args):
+        name = _long(argument)
+        short = engine == "vllm" and argument in _VLLM_SHORT.split()
+        if not argument.startswith("-") or re.match(r"-\d", argument) or short or name in known:
+            continue
+        if engine == "vllm" and name.startswith("no-") and name[3:] in known:
+            continue
+        near = ", ".join(f"--{each}" for each in difflib.get_close_matches(name, known, 3))
+        accept = "allowUnknownArgs: true accepts those of another version"
+        raise InvalidInput(
+            f"{subject}[{place}]",
+            found=shown(argument),
+            expected=f"an option of {engine} {VERSIONS[engine]}",
+            hint=f"did you mean {near}? {accept}" if near else accept,
+        )

@@ -1,0 +1,33 @@
+"""Names of the metrics of model servers: what Prometheus records of them, and what the metrics APIs serve."""
+
+from typing import Final
+
+__all__ = [
+    "IN_FLIGHT",
+    "QUEUE_TIME",
+    "QUEUE_TIME_US",
+    "REPLICAS",
+    "SERVER",
+    "SERVING_METRICS",
+    "WAITING",
+    "recorded_name",
+]
+
+REPLICAS: Final = "tessera_replicas"
+"""How many replicas Tessera's policy asks for; an external metric by the server's label."""
+QUEUE_TIME: Final = "tessera_queue_time_seconds"
+"""The average time that a request waited in the queue of a pod or server."""
+QUEUE_TIME_US: Final = "avg_time_queue_us"
+"""The same in microseconds, under the name of the rule in Triton's Helm chart: its HorizontalPodAutoscaler works."""
+WAITING: Final = "tessera_requests_waiting"
+IN_FLIGHT: Final = "tessera_requests_in_flight"
+
+SERVING_METRICS: Final = (REPLICAS, QUEUE_TIME, QUEUE_TIME_US, WAITING, IN_FLIGHT)
+
+SERVER: Final = "serving_tessera_dev_server"
+"""The label `serving.tessera.dev/server` as Prometheus has it: a PodMonitor's `podTargetLabels`."""
+
+
+def recorded_name(metric: str, level: str) -> str:
+    """Return the name under which Prometheus records a metric of each `pod` or `server`."""
+    return f"{level}:{metric}:2m"

@@ -1,0 +1,130 @@
+"""A model server as a whole: the counters of its pods, which come, restart and go, added up.
+
+Sums never go back, whatever pods do. Requests of a pod that is gone are taken as answered: pods drain before they end.
+A pod that could not be read is taken to be as busy as the others.
+"""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.core.serving.autoscaler import Load
+from tessera.core.serving.queuetime import Counters, Missing, Window, between
+
+__all__ = ["Observation", "Observed", "observe"]
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of a model server between looks."""
+
+    samples: tuple[tuple[str, Counters], ...] = ()
+    """The last sample of each pod."""
+    in_flight: tuple[tuple[str, float], ...] = ()
+    """Requests of each pod as last observed."""
+    arrived: float = 0.0
+    completed: float = 0.0
+    served_s: float = 0.0
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look found."""
+
+    pods: Mapping[str, Window | Missing]
+    load: Load | Missing
+    """Missing where less than half of the ready pods could be read: too few to guess the rest by."""
+
+    @property
+    def queue_time_s(self) -> float | Missing:
+        """Seconds that a request waits, on average over the requests of all pods."""
+        windows = self._windows()
+        if isinstance(windows, Missing):
+            return windows
+        dequeued = sum(each.dequeued for each in windows)
+        if dequeued:
+            return sum(each.queued_s for each in windows) / dequeued
+        return max(each.queue_time_s for each in windows)
+
+    @property
+    def waiting(self) -> float | Missing:
+        """Requests that wait now."""
+        windows = self._windows()
+        return windows if isinstance(windows, Missing) else sum(each.waiting for each in windows)
+
+    @property
+    def in_flight(self) -> float | Missing:
+        """Requests that are served or wait now."""
+        windows = self._windows()
+        return windows if isinstance(windows, Missing) else sum(each.in_flight for each in windows)
+
+    def _windows(self) -> list[Window] | Missing:
+        found = [each for each in self.pods.values() if isinstance(each, Window)]
+        return found or _nothing(self.pods)
+
+
+def observe(
+    former: Observed, pods: Mapping[str, Counters | Missing], *, at_s: float, replicas: int, ready: int
+) -> tuple[Observed, Observation]:
+    """Return what to remember, and what the pods say.
+
+    Args:
+        former: what the look before returned; an empty one at the first.
+        pods: each pod's sample, or why there is none.
+        at_s: the time of the look.
+        replicas: that are asked for.
+        ready: pods that take requests.
+
+    """
+    known, busy = dict(former.samples), dict(former.in_flight)
+    windows = {
+        name: each if isinstance(each, Missing) else between(known.get(name), each) for name, each in pods.items()
+    }
+    completed, served_s = former.completed, former.served_s
+    for window in windows.values():
+        if isinstance(window, Window):
+            completed += window.completed
+            served_s += window.served_s
+    completed += sum(number for name, number in busy.items() if name not in pods)
+    in_flight = {
+        name: window.in_flight if isinstance(window, Window) else busy[name]
+        for name, window in windows.items()
+        if isinstance(window, Window) or name in busy
+    }
+    measured = [window.in_flight for window in windows.values() if isinstance(window, Window)]
+    total = sum(measured) * max(ready, len(measured)) / len(measured) if measured else 0.0
+    arrived = max(former.arrived, completed + total)
+    samples = {name: known[name] for name in pods if name in known}
+    samples |= {name: each for name, each in pods.items() if isinstance(each, Counters)}
+    load: Load | Missing
+    if 2 * len(measured) < max(ready, 1):
+        load = _nothing(windows)
+    else:
+        load = Load(
+            at_s=at_s,
+            arrived=math.floor(arrived),
+            completed=math.floor(completed),
+            served_s=served_s,
+            in_flight=math.ceil(total),
+            replicas=replicas,
+            ready=ready,
+        )
+    remembered = Observed(
+        samples=tuple(samples.items()),
+        in_flight=tuple(in_flight.items()),
+        arrived=arrived,
+        completed=completed,
+        served_s=served_s,
+    )
+    return remembered, Observation(pods=windows, load=load)
+
+
+def _nothing(pods: Mapping[str, Window | Missing]) -> Missing:
+    """Return why nothing can be said of a server: the reasons of its pods, the first of several alike."""
+    reasons: dict[str, list[str]] = {}
+    for name, each in sorted(pods.items()):
+        if isinstance(each, Missing):
+            reasons.setdefault(each.reason, []).append(name)
+    if not reasons:
+        return Missing("it has no pod that could be asked")
+    texts = (f"{len(names)} of {len(pods)} pods ({names[0]}): {reason}" for reason, names in reasons.items())
+    return Missing("; ".join(texts))

@@ -1,0 +1,167 @@
+"""How an engine is started: its program and options, its ports, where it says that it is alive and ready."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from tessera.core.serving.engineflags import check_options, options_of
+from tessera.core.serving.modelserver import MODELS, ModelServer
+from tessera.core.serving.sizing import BATCHES, Batch, batch_for
+from tessera.errors import InvalidInput
+
+__all__ = ["DRAIN_SECONDS", "HTTP_PORT", "METRICS_PORT", "Port", "Program", "batch_limits", "program"]
+
+HTTP_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
+DRAIN_SECONDS: Final = 15
+"""A replica that ends serves on for so long before it is told to: until no proxy sends it new requests."""
+_MARGIN_SECONDS: Final = 5
+"""Between the engine's own end and the kubelet's SIGKILL."""
+_CONNECTION_AGE_MS: Final = 300_000
+"""A gRPC connection is begun anew after this time, and may then reach another replica. Source:
+triton-inference-server/server#6177: clients stay with the first replica for ever otherwise."""
+
+
+class Port(msgspec.Struct, frozen=True):
+    """A port of the container and of the Service."""
+
+    name: str
+    number: int
+    target: str
+    """Name of the container's port: vLLM has its metrics on that of its API."""
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What the container runs."""
+
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    ports: tuple[Port, ...]
+    live: str
+    """Path that answers while the engine works."""
+    ready: str
+    """Path that answers when the model is loaded."""
+
+
+# The share of the device is known only to the container: which device serves a request for memory is decided when the
+# pod is bound. vLLM reckons with a fraction of the device that it sees, refuses to start when less is free, and takes
+# the 0.92 of the whole where nobody tells it. On a device that other pods use, what they allocate while vLLM measures
+# would count as its own and what they free ends it, so that there the KV cache gets a size and nothing is measured.
+# Source: vllm 0.33.0, `vllm/v1/worker/utils.py` (`request_memory`) and `gpu_worker.py` (`determine_available_memory`).
+START: Final = """\
+import os, pathlib, sys, torch
+headroom, model, *options = sys.argv[1:]
+free, total = torch.cuda.mem_get_info()
+first = lambda name: os.environ.get(name, "").split(",")[0]
+granted = min(int(first("TESSERA_GPU_MEMORY_MIB") or 0) << 20 or total, total)
+usable = min(0.92 * granted, free - (256 << 20))
+if usable <= 0:
+    sys.exit(f"{free >> 20} MiB of the GPU are free: too little for vLLM")
+options.append(f"--gpu-memory-utilization={int(10000 * usable / total) / 10000}")
+if first("TESSERA_GPU_MODE") not in ("", "whole", "mig"):
+    weights = sum(each.stat().st_size for each in pathlib.Path(model).glob("*.safetensors"))
+    cache = int(usable) - weights - (int(headroom) << 20)
+    if cache <= 0:
+        sys.exit(f"the model has {weights >> 20} MiB, the share {granted >> 20} MiB: too little for a KV cache")
+    options.append(f"--kv-cache-memory-bytes={cache}")
+os.execvp("vllm", ["vllm", "serve", model, *options])
+"""
+"""Program that starts vLLM within the memory that the container was given.
+
+Its arguments: MiB for everything but weights and KV cache, the model's folder, and options of `vllm serve`.
+"""
+
+_HEADROOM_MIB: Final = dict(zip((batch for _, batch in BATCHES), (1280, 1536, 2048, 2560), strict=True))
+"""For activations and CUDA graphs of a batch."""
+_MEMORY_SIZED = ("gpu-memory-utilization", "kv-cache-memory-bytes")
+_OWN: Final = {
+    "vllm": {
+        "port": "the Service and the probes expect 8000",
+        "model": "say the model in spec.model",
+        "tensor-parallel-size": "say the number of GPUs in spec.gpu.count",
+    },
+    "triton": {
+        "model-repository": "say the repository in spec.model",
+        "model-store": "say the repository in spec.model",
+        "http-port": "the Service and the probes expect 8000",
+        "grpc-port": "the Service expects 8001",
+        "metrics-port": "the Service expects 8002",
+    },
+}
+"""Options that follow from other fields, and what to do instead."""
+
+
+def program(server: ModelServer, subject: str) -> Program:
+    """Return what the container runs.
+
+    Raises:
+        InvalidInput: an option that the engine does not have, or that another field decides.
+
+    """
+    spec, place = server.spec, f"{subject}: spec.args"
+    if not spec.allow_unknown_args:
+        check_options(spec.engine, spec.args, place)
+    given = options_of(spec.args)
+    for name in given.keys() & _OWN[spec.engine].keys():
+        hint = _OWN[spec.engine][name]
+        raise InvalidInput(f"{place}[{given[name]}]", found=f"--{name}", expected="options but this one", hint=hint)
+    found = _triton(server) if spec.engine == "triton" else _vllm(server)
+    head = tuple(each for each in found.args if options_of([each]).keys().isdisjoint(given))
+    return msgspec.structs.replace(found, command=spec.command or found.command, args=(*head, *spec.args))
+
+
+def _ending_seconds(server: ModelServer) -> int:
+    """Return how long the engine may answer what it has, after `DRAIN_SECONDS`."""
+    return server.spec.termination_grace_period_seconds - DRAIN_SECONDS - _MARGIN_SECONDS
+
+
+def _triton(server: ModelServer) -> Program:
+    return Program(
+        command=("tritonserver",),
+        args=(
+            f"--model-repository={MODELS}/{server.model}",
+            f"--http-port={HTTP_PORT}",
+            f"--grpc-port={GRPC_PORT}",
+            f"--metrics-port={METRICS_PORT}",
+            f"--exit-timeout-secs={_ending_seconds(server)}",
+            f"--grpc-max-connection-age={_CONNECTION_AGE_MS}",
+        ),
+        ports=(
+            Port("http", HTTP_PORT, "http"),
+            Port("grpc", GRPC_PORT, "grpc"),
+            Port("metrics", METRICS_PORT, "metrics"),
+        ),
+        live="/v2/health/live",
+        ready="/v2/health/ready",
+    )
+
+
+def _vllm(server: ModelServer) -> Program:
+    limits = batch_limits(server)
+    by_share = not set(_MEMORY_SIZED) & options_of(server.spec.args).keys() and not server.spec.command
+    start = ("python3", "-c", START, str(_HEADROOM_MIB[limits or BATCHES[-1][1]])) if by_share else ("vllm", "serve")
+    # Inside a MIG container vLLM cannot ask NVML for the memory and takes the smallest GPU's limits, which costs 28 to
+    # 53 % of the throughput: vllm-project/vllm#55381.
+    batches = (f"--max-num-seqs={limits.sequences}", f"--max-num-batched-tokens={limits.tokens}") if limits else ()
+    return Program(
+        command=start,
+        args=(
+            f"{MODELS}/{server.model}",
+            f"--served-model-name={server.model}",
+            f"--port={HTTP_PORT}",
+            f"--tensor-parallel-size={server.spec.gpu.count}",
+            f"--shutdown-timeout={_ending_seconds(server)}",
+            *batches,
+        ),
+        ports=(Port("http", HTTP_PORT, "http"), Port("metrics", METRICS_PORT, "http")),
+        live="/health",
+        ready="/health",
+    )
+
+
+def batch_limits(server: ModelServer) -> Batch | None:
+    """Return the largest batch that vLLM is given on a part of a GPU; None on whole GPUs."""
+    gpu = server.spec.gpu
+    size = re.search(r"\.([0-9]+)gb", gpu.resource or "")
+    gib = gpu.memory_gib or (int(size[1]) if size else 0)
+    return batch_for(gib) if gib else None

@@ -1,0 +1,207 @@
+"""The Kubernetes objects of a model server: Deployment, Service, disruption budget, monitor, autoscaler."""
+
+from typing import Any, Final
+
+from tessera.core.serving.metricnames import QUEUE_TIME, REPLICAS
+from tessera.core.serving.modelserver import ModelServer
+from tessera.core.serving.render.engines import METRICS_PORT, Program, program
+from tessera.core.serving.render.pods import SERVER_LABEL, SLOTS, isolation, labels, pod_template
+from tessera.core.serving.render.queuetime import queue_time_query
+from tessera.core.workload.need import Isolation
+from tessera.errors import InvalidInput
+
+__all__ = ["KIND", "job", "render"]
+
+KIND: Final = "ModelServer"
+API_VERSION: Final = "tessera.dev/v1alpha1"
+_SHARED_START_SECONDS: Final = 180
+"""Between two replicas that are added, where they may share a GPU: vLLM measures free memory as it starts, and one
+that starts beside it would be counted."""
+
+
+def render(server: ModelServer, subject: str, *, prometheus: str = "") -> tuple[dict[str, Any], ...]:
+    """Return the objects of a model server, the Deployment first.
+
+    Args:
+        server: what is asked.
+        subject: the server, as errors name it.
+        prometheus: URL of the Prometheus that KEDA asks.
+
+    Raises:
+        InvalidInput: what is asked cannot be carried out; names the field.
+
+    """
+    runs = program(server, subject)
+    objects = [
+        _deployment(server, runs),
+        _service(server, runs),
+        _budget(server),
+    ]
+    if server.spec.monitor.enabled:
+        objects.append(_monitor(server, runs))
+    if server.scaled:
+        by_keda = server.spec.autoscaling.autoscaler == "KEDA"
+        objects.append(_scaled_object(server, subject, prometheus) if by_keda else _autoscaler(server))
+    return tuple(objects)
+
+
+def _object(
+    server: ModelServer, version: str, kind: str, spec: dict[str, Any], more: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Return an object of the server's name, owned by it where it is one in a cluster."""
+    metadata: dict[str, Any] = {"name": server.name, "labels": labels(server) | (more or {})}
+    if server.namespace:
+        metadata["namespace"] = server.namespace
+    if server.uid:
+        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": server.name, "uid": server.uid, "controller": True}
+        metadata["ownerReferences"] = [owner]
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _selector(server: ModelServer) -> dict[str, Any]:
+    return {"matchLabels": {SERVER_LABEL: server.name}}
+
+
+def _deployment(server: ModelServer, runs: Program) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "selector": _selector(server),
+        # A single replica is replaced when its successor is ready, which takes a second part of a GPU for a while.
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1 if server.most > 1 else 0},
+        },
+        "progressDeadlineSeconds": server.spec.startup_seconds + 600,
+        "template": pod_template(server, runs),
+    }
+    deployment = _object(server, "apps/v1", "Deployment", spec if server.scaled else {"replicas": server.least, **spec})
+    slots = server.spec.autoscaling.slots
+    if slots is not None:
+        deployment["metadata"]["annotations"] = {SLOTS: f"{slots}"}
+    return deployment
+
+
+def _service(server: ModelServer, runs: Program) -> dict[str, Any]:
+    expose = server.spec.expose
+    address = {"clusterIP": "None"} if expose.type == "Headless" else {"type": expose.type}
+    ports = [{"name": each.name, "port": each.number, "targetPort": each.target} for each in runs.ports]
+    # What is outside of the cluster has no use for the metrics.
+    outside = expose.type == "LoadBalancer"
+    spec = {
+        **address,
+        "selector": {SERVER_LABEL: server.name},
+        "ports": [each for each in ports if not (outside and each["port"] == METRICS_PORT)],
+    }
+    service = _object(server, "v1", "Service", spec)
+    if expose.annotations:
+        service["metadata"]["annotations"] = dict(expose.annotations)
+    return service
+
+
+def _budget(server: ModelServer) -> dict[str, Any]:
+    # A replica that cannot start must not keep its node from being drained.
+    spec = {"maxUnavailable": 1, "selector": _selector(server), "unhealthyPodEvictionPolicy": "AlwaysAllow"}
+    return _object(server, "policy/v1", "PodDisruptionBudget", spec)
+
+
+def _monitor(server: ModelServer, runs: Program) -> dict[str, Any]:
+    port = next(each.target for each in runs.ports if each.name == "metrics")
+    spec = {
+        "selector": _selector(server),
+        # So that a server's series are found by its name, whatever its pods are called.
+        "podTargetLabels": [SERVER_LABEL],
+        "podMetricsEndpoints": [{"port": port, "path": "/metrics", "interval": "15s"}],
+    }
+    return _object(server, "monitoring.coreos.com/v1", "PodMonitor", spec, dict(server.spec.monitor.labels))
+
+
+def _target(server: ModelServer) -> dict[str, str]:
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": server.name}
+
+
+def _behavior(server: ModelServer) -> dict[str, Any]:
+    """Return how fast replicas come and go: at once where each has its own device, one by one where they may share."""
+    if isolation(server) is Isolation.HARDWARE:
+        up = {"type": "Percent", "value": 100, "periodSeconds": 15}
+        policies = [up, {"type": "Pods", "value": 4, "periodSeconds": 15}]
+    else:
+        policies = [{"type": "Pods", "value": 1, "periodSeconds": _SHARED_START_SECONDS}]
+    # Tessera's metric holds a decision to have fewer back for twenty minutes already.
+    window = 0 if server.spec.autoscaling.metric == "tessera" else 600
+    down = [{"type": "Pods", "value": 1, "periodSeconds": 60}]
+    return {
+        "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": policies},
+        "scaleDown": {"stabilizationWindowSeconds": window, "selectPolicy": "Max", "policies": down},
+    }
+
+
+def _autoscaler(server: ModelServer) -> dict[str, Any]:
+    scaling = server.spec.autoscaling
+    metric: dict[str, Any]
+    if scaling.metric == "tessera":
+        # One for each replica that is asked for: the autoscaler's arithmetic gives the number itself.
+        named = {"name": REPLICAS, "selector": _selector(server)}
+        target = {"type": "AverageValue", "averageValue": "1"}
+        metric = {"type": "External", "external": {"metric": named, "target": target}}
+    else:
+        target = {"type": "AverageValue", "averageValue": f"{scaling.queue_time_millis}m"}
+        metric = {"type": "Pods", "pods": {"metric": {"name": QUEUE_TIME}, "target": target}}
+    spec = {
+        "scaleTargetRef": _target(server),
+        "minReplicas": server.least,
+        "maxReplicas": server.most,
+        "metrics": [metric],
+        "behavior": _behavior(server),
+    }
+    return _object(server, "autoscaling/v2", "HorizontalPodAutoscaler", spec)
+
+
+def _scaled_object(server: ModelServer, subject: str, prometheus: str) -> dict[str, Any]:
+    if not prometheus:
+        raise InvalidInput(
+            f"{subject}: spec.autoscaling.autoscaler",
+            found="KEDA",
+            expected="the URL of the Prometheus that KEDA asks",
+            hint="--prometheus http://prometheus.monitoring:9090, of `tessera render` and of `tessera controller`",
+        )
+    metadata = {
+        "serverAddress": prometheus,
+        "query": queue_time_query(server.spec.engine, server.name, server.namespace),
+        "threshold": f"{server.spec.autoscaling.queue_time_millis / 1000:g}",
+        # Without the series there is nothing to go by: no answer must not read as no wait.
+        "ignoreNullValues": "false",
+    }
+    spec = {
+        "scaleTargetRef": _target(server),
+        "minReplicaCount": server.least,
+        "maxReplicaCount": server.most,
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(server)}},
+        "fallback": {"failureThreshold": 3, "replicas": max(1, server.least), "behavior": "currentReplicasIfHigher"},
+        "triggers": [{"type": "prometheus", "metricType": "Value", "metadata": metadata}],
+    }
+    return _object(server, "keda.sh/v1alpha1", "ScaledObject", spec)
+
+
+def job(server: ModelServer, command: tuple[str, ...], *, parallelism: int, completions: int) -> dict[str, Any]:
+    """Return a Job that runs a program on the same image, model and parts of GPUs as a model server.
+
+    Each pod has an index, `JOB_COMPLETION_INDEX`, by which it knows its part of the work; one that fails is tried three
+    times, and the others go on.
+
+    Args:
+        server: image, model and part of a GPU.
+        command: the program; none for that of the image.
+        parallelism: pods at once.
+        completions: parts of the work.
+
+    """
+    runs = Program(command=command, args=(), ports=(), live="", ready="")
+    template = pod_template(server, runs, serving=False)
+    template["spec"]["restartPolicy"] = "Never"
+    spec = {
+        "completionMode": "Indexed",
+        "parallelism": parallelism,
+        "completions": completions,
+        "backoffLimitPerIndex": 3,
+        "template": template,
+    }
+    return _object(server, "batch/v1", "Job", spec)

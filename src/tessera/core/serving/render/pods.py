@@ -1,0 +1,195 @@
+"""The pod of a model server: container, probes, volumes, and what Kubernetes is told for its sake."""
+
+from typing import Any, Final
+
+from tessera.core.serving.modelserver import MODELS, ModelServer
+from tessera.core.serving.render.engines import DRAIN_SECONDS, Program
+from tessera.core.workload.need import Isolation
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_MEMORY, MODEL_RESOURCE
+
+__all__ = ["SERVER_LABEL", "SLOTS", "gpu_limits", "isolation", "labels", "pod_template"]
+
+SERVER_LABEL: Final = "serving.tessera.dev/server"
+"""Label of a model server's objects and pods: its name. Set by the controller and users; read by `tessera metrics`."""
+SLOTS: Final = "serving.tessera.dev/slots"
+"""Annotation of a Deployment: requests that a replica serves at once; else vLLM's `--max-num-seqs`. Set by the
+controller and users; read by `tessera metrics`."""
+_PROBE_SECONDS: Final = 10
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # the mount point, not a file of ours
+_ISOLATION: Final = "tessera.dev/isolation"
+_GPU_MODEL: Final = "tessera.dev/gpu-model"
+
+
+def labels(server: ModelServer) -> dict[str, str]:
+    """Return the labels of all objects of a server."""
+    return {
+        "app.kubernetes.io/name": server.spec.engine,
+        "app.kubernetes.io/instance": server.name,
+        "app.kubernetes.io/managed-by": "tessera",
+        SERVER_LABEL: server.name,
+    }
+
+
+def isolation(server: ModelServer) -> Isolation | None:
+    """Return the isolation that the pod asks for; None for what the form of its request has by default.
+
+    A device asked for by its exact name is asked for alone, unless the name says that it is shared: an administrator
+    may offer shared devices under the names of whole ones.
+    """
+    gpu = server.spec.gpu
+    if gpu.isolation is not None or gpu.resource is None or gpu.resource.endswith(".shared"):
+        return gpu.isolation
+    return Isolation.HARDWARE
+
+
+def gpu_limits(server: ModelServer) -> dict[str, str]:
+    """Return the extended resources of the container: the part of a GPU, and the cached model."""
+    spec = server.spec
+    limits = {} if spec.model.cache is None else {f"{MODEL_RESOURCE}{spec.model.cache}": "1"}
+    if spec.gpu.resource is not None:
+        return {spec.gpu.resource: str(spec.gpu.count), **limits}
+    compute = {} if spec.gpu.compute is None else {GPU_COMPUTE: str(spec.gpu.compute)}
+    return {GPU_MEMORY: str(spec.gpu.memory_gib), **compute, **limits}
+
+
+def pod_template(server: ModelServer, program: Program, *, serving: bool = True) -> dict[str, Any]:
+    """Return the template of the pods.
+
+    Args:
+        server: the model server.
+        program: what the container runs.
+        serving: whether it listens; a job does not, and the server's Service must not find its pods.
+
+    """
+    spec = server.spec
+    asked = isolation(server)
+    annotations = {
+        **({_ISOLATION: asked.value} if asked is not None else {}),
+        **({_GPU_MODEL: ", ".join(spec.gpu.models)} if spec.gpu.models else {}),
+    }
+    carried = {each: text for each, text in labels(server).items() if serving or each != SERVER_LABEL}
+    metadata: dict[str, Any] = {"labels": carried, **({"annotations": annotations} if annotations else {})}
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _security(spec.run_as_user),
+        "containers": [_container(server, program, serving=serving)],
+        "volumes": _volumes(server),
+    }
+    if serving:
+        pod |= {
+            "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,
+            "topologySpreadConstraints": [_spread(server)],
+        }
+    if spec.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": each} for each in spec.image_pull_secrets]
+    if spec.node_selector:
+        pod["nodeSelector"] = dict(spec.node_selector)
+    if tolerations := [_given(each) for each in spec.tolerations]:
+        pod["tolerations"] = tolerations
+    return {"metadata": metadata, "spec": pod}
+
+
+def _given(record: Any) -> dict[str, Any]:
+    return {
+        wire: value
+        for field, wire in zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True)
+        if (value := getattr(record, field)) is not None
+    }
+
+
+def _security(user: int) -> dict[str, Any]:
+    return {
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "runAsNonRoot": user != 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _spread(server: ModelServer) -> dict[str, Any]:
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {SERVER_LABEL: server.name}},
+    }
+
+
+def _container(server: ModelServer, program: Program, *, serving: bool) -> dict[str, Any]:
+    spec = server.spec
+    # The user has no home of its own in the image; caches of compiled kernels go where it may write.
+    own = {"HOME": "/tmp", "USER": "server"}  # noqa: S108  # an emptyDir of the pod
+    env = [{"name": name, "value": value} for name, value in own.items() if name not in {e.name for e in spec.env}]
+    container: dict[str, Any] = {
+        "name": spec.engine if serving else "batch",
+        "image": spec.image,
+        **({"command": list(program.command)} if program.command else {}),
+        **({"args": list(program.args)} if program.args else {}),
+        "env": [*env, *(_given(each) for each in spec.env)],
+        "resources": {
+            "requests": {"cpu": spec.resources.cpu, "memory": spec.resources.memory},
+            "limits": {"memory": spec.resources.memory, **gpu_limits(server)},
+        },
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": _mounts(server),
+    }
+    if serving:
+        container |= _serving(server, program)
+    return container
+
+
+def _serving(server: ModelServer, program: Program) -> dict[str, Any]:
+    budget = -(-server.spec.startup_seconds // _PROBE_SECONDS)
+    return {
+        "ports": [
+            {"name": each.name, "containerPort": each.number} for each in program.ports if each.name == each.target
+        ],
+        "startupProbe": _probe(program.ready, failures=budget),
+        "readinessProbe": _probe(program.ready, failures=3),
+        "livenessProbe": _probe(program.live, failures=6),
+        "lifecycle": {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}},
+    }
+
+
+def _probe(path: str, *, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": _PROBE_SECONDS,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _volumes(server: ModelServer) -> list[dict[str, Any]]:
+    spec = server.spec
+    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
+    if _has_shared_memory(server):
+        size = spec.resources.shared_memory
+        volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": size}})
+    model = spec.model
+    if model.claim is not None:
+        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": model.claim, "readOnly": True}})
+    elif model.nfs is not None:
+        nfs = {"server": model.nfs.server, "path": model.nfs.path, "readOnly": True}
+        volumes.append({"name": "model", "nfs": nfs})
+    elif model.host_path is not None:
+        volumes.append({"name": "model", "hostPath": {"path": model.host_path, "type": "Directory"}})
+    return volumes
+
+
+def _mounts(server: ModelServer) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  # an emptyDir of the pod
+    if _has_shared_memory(server):
+        mounts.append({"name": "shared-memory", "mountPath": _SHARED_MEMORY})
+    if server.spec.model.cache is None:
+        # A cached model is mounted by the agent's device plugin.
+        mounts.append({"name": "model", "mountPath": f"{MODELS}/{server.model}", "readOnly": True})
+    return mounts
+
+
+def _has_shared_memory(server: ModelServer) -> bool:
+    """Return whether the pod may have /dev/shm of its own: a client of MPS must see that of the MPS daemon."""
+    return isolation(server) is Isolation.HARDWARE

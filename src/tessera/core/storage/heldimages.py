@@ -1,0 +1,40 @@
+"""Which nodes hold the images of a pod: of nodes that are as good for its GPUs, one that pulls least is taken."""
+
+from collections.abc import Iterable, Mapping
+
+__all__ = ["HeldImages"]
+
+
+class HeldImages:
+    """The images that nodes report, looked up by image."""
+
+    def __init__(self, nodes: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        self._images: dict[str, Mapping[str, int]] = {}
+        self._bytes: dict[str, dict[str, int]] = {}
+        for node, images in (nodes or {}).items():
+            self.put(node, images)
+
+    def put(self, node: str, images: Mapping[str, int]) -> None:
+        """Take what a node holds now: bytes by the full name of each image."""
+        if self._images.get(node, {}) == images:
+            return
+        self.drop(node)
+        self._images[node] = images
+        for image, size in images.items():
+            self._bytes.setdefault(image, {})[node] = size
+
+    def drop(self, node: str) -> None:
+        """Forget a node."""
+        for image in self._images.pop(node, {}):
+            holders = self._bytes[image]
+            del holders[node]
+            if not holders:
+                del self._bytes[image]
+
+    def bytes_held(self, images: Iterable[str]) -> Mapping[str, int]:
+        """Return how much of these images nodes hold, in bytes; a node that holds none of them is not named."""
+        found: dict[str, int] = {}
+        for image in dict.fromkeys(images):
+            for node, size in self._bytes.get(image, {}).items():
+                found[node] = found.get(node, 0) + size
+        return found

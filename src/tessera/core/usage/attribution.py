@@ -1,0 +1,184 @@
+"""Whose memory and load it is: devices with the containers that were allocated them, and what each of these uses.
+
+A container that has a device to itself uses all that is measured of the device. On a shared device it uses what its
+processes do, by their control groups. What the driver does not report of a process, or cannot be told apart, is None.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import GpuFacts, Instance
+from tessera.core.gpu.readings import EngineActivity, GpuReading, ProcessReading
+from tessera.core.usage.believed import believed
+
+__all__ = ["ContainerUse", "DeviceUse", "GpuUse", "Owner", "Tenant", "attributed"]
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A container that was allocated a device, or a part of one."""
+
+    namespace: str
+    pod: str
+    container: str
+    uid: str
+    """Of the pod."""
+    device: DeviceId
+    exclusive: bool = True
+    """Whether the device is its own."""
+    granted_mib: int | None = None
+    """None where nothing says how much of a shared device it was granted."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The container, as `Owner` names it."""
+        return self.uid, self.container
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Which container a process runs in."""
+
+    uid: str
+    """Of the pod."""
+    container: str = ""
+    """Empty where only the pod is known."""
+
+
+class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container uses of a device."""
+
+    tenant: Tenant
+    memory_mib: int | None = None
+    gpu_percent: float | None = None
+
+
+class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU without MIG, or a MIG instance, and who uses it."""
+
+    device: DeviceId
+    instance: Instance | None = None
+    memory_mib: int
+    """That can be allocated."""
+    used_mib: int | None = None
+    gpu_percent: int | None = None
+    activity: EngineActivity | None = None
+    containers: tuple[ContainerUse, ...] = ()
+    """Sorted."""
+    left_mib: int | None = None
+    """Memory in use that is no container's; None where that is not known."""
+
+    @property
+    def alone(self) -> Tenant | None:
+        """The one container that has the device to itself."""
+        alone = len(self.containers) == 1 and self.containers[0].tenant.exclusive
+        return self.containers[0].tenant if alone else None
+
+
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU, what is believed of its measurements, and its devices."""
+
+    facts: GpuFacts
+    reading: GpuReading
+    devices: tuple[DeviceUse, ...] = ()
+
+
+def attributed(
+    facts: GpuFacts,
+    reading: GpuReading,
+    tenants: Iterable[Tenant],
+    owners: Mapping[int, Owner] | None,
+) -> GpuUse:
+    """Return what is used of a GPU, and by which containers.
+
+    Args:
+        facts: the GPU as the inventory has it.
+        reading: what the driver measured, whatever it says.
+        tenants: the containers that were allocated something of it; those of devices that do not exist are left out.
+        owners: the containers of processes by pid, without those that are in no pod or have ended; None where
+            processes of other pods cannot be seen.
+
+    """
+    reading = believed(reading, facts)
+    by_device = defaultdict[DeviceId, list[Tenant]](list)
+    for tenant in _merged(tenants):
+        by_device[tenant.device].append(tenant)
+    if facts.layout is None:
+        device = DeviceUse(
+            device=DeviceId(facts.uuid),
+            memory_mib=facts.memory_mib,
+            used_mib=reading.memory_used_mib,
+            gpu_percent=reading.gpu_percent,
+            activity=reading.activity,
+        )
+        devices = [_shared_out(device, by_device[device.device], reading.processes, owners)]
+    else:
+        devices = []
+        measured = {each.placement: each for each in reading.instances}
+        for instance in facts.instances:
+            own = measured.get(instance.placement)
+            device = DeviceUse(
+                device=DeviceId(facts.uuid, instance.placement),
+                instance=instance,
+                memory_mib=instance.memory_mib,
+                used_mib=None if own is None else own.memory_used_mib,
+                activity=None if own is None else own.activity,
+            )
+            on = [each for each in reading.processes if each.gpu_instance == instance.gpu_instance]
+            devices.append(_shared_out(device, by_device[device.device], on, owners))
+    return GpuUse(facts=facts, reading=reading, devices=tuple(devices))
+
+
+def _merged(tenants: Iterable[Tenant]) -> Iterable[Tenant]:
+    """Return each container once for each of its devices, sorted, with all that it was granted of it."""
+    found: dict[tuple[tuple[str, str], DeviceId], Tenant] = {}
+    for each in dict.fromkeys(tenants):
+        known = found.setdefault((each.key, each.device), each)
+        if known is not each:
+            parts = (known.granted_mib, each.granted_mib)
+            granted_mib = None if None in parts else sum(part or 0 for part in parts)
+            exclusive = known.exclusive and each.exclusive
+            found[each.key, each.device] = msgspec.structs.replace(known, granted_mib=granted_mib, exclusive=exclusive)
+    return sorted(found.values(), key=lambda each: (each.namespace, each.pod, each.container, each.uid))
+
+
+def _shared_out(
+    device: DeviceUse,
+    tenants: list[Tenant],
+    processes: Iterable[ProcessReading],
+    owners: Mapping[int, Owner] | None,
+) -> DeviceUse:
+    """Return a device with what each of its containers uses."""
+    processes = tuple(processes)
+    if len(tenants) == 1 and tenants[0].exclusive:
+        alone = ContainerUse(tenant=tenants[0], memory_mib=device.used_mib, gpu_percent=device.gpu_percent)
+        return msgspec.structs.replace(device, containers=(alone,), left_mib=0)
+    if owners is None and processes:
+        unknown = tuple(ContainerUse(tenant=each) for each in tenants)
+        return msgspec.structs.replace(device, containers=unknown)
+    own = defaultdict[tuple[str, str], list[ProcessReading]](list)
+    for process in processes:
+        owner = (owners or {}).get(process.pid)
+        if owner is not None:
+            own[owner.uid, owner.container].append(process)
+    containers = tuple(_use_of(tenant, tenants, own) for tenant in tenants)
+    known = [each.memory_mib for each in containers if each.memory_mib is not None]
+    complete = device.used_mib is not None and len(known) == len(containers)
+    left_mib = max((device.used_mib or 0) - sum(known), 0) if complete else None
+    return msgspec.structs.replace(device, containers=containers, left_mib=left_mib)
+
+
+def _use_of(tenant: Tenant, tenants: list[Tenant], own: Mapping[tuple[str, str], list[ProcessReading]]) -> ContainerUse:
+    """Return what a container's processes use; None where some may be another container's of its pod."""
+    vague, same_pod = own.get((tenant.uid, ""), []), [each for each in tenants if each.uid == tenant.uid]
+    if vague and len(same_pod) > 1:
+        return ContainerUse(tenant=tenant)
+    processes = [*own.get(tenant.key, []), *vague]
+    memory_mib = [each.memory_mib for each in processes if each.memory_mib is not None]
+    percent = [each.sm_percent for each in processes if each.sm_percent is not None]
+    return ContainerUse(
+        tenant=tenant,
+        memory_mib=sum(memory_mib) if len(memory_mib) == len(processes) else None,
+        gpu_percent=min(sum(percent), 100) if percent and len(percent) == len(processes) else None,
+    )

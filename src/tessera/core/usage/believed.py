@@ -1,0 +1,86 @@
+"""What is believed of what a driver measures: a value that cannot be is as absent as one that is not reported."""
+
+import math
+from typing import Any
+
+import msgspec
+
+from tessera.core.gpu.inventory import GpuFacts, Instance
+from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading, RemappedRows
+
+__all__ = ["believed", "possible"]
+
+_MOST_MIB = 4 << 20
+"""Of a GPU whose memory is not known; more than any has."""
+_MOST = {
+    "gpu_percent": 100,
+    "memory_percent": 100,
+    "encoder_percent": 100,
+    "decoder_percent": 100,
+    "sm_clock_mhz": 20_000,
+    "memory_clock_mhz": 50_000,
+    "temperature_c": 200,
+    "power_watts": 10_000,
+    "energy_mj": 1 << 62,
+    "clocks_event_reasons": (1 << 32) - 1,
+    "ecc_corrected": 1 << 52,
+    "ecc_uncorrected": 1 << 52,
+}
+"""The most that can be of each field; drivers write all bits of a field for a value that they do not have."""
+_MOST_ROWS = 1 << 20
+
+
+def possible(value: object, most: float) -> bool:
+    """Return whether a value is a number from 0 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and 0 <= value <= most
+
+
+def believed(reading: GpuReading, facts: GpuFacts) -> GpuReading:
+    """Return a reading without what cannot be: negative, not a number, more than the GPU has.
+
+    Instances that the GPU does not have are left out, and so are processes without a process id.
+    """
+    most_mib = facts.memory_total_mib or _MOST_MIB
+    instances = {each.placement: each for each in facts.instances}
+    fields: dict[str, Any] = {name: _within(getattr(reading, name), most) for name, most in _MOST.items()}
+    return GpuReading(
+        **fields,
+        memory_used_mib=_within(reading.memory_used_mib, most_mib),
+        activity=_activity(reading.activity),
+        remapped_rows=_rows(reading.remapped_rows),
+        instances=tuple(
+            _instance(each, instances[each.placement]) for each in reading.instances if each.placement in instances
+        ),
+        processes=tuple(
+            ProcessReading(
+                pid=each.pid,
+                memory_mib=_within(each.memory_mib, most_mib),
+                gpu_instance=each.gpu_instance,
+                sm_percent=_within(each.sm_percent, 100),
+            )
+            for each in reading.processes
+            if possible(each.pid, 1 << 32) and each.pid > 0
+        ),
+    )
+
+
+def _within(value: Any, most: float) -> Any:
+    return value if possible(value, most) else None
+
+
+def _instance(reading: InstanceReading, instance: Instance) -> InstanceReading:
+    used_mib = _within(reading.memory_used_mib, instance.memory_mib or _MOST_MIB)
+    return InstanceReading(placement=reading.placement, memory_used_mib=used_mib, activity=_activity(reading.activity))
+
+
+def _activity(activity: EngineActivity | None) -> EngineActivity | None:
+    if activity is None:
+        return None
+    return EngineActivity(**{name: _within(value, 100) for name, value in msgspec.structs.asdict(activity).items()})
+
+
+def _rows(rows: RemappedRows | None) -> RemappedRows | None:
+    known = rows is not None and possible(rows.corrected, _MOST_ROWS) and possible(rows.uncorrected, _MOST_ROWS)
+    return rows if known else None

@@ -1,0 +1,36 @@
+"""Which container a process runs in, by its control groups."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from tessera.core.usage.attribution import Owner
+
+__all__ = ["owner_of"]
+
+_POD = re.compile(
+    r"kubepods[^\n]*?/(?:[\w.-]*-)?pod(?P<uid>[0-9a-zA-Z_-]{4,253}?)(?:\.slice)?(?:/(?P<rest>[^\n]*))?(?:\n|$)"
+)
+"""A pod's control group below the kubelet's, the outermost: a container may name those below its own as it likes.
+
+Source: kubernetes/kubernetes `pkg/kubelet/cm/{cgroup_manager_linux,pod_container_manager_linux}.go`."""
+_CONTAINER = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*-)?(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/|$)")
+"""`cri-containerd-ID.scope`, `crio-ID.scope`, `ID`."""
+
+
+def owner_of(text: str, containers: Mapping[str, str], uids: Iterable[str]) -> Owner | None:
+    """Return the pod and container of a process; None for one in no pod.
+
+    Args:
+        text: its `/proc/PID/cgroup`.
+        containers: names of containers by the runtime's id.
+        uids: UIDs of the node's pods; systemd's names have `_` where some have `-`.
+
+    """
+    found = _POD.search(text)
+    if found is None:
+        return None
+    spelled = {uid.replace("-", "_"): uid for uid in uids}
+    written = found["uid"].replace("-", "_")
+    container = _CONTAINER.match(found["rest"] or "")
+    name = containers.get(container["id"], "") if container else ""
+    return Owner(uid=spelled.get(written, found["uid"]), container=name)

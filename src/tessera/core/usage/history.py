@@ -1,0 +1,53 @@
+"""What containers used of their devices since they were first seen: a short memory, for right-sizing."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.usage.attribution import GpuUse
+
+__all__ = ["Histories", "History", "HistoryKey", "remembered"]
+
+HistoryKey: TypeAlias = tuple[tuple[str, str], DeviceId]
+"""A container, by UID of its pod and name, and its device."""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container used of a device."""
+
+    since_s: float
+    """When it was first seen, on the clock of whoever remembers."""
+    peak_mib: int | None = None
+    """None where its memory was never known."""
+    percent_sum: float = 0.0
+    percent_count: int = 0
+
+    @property
+    def mean_percent(self) -> float | None:
+        """Its load on average; None where it was never known."""
+        return self.percent_sum / self.percent_count if self.percent_count else None
+
+
+Histories: TypeAlias = Mapping[HistoryKey, History]
+
+
+def remembered(former: Histories, uses: Iterable[GpuUse], now_s: float) -> Histories:
+    """Return the histories after an observation; those of containers that are gone are forgotten."""
+    found: dict[HistoryKey, History] = {}
+    for device in (device for gpu in uses for device in gpu.devices):
+        for each in device.containers:
+            key = each.tenant.key, device.device
+            history = former.get(key, History(since_s=now_s))
+            percent = each.gpu_percent
+            if device.alone is not None and device.activity is not None and percent is None:
+                percent = device.activity.sm_percent
+            known = [mib for mib in (history.peak_mib, each.memory_mib) if mib is not None]
+            found[key] = msgspec.structs.replace(
+                history,
+                peak_mib=max(known, default=None),
+                percent_sum=history.percent_sum + (percent or 0.0),
+                percent_count=history.percent_count + (percent is not None),
+            )
+    return found

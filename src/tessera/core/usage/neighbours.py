@@ -1,0 +1,72 @@
+"""Noisy neighbours: which containers drive a GPU that lowers its clocks, or a shared device that is saturated."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from tessera.core.usage.attribution import ContainerUse, DeviceUse, GpuUse, Tenant
+from tessera.core.usage.throttling import causes
+
+__all__ = ["Noise", "noises"]
+
+_SATURATED_PERCENT = 95
+_HALF = 0.5
+
+
+class Noise(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that slows down who else is on a GPU."""
+
+    gpu: int
+    """Index."""
+    cause: str
+    """Of throttling: `power-cap`; or `saturated`."""
+    drivers: tuple[Tenant, ...] = ()
+    """Containers that drive it, the busiest first; empty where loads are not known."""
+    affected: tuple[Tenant, ...] = ()
+    """The other containers."""
+
+
+def noises(gpu: GpuUse) -> Iterator[Noise]:
+    """Yield what slows down who is on a GPU: each cause of throttling, and each shared device that is saturated.
+
+    Of a throttled GPU the busiest containers drive it that together make half of the load; of a saturated device those
+    that take more than their equal part.
+    """
+    containers = [(each, load) for device in gpu.devices for each, load in _loads(gpu, device)]
+    for cause in causes(gpu.reading.clocks_event_reasons):
+        drivers = tuple(_busiest(containers))
+        yield _noise(gpu, cause.value, drivers, (each.tenant for each, _ in containers))
+    for device in gpu.devices:
+        percent = device.gpu_percent if device.activity is None else device.activity.sm_percent
+        if len(device.containers) > 1 and (percent or 0) >= _SATURATED_PERCENT:
+            own = sorted(device.containers, key=lambda each: -(each.gpu_percent or 0))
+            part = 100 / len(own)
+            drivers = tuple(each.tenant for each in own if (each.gpu_percent or 0) > part)
+            yield _noise(gpu, "saturated", drivers, (each.tenant for each in own))
+
+
+def _noise(gpu: GpuUse, cause: str, drivers: tuple[Tenant, ...], everybody: Iterable[Tenant]) -> Noise:
+    affected = tuple(dict.fromkeys(each for each in everybody if each not in drivers))
+    return Noise(gpu=gpu.facts.index, cause=cause, drivers=drivers, affected=affected)
+
+
+def _loads(gpu: GpuUse, device: DeviceUse) -> Iterator[tuple[ContainerUse, float | None]]:
+    """Yield the containers of a device with the part of the GPU that keeps busy, in percent of the whole GPU."""
+    slices = gpu.facts.model.memory_slices
+    part = device.instance.placement.size / slices if device.instance is not None and slices else 1.0
+    for each in device.containers:
+        percent = each.gpu_percent
+        if device.alone is not None and device.activity is not None and device.activity.sm_percent is not None:
+            percent = device.activity.sm_percent
+        yield each, None if percent is None else percent * part
+
+
+def _busiest(containers: Iterable[tuple[ContainerUse, float | None]]) -> Iterator[Tenant]:
+    """Yield the busiest containers, until they make half of the load."""
+    busy = sorted(((each, load) for each, load in containers if load), key=lambda each: -each[1])
+    total, so_far = sum(load for _, load in busy), 0.0
+    for each, load in busy:
+        if so_far >= _HALF * total:
+            return
+        so_far += load
+        yield each.tenant

@@ -1,0 +1,340 @@
+"""The metrics of a node's GPUs: their names, and the samples of what was observed.
+
+Names and labels are DCGM exporter's where the meaning is equal, so that dashboards for it work. A value that is not
+known has no sample. Series per node are bounded: see `series_bound`.
+Source: NVIDIA dcgm-exporter, `etc/default-counters.csv`, `internal/pkg/rendermetrics/render_metrics.go`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.mig import Layout, open_placements
+from tessera.core.usage.attribution import DeviceUse, GpuUse, Tenant
+from tessera.core.usage.families import Family, Labels, Metric, Sample
+from tessera.core.usage.throttling import Cause, causes
+
+__all__ = [
+    "FB_USED",
+    "GPU_UTIL",
+    "GRANTED",
+    "NODE_METRICS",
+    "SHARING",
+    "SM_ACTIVE",
+    "DeviceState",
+    "GpuCounts",
+    "NodeUsage",
+    "node_families",
+    "series_bound",
+]
+
+_MIB = 1 << 20
+_LONGEST = 128
+"""Characters of a label that the driver writes."""
+_POD = ("namespace", "pod", "container", "pod_uid")
+
+
+def _gauge(name: str, text: str, *labels: str) -> Metric:
+    return Metric(name, "gauge", text, labels)
+
+
+_GPU = {
+    "sm_clock_mhz": _gauge("DCGM_FI_DEV_SM_CLOCK", "SM clock (MHz)."),
+    "memory_clock_mhz": _gauge("DCGM_FI_DEV_MEM_CLOCK", "Memory clock (MHz)."),
+    "temperature_c": _gauge("DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU (C)."),
+    "power_watts": _gauge("DCGM_FI_DEV_POWER_USAGE", "Power draw (W)."),
+    "energy_mj": Metric("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Energy since the driver was loaded (mJ)."),
+    "memory_percent": _gauge("DCGM_FI_DEV_MEM_COPY_UTIL", "Time in which memory was read or written (percent)."),
+    "encoder_percent": _gauge("DCGM_FI_DEV_ENC_UTIL", "Encoder utilization (percent)."),
+    "decoder_percent": _gauge("DCGM_FI_DEV_DEC_UTIL", "Decoder utilization (percent)."),
+    "clocks_event_reasons": _gauge("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Why clocks are as they are (bits)."),
+    "ecc_corrected": Metric("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter", "Corrected memory errors since the last load."),
+    "ecc_uncorrected": Metric(
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Uncorrected memory errors since the last load."
+    ),
+}
+"""What is measured of a GPU as a whole, by the field of its reading."""
+SM_ACTIVE = _gauge("DCGM_FI_PROF_SM_ACTIVE", "SMs that were busy (0-1).")
+_ACTIVITY = {
+    "graphics_percent": _gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Time in which the graphics engine was active (0-1)."),
+    "sm_percent": SM_ACTIVE,
+    "tensor_percent": _gauge("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Time in which tensor cores were active (0-1)."),
+    "dram_percent": _gauge("DCGM_FI_PROF_DRAM_ACTIVE", "Memory bandwidth in use (0-1)."),
+}
+FB_USED = _gauge("DCGM_FI_DEV_FB_USED", "Memory in use (MiB); of a shared device for each container.", *_POD)
+FB_FREE = _gauge("DCGM_FI_DEV_FB_FREE", "Memory that is free (MiB).", *_POD)
+GPU_UTIL = _gauge(
+    "DCGM_FI_DEV_GPU_UTIL", "GPU utilization (percent); of a shared GPU also by each container's processes.", *_POD
+)
+_XID = _gauge("DCGM_FI_DEV_XID_ERRORS", "The last XID since the agent started; 0 for none.")
+_ROWS = (
+    Metric("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Rows remapped for corrected errors."),
+    Metric("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Rows remapped for uncorrected errors."),
+    _gauge("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed."),
+)
+GRANTED = _gauge("tessera_container_memory_granted_bytes", "Memory of a device that a container was allocated.", *_POD)
+_MEMORY = _gauge("tessera_device_memory_bytes", "Memory of a device that can be allocated.")
+_USED = _gauge("tessera_device_memory_used_bytes", "Memory of a device in use, by whomever.")
+_GRANTED = _gauge("tessera_device_memory_granted_bytes", "Memory of a device that containers were allocated.")
+_CLIENTS = _gauge("tessera_device_containers", "Containers that were allocated a device or a part of it.")
+_HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
+SHARING = _gauge(
+    "tessera_device_sharing_info", "How a device is shared, and what keeps pods in their share.", "mode", "isolation"
+)
+_LOST = _gauge("tessera_gpu_lost", "Whether the driver does not reach the GPU any more.")
+_LAYOUT = _gauge("tessera_gpu_layout_info", "MIG instances of a GPU; none where MIG is off.", "layout")
+_THROTTLED = _gauge("tessera_gpu_throttled", "Whether clocks are lowered, by cause.", "cause")
+_XIDS = Metric("tessera_gpu_xid_errors_total", "counter", "XIDs since the agent started, by class.", ("class",))
+_CHANGES = Metric(
+    "tessera_gpu_layout_changes_total",
+    "counter",
+    "Changes of a GPU's MIG layout since the agent started, between two observations.",
+)
+_FREE_SLICES = _gauge("tessera_gpu_free_memory_slices", "Memory slices that no allocated MIG instance takes.")
+_LARGEST = _gauge(
+    "tessera_gpu_largest_free_memory_slices", "Memory slices of the largest MIG instance that could be allocated."
+)
+_LEFT_OUT = _gauge("tessera_exporter_containers_left_out", "Containers without series, because there are too many.")
+_BLIND = _gauge(
+    "tessera_exporter_blind", "Whether processes of other pods cannot be seen, so that shared devices are not split."
+)
+
+NODE_METRICS: tuple[Metric, ...] = (
+    FB_USED,
+    FB_FREE,
+    GPU_UTIL,
+    *_ACTIVITY.values(),
+    *_GPU.values(),
+    _XID,
+    *_ROWS,
+    _MEMORY,
+    _USED,
+    _GRANTED,
+    GRANTED,
+    _CLIENTS,
+    _HEALTHY,
+    SHARING,
+    _LOST,
+    _LAYOUT,
+    _THROTTLED,
+    _XIDS,
+    _CHANGES,
+    _FREE_SLICES,
+    _LARGEST,
+    _LEFT_OUT,
+    _BLIND,
+)
+"""All of them, in the order in which they are written."""
+
+_MOST_CONTAINERS = 2048
+"""Containers with a device that have series of their own; a kubelet runs 110 pods unless it is told otherwise."""
+_CLASSES = ("application", "hardware", "other")
+
+
+class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent says of a device."""
+
+    device: DeviceId
+    healthy: bool = True
+    mode: str = ""
+    """Empty where it is not offered."""
+    isolation: str = ""
+
+
+class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent has counted of a GPU since it started."""
+
+    gpu: str
+    """UUID."""
+    last_xid: int = 0
+    xids: tuple[tuple[str, int], ...] = ()
+    """By class: application, hardware, other."""
+    layout_changes: int = 0
+
+
+class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What is observed of a node's GPUs at one moment."""
+
+    node: str
+    gpus: tuple[GpuUse, ...] = ()
+    states: tuple[DeviceState, ...] = ()
+    counts: tuple[GpuCounts, ...] = ()
+    blind: bool = False
+
+
+_Samples: TypeAlias = defaultdict[str, list[Sample]]
+
+
+def series_bound(gpus: int, instances: int, containers: int) -> int:
+    """Return the most series of a node's GPUs.
+
+    Args:
+        gpus: its GPUs.
+        instances: MIG instances of all of them.
+        containers: containers that were allocated a device, each counted for each of its devices.
+
+    """
+    of_gpu = len(_GPU) + 1 + len(_ROWS) + 3 + len(Cause) + len(_CLASSES) + 2 + 1
+    of_device = 3 + len(_ACTIVITY) + 4 + 1 + len(_MODES_A_DEVICE)
+    return gpus * of_gpu + (gpus + instances) * of_device + containers * 3 + 2
+
+
+_MODES_A_DEVICE = ("whole", "mps", "memory-share")
+"""A device is offered in as many modes at once at the most."""
+
+
+def node_families(usage: NodeUsage) -> tuple[Family, ...]:
+    """Return the metrics of a node's GPUs, without those that have no sample."""
+    samples: _Samples = defaultdict(list)
+    left = _MOST_CONTAINERS
+    left_out = 0
+    counts = {each.gpu: each for each in usage.counts}
+    for gpu in usage.gpus:
+        labels = _labels(gpu.facts, usage.node)
+        _add_gpu(samples, gpu, labels)
+        _add_counts(samples, counts.get(gpu.facts.uuid, GpuCounts(gpu=gpu.facts.uuid)), labels)
+        for device in gpu.devices:
+            shown = device.containers[:left]
+            left -= len(shown)
+            left_out += len(device.containers) - len(shown)
+            _add_device(samples, msgspec.structs.replace(device, containers=shown), labels)
+    _add_states(samples, usage)
+    samples[_LEFT_OUT.name].append(Sample((("node", usage.node),), left_out))
+    samples[_BLIND.name].append(Sample((("node", usage.node),), int(usage.blind)))
+    return tuple(Family(each, _each_once(samples[each.name])) for each in NODE_METRICS if samples[each.name])
+
+
+def _each_once(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    """Return the first sample of each series: a broken driver may name two devices alike, and a scrape would fail."""
+    return tuple({each.labels: each for each in reversed(tuple(samples))}.values())[::-1]
+
+
+def _labels(facts: GpuFacts, node: str) -> Labels:
+    """Return DCGM exporter's labels of a GPU; some dashboards have `Hostname`, others `hostname`."""
+    return (
+        ("gpu", str(facts.index)),
+        ("UUID", facts.uuid[:_LONGEST]),
+        ("pci_bus_id", facts.pci_bus_id[:_LONGEST]),
+        ("device", f"nvidia{facts.minor}"),
+        ("modelName", facts.product[:_LONGEST]),
+        ("Hostname", node),
+        ("hostname", node),
+    )
+
+
+def _device_labels(device: DeviceUse, labels: Labels) -> Labels:
+    if device.instance is None:
+        return labels
+    return (*labels, *_of_instance(device.instance.placement.profile, device.instance.gpu_instance))
+
+
+def _of_instance(profile: str, gpu_instance: int) -> Labels:
+    return (("GPU_I_PROFILE", profile[:_LONGEST]), ("GPU_I_ID", str(gpu_instance)))
+
+
+def _pod_labels(tenant: Tenant) -> Labels:
+    return (
+        ("namespace", tenant.namespace),
+        ("pod", tenant.pod),
+        ("container", tenant.container),
+        ("pod_uid", tenant.uid),
+    )
+
+
+def _add(samples: _Samples, metric: Metric, labels: Labels, value: float | None) -> None:
+    if value is not None:
+        samples[metric.name].append(Sample(labels, value))
+
+
+def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
+    """Add what is measured of a GPU as a whole; a container's where it has the GPU to itself."""
+    facts, reading = gpu.facts, gpu.reading
+    alone = gpu.devices[0].alone if facts.layout is None and gpu.devices else None
+    whole = (*labels, *_pod_labels(alone)) if alone else labels
+    for field, metric in _GPU.items():
+        _add(samples, metric, whole, getattr(reading, field))
+    if reading.remapped_rows is not None:
+        rows = reading.remapped_rows
+        for metric, value in zip(_ROWS, (rows.corrected, rows.uncorrected, int(rows.failed)), strict=True):
+            _add(samples, metric, labels, value)
+    _add(samples, _LOST, labels, int(facts.lost))
+    if reading.clocks_event_reasons is not None:
+        found = causes(reading.clocks_event_reasons)
+        for cause in Cause:
+            _add(samples, _THROTTLED, (*labels, ("cause", cause.value)), int(cause in found))
+    if facts.mig is not None:
+        _add(samples, _LAYOUT, (*labels, ("layout", _layout_text(facts.layout))), 1)
+    if facts.layout is not None:
+        _add_slices(samples, gpu, labels)
+
+
+def _layout_text(layout: Layout | None) -> str:
+    """Return a layout as `1g.5gb@0,3g.20gb@4`; `off` without MIG."""
+    return "off" if layout is None else ",".join(f"{each.profile}@{each.start}" for each in layout)
+
+
+def _add_slices(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
+    """Add how much of a GPU is free in all, and in one piece, beside the instances that are allocated."""
+    held = tuple(sorted(each.instance.placement for each in gpu.devices if each.instance and each.containers))
+    model = gpu.facts.model
+    free = model.memory_slices - sum(each.size for each in held)
+    largest = max((each.size for each in open_placements(model, held)), default=0)
+    _add(samples, _FREE_SLICES, labels, free)
+    _add(samples, _LARGEST, labels, largest)
+
+
+def _add_counts(samples: _Samples, counts: GpuCounts, labels: Labels) -> None:
+    found: Mapping[str, int] = dict(counts.xids)
+    _add(samples, _XID, labels, counts.last_xid)
+    for name in _CLASSES:
+        _add(samples, _XIDS, (*labels, ("class", name)), found.get(name, 0))
+    _add(samples, _CHANGES, labels, counts.layout_changes)
+
+
+def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
+    own = _device_labels(device, labels)
+    alone = device.alone
+    whose = (*own, *_pod_labels(alone)) if alone else own
+    free_mib = None if device.used_mib is None else max(device.memory_mib - device.used_mib, 0)
+    _add(samples, FB_FREE, whose, free_mib)
+    _add(samples, GPU_UTIL, whose, device.gpu_percent)
+    for field, metric in _ACTIVITY.items():
+        percent = None if device.activity is None else getattr(device.activity, field)
+        _add(samples, metric, whose, None if percent is None else percent / 100)
+    if not device.containers:
+        _add(samples, FB_USED, own, device.used_mib)
+    elif alone is None and device.left_mib:
+        _add(samples, FB_USED, own, device.left_mib)
+    for each in device.containers:
+        pod = (*own, *_pod_labels(each.tenant))
+        _add(samples, FB_USED, pod, each.memory_mib)
+        if alone is None:
+            _add(samples, GPU_UTIL, pod, each.gpu_percent)
+        _add(samples, GRANTED, pod, None if each.tenant.granted_mib is None else each.tenant.granted_mib * _MIB)
+    granted = [each.tenant.granted_mib or 0 for each in device.containers]
+    _add(samples, _MEMORY, own, device.memory_mib * _MIB)
+    _add(samples, _USED, own, None if device.used_mib is None else device.used_mib * _MIB)
+    _add(samples, _GRANTED, own, sum(granted) * _MIB)
+    _add(samples, _CLIENTS, own, len(device.containers))
+
+
+def _add_states(samples: _Samples, usage: NodeUsage) -> None:
+    labels = dict(_state_labels(usage))
+    for state in usage.states:
+        if state.device in labels:
+            own = labels[state.device]
+            _add(samples, _HEALTHY, own, int(state.healthy))
+            if state.mode:
+                _add(samples, SHARING, (*own, ("mode", state.mode), ("isolation", state.isolation)), 1)
+
+
+def _state_labels(usage: NodeUsage) -> Iterator[tuple[DeviceId, Labels]]:
+    for gpu in usage.gpus:
+        labels = _labels(gpu.facts, usage.node)
+        yield DeviceId(gpu.facts.uuid), labels
+        instances: Iterable[DeviceUse] = (each for each in gpu.devices if each.instance is not None)
+        yield from ((each.device, _device_labels(each, labels)) for each in instances)

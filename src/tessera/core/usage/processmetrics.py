@@ -1,0 +1,74 @@
+"""The metrics of Tessera's own processes."""
+
+from tessera.core.usage.families import Metric
+
+__all__ = [
+    "BINDINGS",
+    "CONTROLLER_LOOKS",
+    "DECISIONS",
+    "EXPORTER_AGE",
+    "EXPORTER_FAILURES",
+    "EXPORTER_TIME",
+    "LOOK_TIME",
+    "LOOP_AGE",
+    "PENDING",
+    "PROCESS_METRICS",
+    "QUOTA_BORROWED",
+    "QUOTA_GUARANTEED",
+    "QUOTA_LEFT_OUT",
+    "QUOTA_USED",
+    "REQUESTS",
+    "REQUEST_TIME",
+    "SERVER_READY",
+]
+
+EXPORTER_AGE = Metric("tessera_exporter_age_seconds", "gauge", "Time since the GPUs were observed.")
+EXPORTER_TIME = Metric("tessera_exporter_duration_seconds", "gauge", "How long the last observation of the GPUs took.")
+EXPORTER_FAILURES = Metric("tessera_exporter_failures_total", "counter", "Observations of the GPUs that failed.")
+LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since a loop of the process did its work.", ("loop",))
+REQUESTS = Metric("tessera_server_requests_total", "counter", "Requests that the server answered.", ("handler", "code"))
+REQUEST_TIME = Metric(
+    "tessera_server_request_duration_seconds", "histogram", "How long the server took for a request.", ("handler",)
+)
+BINDINGS = Metric("tessera_server_bindings_total", "counter", "Pods that the server was asked to bind.", ("result",))
+SERVER_READY = Metric("tessera_server_ready", "gauge", "Whether the server has read all that it needs to answer.")
+_QUOTA = ("kind", "quota", "cohort", "flavor", "resource")
+QUOTA_GUARANTEED = Metric(
+    "tessera_quota_guaranteed", "gauge", "What a quota allows: hard, or the nominal quota of a queue.", _QUOTA
+)
+QUOTA_USED = Metric("tessera_quota_used", "gauge", "What is used of a quota, with what is borrowed.", _QUOTA)
+QUOTA_BORROWED = Metric(
+    "tessera_quota_borrowed", "gauge", "What a queue uses of others' quota in its cohort, beyond its own.", _QUOTA
+)
+QUOTA_LEFT_OUT = Metric("tessera_quota_left_out", "gauge", "Amounts without series, because there are too many.")
+CONTROLLER_LOOKS = Metric(
+    "tessera_controller_looks_total", "counter", "How often the controller looked at the cluster.", ("result",)
+)
+LOOK_TIME = Metric(
+    "tessera_controller_look_duration_seconds", "histogram", "How long a look took: reading, planning, writing."
+)
+DECISIONS = Metric(
+    "tessera_controller_decisions_total", "counter", "What the controller decided for nodes, by event.", ("reason",)
+)
+PENDING = Metric(
+    "tessera_controller_pending_pods", "gauge", "Pods that no change of layouts would place, by policy.", ("policy",)
+)
+
+PROCESS_METRICS: tuple[Metric, ...] = (
+    EXPORTER_AGE,
+    EXPORTER_TIME,
+    EXPORTER_FAILURES,
+    LOOP_AGE,
+    REQUESTS,
+    REQUEST_TIME,
+    BINDINGS,
+    SERVER_READY,
+    QUOTA_GUARANTEED,
+    QUOTA_USED,
+    QUOTA_BORROWED,
+    QUOTA_LEFT_OUT,
+    CONTROLLER_LOOKS,
+    LOOK_TIME,
+    DECISIONS,
+    PENDING,
+)

@@ -1,0 +1,51 @@
+"""What is guaranteed of GPUs by quota, used of it and borrowed beyond it, as metrics."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from tessera.core.usage.families import Labels, Metric
+from tessera.core.usage.processmetrics import (
+    QUOTA_BORROWED,
+    QUOTA_GUARANTEED,
+    QUOTA_LEFT_OUT,
+    QUOTA_USED,
+)
+
+__all__ = ["QuotaUse", "quota_metrics"]
+
+_MOST: Final = 2048
+"""Amounts that have series: who may create quotas does not fill Prometheus."""
+
+
+class QuotaUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """One resource of GPUs under one quota."""
+
+    kind: Literal["ClusterQueue", "ResourceQuota"]
+    quota: str
+    """Its name; a ResourceQuota's after its namespace and `/`."""
+    cohort: str = ""
+    """Whose unused quota may be borrowed; empty where nobody's."""
+    flavor: str = ""
+    """Of which kind of node; empty for all."""
+    resource: str
+    guaranteed: float
+    used: float
+    borrowed: float = 0
+
+
+def quota_metrics(uses: Iterable[QuotaUse]) -> Mapping[Metric, Mapping[Labels, float]]:
+    """Return the values of each metric; nothing that is guaranteed to none and used by none."""
+    found = sorted(each for each in uses if each.guaranteed or each.used)
+    shown = {_labels(each): each for each in found[:_MOST]}
+    return {
+        QUOTA_GUARANTEED: {labels: each.guaranteed for labels, each in shown.items()},
+        QUOTA_USED: {labels: each.used for labels, each in shown.items()},
+        QUOTA_BORROWED: {labels: each.borrowed for labels, each in shown.items() if each.cohort},
+        QUOTA_LEFT_OUT: {(): len(found) - len(found[:_MOST])},
+    }
+
+
+def _labels(each: QuotaUse) -> Labels:
+    return tuple((name, getattr(each, name)) for name in QUOTA_USED.labels)

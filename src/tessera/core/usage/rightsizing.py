@@ -1,0 +1,85 @@
+"""Right-sizing: who was allocated too much or too little GPU memory, what would fit, and what that saves."""
+
+import enum
+
+import msgspec
+
+from tessera.core.gpu.gpumodels import GpuModel
+
+__all__ = ["Advice", "Observed", "Verdict", "advise"]
+
+_HEADROOM = 1.2
+"""What fits has a fifth more than the most that was used: the next peak may be higher."""
+_TIGHT = 0.95
+_UNIT_MIB = 1024
+_USUAL = frozenset({"default", "full"})
+"""Media engines of profiles that are named: those with more or fewer are for who asks for them."""
+
+
+class Verdict(enum.StrEnum):
+    """How what was allocated compares with what was used."""
+
+    TOO_LITTLE = "too-little"
+    """More than 95 % of it was used at some time."""
+    TOO_MUCH = "too-much"
+    """Less would have been enough, with a fifth to spare."""
+    UNUSED = "unused"
+    """Nothing of it was used in all the time."""
+    FITS = "fits"
+    UNKNOWN = "unknown"
+    """Nobody knows what was allocated, or what was used."""
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container was allocated of a device and used of it."""
+
+    amount: bool = False
+    """Whether it has an amount of memory, which can be any."""
+    granted_mib: int | None = None
+    peak_mib: int | None = None
+    """The most that it used."""
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done."""
+
+    verdict: Verdict
+    fits: str = ""
+    """The MIG profile or the amount of memory that would fit: `1g.10gb`, `6 GiB`; empty where what it has does."""
+    saved_mib: int = 0
+    """Memory that others could be allocated then."""
+
+
+def advise(observed: Observed, model: GpuModel | None) -> Advice:
+    """Return what would fit a container.
+
+    Args:
+        observed: what it was allocated and used.
+        model: of the GPU; None where it is not known, and then no profile is named.
+
+    """
+    granted_mib, peak_mib = observed.granted_mib, observed.peak_mib
+    if granted_mib is None or peak_mib is None:
+        return Advice(verdict=Verdict.UNKNOWN)
+    if peak_mib == 0:
+        return Advice(verdict=Verdict.UNUSED, saved_mib=granted_mib)
+    tight = peak_mib > _TIGHT * granted_mib
+    fits, fits_mib = _fitting(observed, model, least_mib=granted_mib + 1 if tight else 0)
+    if tight:
+        return Advice(verdict=Verdict.TOO_LITTLE, fits=fits)
+    if fits and fits_mib < granted_mib:
+        return Advice(verdict=Verdict.TOO_MUCH, fits=fits, saved_mib=granted_mib - fits_mib)
+    return Advice(verdict=Verdict.FITS)
+
+
+def _fitting(observed: Observed, model: GpuModel | None, least_mib: int) -> tuple[str, int]:
+    """Return the smallest profile, or amount, with room to spare and its memory; nothing where there is none."""
+    needed_mib = max((observed.peak_mib or 0) * _HEADROOM, least_mib)
+    if observed.amount:
+        units = -int(-needed_mib // _UNIT_MIB)
+        return f"{units} GiB", units * _UNIT_MIB
+    candidates = () if model is None else model.profiles
+    for each in sorted(candidates, key=lambda each: (each.memory_mib, each.size)):
+        if each.memory_mib >= needed_mib and each.media in _USUAL and not each.graphics:
+            return each.name, each.memory_mib
+    return "", 0

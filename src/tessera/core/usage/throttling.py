@@ -1,0 +1,34 @@
+"""Why a GPU's clocks are lowered."""
+
+import enum
+
+__all__ = ["Cause", "causes"]
+
+
+class Cause(enum.StrEnum):
+    """What lowers clocks. Source: NVML, nvmlClocksEventReason*."""
+
+    POWER_CAP = "power-cap"
+    """The power limit."""
+    THERMAL = "thermal"
+    """Too hot: the driver lowers clocks."""
+    HARDWARE_THERMAL = "hardware-thermal"
+    """Too hot: the hardware halves clocks, or more."""
+    HARDWARE_SLOWDOWN = "hardware-slowdown"
+    """The hardware lowers clocks: too hot, power brake, or a drop of the supply."""
+    POWER_BRAKE = "power-brake"
+    """The machine's power supply asks for it."""
+
+
+_BITS = {
+    Cause.POWER_CAP: 0x4,
+    Cause.THERMAL: 0x20,
+    Cause.HARDWARE_THERMAL: 0x40,
+    Cause.HARDWARE_SLOWDOWN: 0x8,
+    Cause.POWER_BRAKE: 0x80,
+}
+
+
+def causes(reasons: float | None) -> tuple[Cause, ...]:
+    """Return why clocks are lowered, by the bits that the driver reports; none for what is idle or set by somebody."""
+    return tuple(cause for cause, bit in _BITS.items() if int(reasons or 0) & bit)

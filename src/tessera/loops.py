@@ -1,0 +1,99 @@
+"""Turns of loops that go on after any error, and what many want done at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Generic, TypeVar
+
+from tessera.errors import TesseraError, Unavailable
+
+__all__ = ["Joint", "defect", "for_each", "one_turn"]
+
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+
+async def one_turn(
+    act: Callable[[], Awaitable[object]],
+    trouble: Callable[[BaseException], None],
+    done: Callable[[], None] = lambda: None,
+) -> None:
+    """Act, and report what went wrong, or that all went well; ends with an exception only when its task is cancelled.
+
+    A defect ends no loop either: what one pod says must not take the devices of all pods of the node away.
+    """
+    try:
+        await act()
+    except Exception as error:  # noqa: BLE001
+        trouble(error)
+    except asyncio.CancelledError as error:
+        # gRPC ends calls so whose connection is closed; without this the loop would end without a word.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        trouble(error)
+    else:
+        done()
+
+
+def defect(error: BaseException) -> BaseException | None:
+    """Return an error that nobody expected, whose traceback belongs into the log; None for all others."""
+    expected = isinstance(error, TesseraError | TimeoutError | OSError | asyncio.CancelledError)
+    return None if expected else error
+
+
+async def for_each(
+    items: Iterable[Item], act: Callable[[Item], Awaitable[object]], refused: Callable[[Item, TesseraError], None]
+) -> None:
+    """Act on each of several; one that cannot be acted on keeps none of the others from it.
+
+    Args:
+        items: the items.
+        act: what is done with one.
+        refused: called with each that failed, and why.
+
+    Raises:
+        Unavailable: the last one of these, when all were tried.
+
+    """
+    last: Unavailable | None = None
+    for each in tuple(items):
+        try:
+            await act(each)
+        except TesseraError as error:
+            refused(each, error)
+            last = error if isinstance(error, Unavailable) else last
+    if last is not None:
+        raise last
+
+
+class Joint(Generic[Result]):
+    """Acts one at a time, and once for all who ask before it begins: what they saw before, it sees too.
+
+    Args:
+        act: what is done.
+
+    """
+
+    def __init__(self, act: Callable[[], Coroutine[Any, Any, Result]]) -> None:
+        self._act = act
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[Result] | None = None
+        self._tasks: set[asyncio.Task[Result]] = set()
+
+    async def __call__(self) -> Result:
+        """Return what comes of acting once from now on; whoever asked goes away, the others are served."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._begin())
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(self._next)
+
+    async def _begin(self) -> Result:
+        async with self._turn:
+            self._next = None
+            return await self._act()
+
+    def cancel(self) -> None:
+        """End what is being done."""
+        for each in self._tasks:
+            each.cancel()

@@ -1,0 +1,320 @@
+"""Claims shares on a node's GPUNode before pods are bound to them, so that no other server gives them away.
+
+The protocol is docs/decisions/0010; which claims count is `core.cluster.protocols.claims`. This server's writes to one
+node come one after the other, and pods that wait for their turn there are claimed for together, in one write.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from tessera.api.tessera.gpunodes import claims_field, new_object
+from tessera.api.tessera.nodereports import has_agent
+from tessera.api.tessera.pods.clusterpods import LivePod
+from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unanswered
+from tessera.core.cluster.gpunodestate import Claim
+from tessera.core.cluster.protocols.claims import Fate, key_of
+from tessera.core.cluster.snapshot import NodeName, Share
+from tessera.core.packing.ledger import Hold, Holder, Purpose
+from tessera.errors import Conflict, TesseraError, Unavailable
+from tessera.log import Logger
+from tessera.server.claims.nominations import Nominations
+from tessera.server.settings import Settings
+from tessera.server.view import BY_LABELS, View
+
+__all__ = ["Claimer", "WrittenClaim"]
+
+_TRIES = 10
+"""Reads and writes of one node for pods that wait together; a conflict takes one of each."""
+_TOGETHER = 16
+"""Pods claimed for in one write."""
+
+
+class WrittenClaim(msgspec.Struct, frozen=True):
+    """A claim that was written."""
+
+    claim: Claim
+    taken_over: bool
+    """Whether it replaced that of an earlier attempt, which may bind the pod still."""
+    sent_s: float
+
+
+class _ClaimRequest(msgspec.Struct, frozen=True, eq=False):
+    """A pod that waits for a claim, and where it is answered."""
+
+    live: LivePod
+    answer: asyncio.Future[WrittenClaim]
+
+
+_Chosen = list[tuple[_ClaimRequest, WrittenClaim]]
+"""Claims to be written, each with who asked for it."""
+
+
+class Claimer:
+    """Makes, gives up and clears away the claims of one server.
+
+    Args:
+        kube: the Kubernetes API.
+        view: what is known of the cluster; what is done is taken into it at once.
+        nominations: places kept for pods that are about to be bound; they give way to a pod that is bound.
+        settings: this server's name in claims, and how long claims live.
+        clock_s: the monotonic clock.
+        log: records what could not be cleared away.
+
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        view: View,
+        nominations: Nominations,
+        *,
+        settings: Settings,
+        clock_s: Callable[[], float],
+        log: Logger,
+    ) -> None:
+        self._kube = kube
+        self._view = view
+        self._nominations = nominations
+        self._replica = settings.replica
+        self.limits = settings.limits
+        """How long things may take."""
+        self._clock_s = clock_s
+        self._log = log
+        self._attempts = 0
+        self._waiting: defaultdict[str, list[_ClaimRequest]] = defaultdict(list)
+        self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._next_s: dict[str, float] = {}
+        """When a node is written to again at the earliest, on the loop's clock."""
+        self.counts: Counter[str] = Counter()
+        """How often each thing happened: written, conflict."""
+
+    async def claim(self, node: str, live: LivePod) -> WrittenClaim:
+        """Choose shares for a pod on a node and claim them.
+
+        Raises:
+            Conflict: it does not fit, or others change the node again and again.
+            Unavailable: the API server does not answer.
+            InvalidInput: the node's object cannot be read.
+
+        """
+        # 1. Join those that wait for this node.
+        one, waiting = _ClaimRequest(live, asyncio.get_running_loop().create_future()), self._waiting[node]
+        waiting.append(one)
+        try:
+            async with self._order[node]:
+                while not one.answer.done():  # else it was claimed for together with another
+                    # 2. Wait for more pods where several were claimed for just now: a write for many costs as one.
+                    pause_s = self._next_s.get(node, 0.0) - asyncio.get_running_loop().time()
+                    if pause_s > 0 and len(waiting) < _TOGETHER:
+                        await asyncio.sleep(pause_s)
+                    # 3. Claim for all that wait, in one write.
+                    batch = waiting[:_TOGETHER]
+                    del waiting[:_TOGETHER]
+                    with self._answered(node, batch):
+                        await self._claim_all(node, batch)
+        finally:
+            if one in waiting:
+                waiting.remove(one)
+        return await one.answer
+
+    async def _claim_all(self, node: str, batch: list[_ClaimRequest]) -> None:
+        """Answer each of the pods that wait for a claim on a node."""
+        view, sure = self._view, False
+        for _ in range(_TRIES):
+            # 1. Read the node's object and pods, unless every version since was seen.
+            if not view.claims.on(node).verified:
+                await self._verify(node)
+                sure = True
+                continue
+            # 2. Choose shares, held in the ledger while 3. the claims are written.
+            with self._chosen(node, [each for each in batch if not each.answer.done()], sure=sure) as chosen:
+                if chosen and not await self._write(node, chosen):
+                    continue
+            # 4. Read again for those that found no room: perhaps what is in their way is gone by now.
+            if all(each.answer.done() for each in batch):
+                return
+            view.claims.on(node).lost()
+        raise Conflict(f"GPUNode {node}", found="changes by others again and again", expected="a moment without any")
+
+    @contextmanager
+    def _answered(self, node: str, batch: list[_ClaimRequest]) -> Iterator[None]:
+        """Answer all that wait with what ends their claiming, the one that asked for it too."""
+        try:
+            yield
+        except TesseraError as error:
+            _refuse(batch, error)
+        except asyncio.CancelledError:
+            found = "a server that ends"
+            _refuse(batch, Unavailable(f"claims on node {node}", found=found, expected="another try"))
+            raise
+        except Exception as error:  # noqa: BLE001 (who waits for an answer gets one)
+            _refuse(batch, self._defect(node, error))
+
+    def _defect(self, node: str, error: Exception) -> Unavailable:
+        """Log an unexpected error, and return what the pod's event says of it."""
+        self._log.error("defect", node=node, exc_info=error)
+        found = f"unexpected {type(error).__name__}: {error}"
+        return Unavailable(f"claims on node {node}", found=found, expected="claims", hint="the server's log")
+
+    @contextmanager
+    def _chosen(self, node: str, batch: list[_ClaimRequest], *, sure: bool) -> Iterator[_Chosen]:
+        """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
+        view, chosen, held = self._view, _Chosen(), list[Hold]()
+        view.drop_expired()
+        for each in batch:
+            live = each.live
+            self._nominations.drop(live.uid)  # not before its turn: others would be sent to the place meanwhile
+            earlier = view.claims.on(node).earlier(live.uid, view.fate)
+            try:
+                shares = self._taken_over(node, earlier) if earlier else self._choose(live, node)
+            except Exception as defect:  # noqa: BLE001 (a pod that nobody thought of is not in the way of the others)
+                each.answer.set_exception(self._defect(node, defect))
+                continue
+            if isinstance(shares, str):
+                if sure:
+                    error = Conflict(
+                        f"pod {live.key} on node {node}", found=shares, expected="room for it; it is scheduled again"
+                    )
+                    each.answer.set_exception(error)
+                continue
+            self._attempts += 1
+            claim = Claim(uid=live.uid, pod=live.key, shares=shares, attempt=f"{self._replica}/{self._attempts}")
+            chosen.append((each, WrittenClaim(claim, earlier is not None, self._clock_s())))
+            if earlier is None:
+                held.append(Hold(Purpose.CHOICE, live.uid, node, claim.attempt))
+                view.ledger.put_pod(Holder(held[-1], live.key, NodeName(node), live.need, shares, live.priority))
+        try:
+            yield chosen
+        finally:
+            for name in held:
+                view.ledger.drop_pod(name)
+
+    def _taken_over(self, node: str, earlier: Claim) -> tuple[Share, ...] | str:
+        """Return what an earlier attempt claimed, unless its claim went with its GPUNode and others have that since."""
+        if earlier not in self._view.claims.on(node).lacking(self._view.fate) or self._fits_still(node, earlier):
+            return earlier.shares
+        return "the claim of an earlier attempt was deleted with the GPUNode, and its GPUs are given to others"
+
+    def _fits_still(self, node: str, claim: Claim) -> bool:
+        with self._view.claims.set_aside(claim.uid):
+            return self._view.ledger.can_hold(node, claim.shares)
+
+    def _restored(self, node: str) -> tuple[Claim, ...]:
+        """Return the claims that the GPUNode lacks since it was deleted and recreated, for it to have them again.
+
+        Not those of what the kubelet or another pod may have by now: a claim in the object may be bound.
+        """
+        lacking = self._view.claims.on(node).lacking(self._view.fate)
+        return tuple(each for each in lacking if self._fits_still(node, each))
+
+    def _choose(self, live: LivePod, node: str) -> tuple[Share, ...] | str:
+        shares = self._view.ledger.choose(live.need, node)
+        if isinstance(shares, str) and self._nominations.drop_all_on(node):
+            return self._view.ledger.choose(live.need, node)
+        return shares
+
+    async def _write(self, node: str, chosen: _Chosen) -> bool:
+        """Write claims and answer their pods; return whether the object was still the one they were chosen on."""
+        view, claims = self._view, self._view.claims.on(node)
+        new = tuple(made.claim for _, made in chosen)
+        restored = tuple(each for each in self._restored(node) if each.uid not in {claim.uid for claim in new})
+        try:
+            written = await self._patch(node, claims.version, claims.with_claims((*restored, *new), view.fate))
+        except Conflict:
+            self.counts["conflict"] += 1
+            claims.lost()
+            return False
+        except Unanswered:
+            claims.lost()
+            for _, made in chosen:
+                self.abandon(node, made)
+            raise
+        view.take_gpu_node(written)
+        self.counts["written"] += 1
+        if len(chosen) > 1:  # more are likely to come; who asks for one after the other does not wait
+            self._next_s[node] = asyncio.get_running_loop().time() + self.limits.gather_s
+        for each, made in chosen:
+            each.answer.set_result(made)
+        return True
+
+    async def _patch(self, node: str, version: int, claims: tuple[Claim, ...]) -> Object:
+        body = {"metadata": {"resourceVersion": str(version)}, "spec": {"claims": claims_field(claims)}}
+        return await self._kube.patch(GPU_NODES, node, body)
+
+    def abandon(self, node: str, made: WrittenClaim) -> None:
+        """Give up an attempt to bind a pod; what it took over another attempt may still bind."""
+        if not made.taken_over:
+            self._view.claims.on(node).give_up(key_of(made.claim))
+            self._view.claims.hold(node)
+
+    async def _verify(self, node: str) -> None:
+        """Read the node's object, then list its pods, so that together they are all there is."""
+        claims = self._view.claims.on(node)
+        claims.reading()
+        each = await self._kube.get(GPU_NODES, node)
+        if each is None:
+            each = await self._create(node)
+        pods = await self._kube.list(PODS, Selection(fields=(("spec.nodeName", node),)))
+        self._view.take_verified(node, each, pods)
+
+    async def _create(self, node: str) -> Object:
+        """Make the object of a node that has GPUs by its labels and no agent, so that claims have a place."""
+        known = self._view.nodes.get(node)
+        if known is None or not self._view.gpus(node):
+            raise Conflict(f"node {node}", found="no such node with GPUs", expected="one that is there")
+        if has_agent(known):
+            found, desired = "no GPUNode, though the node has an agent", "the one that the agent writes"
+            accepted = "another try, once the agent runs (kubectl get pods -n tessera-system)"
+            raise Conflict(f"node {node}", found=found, expected=desired, hint=accepted)
+        body = new_object(node, known["metadata"].get("uid", ""))
+        body["metadata"]["annotations"] = {BY_LABELS: "true"}
+        return await self._kube.create(GPU_NODES, body)
+
+    # Old claims
+
+    async def sweep(self) -> None:
+        """Look into claims that are too old, and remove settled ones from the objects."""
+        for node in self._view.claims.nodes:
+            try:
+                await self._sweep(node)
+            except TesseraError as error:
+                self._log.info("not_swept", node=node, reason=str(error))
+
+    async def _sweep(self, node: str) -> None:
+        view, claims, now_s = self._view, self._view.claims.on(node), self._clock_s()
+        for claim in claims.overdue(now_s - self.limits.unknown_s, view.fate):
+            if view.live_pod(claim.uid) is None:
+                await self._look_up(claim)
+        for claim in claims.overdue(now_s - self.limits.claim_lives_s, view.fate):
+            await self._look_up(claim)
+            if view.fate(claim.uid) is Fate.OPEN:
+                claims.give_up(key_of(claim))
+                view.claims.hold(node)
+        async with self._order[node]:
+            lacking = not claims.verified and claims.lacking(view.fate)
+            if lacking or claims.vanished(now_s - self.limits.unknown_s, view.fate):
+                await self._verify(node)
+            restored = self._restored(node) if claims.verified else ()
+            if restored or claims.without_settled(view.fate) is not None:
+                written = claims.with_claims(restored, view.fate)
+                view.take_gpu_node(await self._patch(node, claims.version, written))
+
+    async def _look_up(self, claim: Claim) -> None:
+        """Look up what became of a claim's pod. It was there before the claim: where it is not now, it is gone."""
+        namespace, _, name = claim.pod.partition("/")
+        found = await self._kube.get(PODS, name, namespace)
+        if found is None or found["metadata"].get("uid") != claim.uid:
+            self._view.mark_gone(claim.uid)
+        else:
+            self._view.take_pod(found)
+
+
+def _refuse(batch: list[_ClaimRequest], error: TesseraError) -> None:
+    for each in batch:
+        if not each.answer.done():
+            each.answer.set_exception(error)
+            each.answer.exception()  # seen: one that was cancelled does not wait any more

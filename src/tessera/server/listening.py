@@ -1,0 +1,135 @@
+"""An HTTP server on a socket: TLS, bounded connections, and who the client's certificate says it is; by uvicorn."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tessera.errors import InvalidInput, Unavailable, shown
+from tessera.listeners import BoundedListener
+from tessera.server.settings import Tls, is_loopback
+
+__all__ = ["PEER", "App", "HttpServer", "listening"]
+
+App = Callable[..., Awaitable[Any]]
+"""An ASGI application."""
+PEER = "tessera.peer"
+"""Key of a request's scope: the certificate that the client showed and TLS verified, as `ssl` describes it; or None."""
+_KEEP_ALIVE_S = 600
+"""Longer than kube-scheduler keeps an idle connection, so that it is never the server that closes one."""
+
+
+class HttpServer(uvicorn.Server):
+    """Answers HTTP; signals are left to the command.
+
+    Args:
+        app: the application.
+        tls: the files; with an authority for clients each must show a certificate of it.
+        stop_s: how long requests under way may take at the end.
+
+    Raises:
+        InvalidInput: the files of TLS.
+
+    """
+
+    def __init__(self, app: App, tls: Tls | None, *, stop_s: float) -> None:
+        authority = tls.client_authority if tls else None
+        config = uvicorn.Config(
+            app,
+            http=_Protocol,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(stop_s)),
+            ssl_certfile=tls.certificate if tls else None,
+            ssl_keyfile=tls.key if tls else None,
+            ssl_ca_certs=str(authority) if authority else None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if authority else ssl.CERT_NONE,
+        )
+        try:
+            config.load()
+        except OSError as error:  # ssl.SSLError is one
+            found, desired = shown(error), "a certificate, its key and an authority in PEM"
+            raise InvalidInput("TLS files", found=found, expected=desired) from error
+        super().__init__(config)
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """What connections are accepted with."""
+        return self.config.ssl
+
+    def trust(self, authority: str) -> None:
+        """Take certificates of an authority, in PEM, from clients that show one.
+
+        Raises:
+            InvalidInput: it is no certificate.
+
+        """
+        assert self.tls is not None
+        try:
+            self.tls.load_verify_locations(cadata=authority)
+        except (OSError, ValueError) as error:
+            raise InvalidInput("authority of clients", found=shown(error), expected="certificates in PEM") from error
+        self.tls.verify_mode = ssl.CERT_OPTIONAL
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer until `should_exit` is set or it is cancelled; either way requests under way are answered first.
+
+        uvicorn, cancelled, leaves its listeners in the event loop: the next file of that number could not be read.
+        """
+        serving = asyncio.create_task(super().serve(sockets))
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self.should_exit = True
+            await serving
+            raise
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class _Protocol(H11Protocol):
+    """Tells the application whose connection it is."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        super().connection_made(transport)
+        app, peer = self.app, transport.get_extra_info("peercert") or None
+
+        async def told(scope: dict[str, Any], receive: Any, send: Any) -> None:
+            await app({**scope, PEER: peer}, receive, send)
+
+        self.app = told
+
+
+@contextmanager
+def listening(host: str, port: int, most: int) -> Iterator[socket.socket]:
+    """Listen, for so many connections at most where others than this machine reach the port.
+
+    Raises:
+        Unavailable: the port is taken.
+
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+        # Taken over by every connection: an answer is two writes, and the second would wait 40 ms for the first's
+        # acknowledgement. asyncio sets it only for sockets whose protocol number is given.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:
+        accepted = "another --port, or ending what listens there"
+        raise Unavailable(
+            f"address {host}, port {port}", found=shown(error), expected="a free port", hint=accepted
+        ) from error
+    with contextlib.closing(listener if is_loopback(host) else BoundedListener(listener, most)) as bounded:
+        yield bounded

@@ -1,0 +1,145 @@
+"""The HTTP routes of the metrics APIs: authenticate, read what is asked, authorize, answer. A plain ASGI application.
+
+Nothing is a silent empty list: what has no value is an error whose message says why, which HorizontalPodAutoscalers
+show in their conditions. Only an unknown external metric is an empty list, as the API has it, with a header `Warning`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from tessera.api.kubernetes.metrics.answers import custom_values, discovery, external_values, status
+from tessera.api.kubernetes.metrics.paths import Custom, Discovery, External, read_path
+from tessera.errors import InvalidInput, TesseraError
+from tessera.log import Logger
+from tessera.server.listening import PEER
+from tessera.server.metrics.access import Access
+from tessera.server.metrics.sources import Absent, Source
+
+__all__ = ["MetricsApp"]
+
+_DEADLINE_S = 20.0
+"""Less than the 30 s that kube-controller-manager gives a metric."""
+_OK, _BAD, _WHO, _FORBIDDEN, _NOT_FOUND, _METHOD, _UNACCEPTABLE = 200, 400, 401, 403, 404, 405, 406
+_DEFECT, _UNAVAILABLE = 500, 503
+
+_CODES: Mapping[type[TesseraError], int] = {InvalidInput: _BAD, Absent: _NOT_FOUND}
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    code: int
+    body: Mapping[str, Any]
+    warning: str = ""
+
+
+class _Refused(Exception):
+    """Another answer than what was asked for."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.answer = _Answer(code, status(code, message))
+
+
+class MetricsApp:
+    """The application.
+
+    Args:
+        source: what is served.
+        access: who may ask.
+        log: records defects.
+
+    """
+
+    def __init__(self, source: Source, access: Access, log: Logger) -> None:
+        self._source = source
+        self._access = access
+        self._log = log
+
+    async def __call__(self, scope: dict[str, Any], _receive: Any, send: Any) -> None:
+        """Answer a request, as ASGI has it."""
+        if scope["type"] != "http":
+            return
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                answer = await self._answer(scope)
+        except _Refused as refused:
+            answer = refused.answer
+        except (TesseraError, TimeoutError) as error:
+            code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNAVAILABLE)
+            answer = _Refused(code, str(error) or f"no answer in {_DEADLINE_S:g} s; try again").answer
+        except Exception as error:  # noqa: BLE001  # one request must not end the server
+            self._log.error("defect", path=scope["path"], exc_info=error)
+            answer = _Refused(_DEFECT, f"unexpected {type(error).__name__}: {error}").answer
+        headers = [(b"content-type", b"application/json")]
+        if answer.warning:
+            text = answer.warning.encode("ascii", "replace").decode().replace("\\", "").replace('"', "'")
+            headers.append((b"warning", f'299 - "{text}"'.encode()))
+        body = msgspec.json.encode(answer.body)
+        headers.append((b"content-length", str(len(body)).encode()))
+        await send({"type": "http.response.start", "status": answer.code, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _answer(self, scope: Mapping[str, Any]) -> _Answer:
+        # 1. Who asks?
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        user = await self._access.user(scope.get(PEER), headers)
+        if user is None:
+            raise _Refused(_WHO, "no certificate of kube-apiserver's proxy and no token of a user; ask by kubectl")
+        # 2. What?
+        found = read_path(_parts(scope), _parameters(scope))
+        if found is None:
+            raise _Refused(_NOT_FOUND, f"nothing is served at {scope['path']}; see /apis")
+        asked, attributes = found
+        if scope["method"] not in {"GET", "HEAD"}:
+            raise _Refused(_METHOD, f"metrics are read by GET, not {scope['method']}")
+        if _wants_another_form(headers):
+            raise _Refused(_UNACCEPTABLE, "this is served as plain JSON alone")
+        # 3. May they?
+        refusal = await self._access.refusal(user, attributes)
+        if refusal is not None:
+            what = attributes.path or f"{attributes.verb} {attributes.resource} of {attributes.group}"
+            where = f" in namespace {attributes.namespace}" if attributes.namespace else ""
+            raise _Refused(_FORBIDDEN, f"{user.username} may not {what}{where}: {refusal}")
+        # 4. Answer.
+        if isinstance(asked, Discovery):
+            return _Answer(_OK, discovery(asked, self._source.custom(), self._source.external()))
+        if isinstance(asked, Custom):
+            return _Answer(_OK, custom_values(asked, await self._source.values(asked)))
+        return await self._series(asked)
+
+    async def _series(self, asked: External) -> _Answer:
+        known = asked.metric in self._source.external()
+        try:
+            return _Answer(_OK, external_values(asked, await self._source.series(asked)))
+        except Absent as error:
+            if known:
+                raise
+            return _Answer(_OK, external_values(asked, ()), str(error))
+
+
+def _wants_another_form(headers: list[tuple[str, str]]) -> bool:
+    """Return whether only other kinds of object will do: kube-apiserver asks for all groups in one, then for each.
+
+    Source: kubernetes/kube-aggregator `pkg/apiserver/handler_discovery.go`.
+    """
+    accepted = [part for name, value in headers if name == "accept" for part in value.split(",")]
+    return bool(accepted) and all("as=" in part.replace(" ", "") for part in accepted)
+
+
+def _parts(scope: Mapping[str, Any]) -> list[str]:
+    """Return the parts of the path, of which each was encoded by itself."""
+    try:
+        return [unquote(each) for each in scope["raw_path"].decode("ascii").partition("?")[0].split("/")[1:]]
+    except UnicodeDecodeError:
+        return []
+
+
+def _parameters(scope: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        given = parse_qs(scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=32)
+    except ValueError as error:
+        raise InvalidInput("parameters", found=str(error), expected="NAME=VALUE&...") from error
+    return {name: values[-1] for name, values in given.items()}

@@ -1,0 +1,343 @@
+"""Measures the model servers every fifteen seconds and decides how many replicas each shall have.
+
+A source of metrics: of their pods, and of each server as a whole. Memory lives in this process alone: one that begins
+anew keeps the replicas that there are for five minutes, while it learns.
+"""
+
+import asyncio
+import datetime as dt
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tessera.api.kubernetes.labelselectors import selects
+from tessera.api.kubernetes.metrics.answers import Series, Value
+from tessera.api.kubernetes.metrics.paths import Custom, External
+from tessera.api.kubernetes.modelpods import ModelDeployment, ModelPod, read_bounds, read_deployment, read_pod
+from tessera.api.prometheus.engines import read_counters
+from tessera.api.tessera.nodereports import Report, Subject
+from tessera.clients.kube import (
+    AUTOSCALERS,
+    DEPLOYMENTS,
+    PODS,
+    Kind,
+    Kube,
+    Object,
+    Selection,
+    Store,
+    labels_of,
+    name_of,
+    record_event,
+    uid_of,
+)
+from tessera.clients.prometheus import Metrics
+from tessera.core.serving.decisions import Decision
+from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
+from tessera.core.serving.observed import Observation, Observed, observe
+from tessera.core.serving.queuetime import Counters, Missing, Window
+from tessera.core.serving.render.pods import SERVER_LABEL
+from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
+from tessera.errors import TesseraError, Unavailable
+from tessera.log import Logger
+from tessera.server.metrics.places import count_places
+from tessera.server.metrics.sources import Absent
+
+__all__ = ["LOOK_S", "Looks"]
+
+LOOK_S: Final = 15.0
+_STALE_S: Final = 60.0
+"""What was measured so long ago is not served as if it were now."""
+_ASKING_S: Final = 12.0
+"""Pods whose turn does not come by then have no sample."""
+_POD_METRICS: Final[Mapping[str, Callable[[Window], float]]] = {
+    QUEUE_TIME: lambda window: window.queue_time_s,
+    WAITING: lambda window: window.waiting,
+    IN_FLIGHT: lambda window: window.in_flight,
+    QUEUE_TIME_US: lambda window: window.queue_time_s * 1e6,
+}
+_SERVER_METRICS: Final[Mapping[str, Callable[[Observation], float | Missing]]] = {
+    QUEUE_TIME: lambda found: found.queue_time_s,
+    WAITING: lambda found: found.waiting,
+    IN_FLIGHT: lambda found: found.in_flight,
+}
+_Name = tuple[str, str]
+"""Namespace and name."""
+
+
+class _Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last look found of a server."""
+
+    at_s: float
+    observation: Observation
+    decision: Decision
+
+
+class Looks:
+    """The model servers of a cluster.
+
+    Args:
+        kube: the Kubernetes API.
+        metrics: how pods are asked.
+        log: records decisions.
+        now_s: the seconds since 1970.
+
+    """
+
+    def __init__(self, kube: Kube, metrics: Metrics, log: Logger, *, now_s: Callable[[], float] = time.time) -> None:
+        self._kube = kube
+        self._metrics = metrics
+        self._log = log
+        self._now_s = now_s
+        labelled = Selection(having=(SERVER_LABEL,))
+        selections = ((PODS, labelled), (DEPLOYMENTS, labelled), (AUTOSCALERS, Selection()))
+        self._stores: dict[Kind, Store] = {
+            kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
+        }
+        self._observed: dict[_Name, Observed] = {}
+        self._remembered: dict[_Name, Remembered] = {}
+        self._seen: dict[_Name, _Seen] = {}
+        self._said: dict[_Name, tuple[int | None, bool]] = {}
+        """The decision of each server that was reported last, and whether it was for want of good input."""
+        self._silent: set[tuple[_Name, str]] = set()
+        """Pods that gave no sample at the last look."""
+        self._looked_s = 0.0
+        self._complaint = ""
+        self.looked = asyncio.Event()
+        """Set when everything was looked at once."""
+
+    @property
+    def waiting_for(self) -> str:
+        """What must be read before anything can be answered; empty when all is."""
+        return "" if self.looked.is_set() else f"looking at model servers{self._complaint and f' ({self._complaint})'}"
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for store in self._stores.values():
+                tasks.create_task(store.run())
+            for store in self._stores.values():
+                await store.synced()
+            while True:
+                begun_s = time.monotonic()
+                await self.look()
+                await asyncio.sleep(max(LOOK_S - (time.monotonic() - begun_s), 1.0))
+
+    def _trouble(self, error: Exception) -> None:
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            self._log.warning("model_servers_not_followed", reason=self._complaint)
+
+    async def look(self) -> None:
+        """Measure each server once, and decide."""
+        # 1. Read the pods of each server, and ask them all.
+        pods = self._pods()
+        known = [pod for each in pods.values() for pod in each.values() if pod.running]
+        await self._metrics.keep(frozenset(pod.url.removesuffix("/metrics") for pod in known if pod.url))
+        names = [(server, name) for server, each in pods.items() for name, pod in each.items() if pod.running]
+        # Who gave no answer is asked last: pods that hang do not keep others from being asked.
+        names = sorted(names, key=lambda each: each in self._silent)
+        deadline_s = asyncio.get_running_loop().time() + _ASKING_S
+        answers = await asyncio.gather(*(self._ask(name, pods[server][name], deadline_s) for server, name in names))
+        self._silent = {each for each, answer in zip(names, answers, strict=True) if isinstance(answer, Missing)}
+        samples: dict[_Name, dict[str, Counters | Missing]] = {server: {} for server in pods}
+        for (server, name), answer in zip(names, answers, strict=True):
+            samples[server][name] = answer
+        # 2. Add up what each server's pods say, and decide.
+        deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, _Seen]()
+        for server in pods.keys() | deployments.keys():
+            facts = self._facts(deployments.get(server), pods.get(server, {}).values())
+            ready = sum(pod.ready for pod in pods.get(server, {}).values())
+            observed, found = observe(
+                self._observed.get(server, Observed()),
+                samples.get(server, {}),
+                at_s=now_s,
+                replicas=facts.replicas,
+                ready=ready,
+            )
+            former = self._remembered.get(server, Remembered())
+            remembered, decision = scale(former, facts, found.load, now_s)
+            if more := to_count(facts, decision):
+                coming = min(max(facts.replicas - len(pods.get(server, {})), 0), more)
+                facts = await self._with_room(facts, deployments[server][0], more, coming)
+                remembered, decision = scale(former, facts, found.load, now_s)
+            self._observed[server], self._remembered[server] = observed, remembered
+            seen[server] = _Seen(at_s=now_s, observation=found, decision=decision)
+        # 3. Forget the servers that are gone, and say what changed.
+        first, self._seen, self._looked_s = seen.keys() - self._seen.keys(), seen, now_s
+        memories: tuple[dict[_Name, Any], ...] = (self._observed, self._remembered, self._said)
+        for memory in memories:
+            for server in memory.keys() - seen.keys():
+                del memory[server]
+        for server, (deployment, _) in sorted(deployments.items()):
+            decision = seen[server].decision
+            # At the first look at a server nothing can be compared yet: no fault of anybody.
+            if not (server in first and decision.bad):
+                await self._report(server, deployment, decision)
+        self.looked.set()
+
+    def _pods(self) -> dict[_Name, dict[str, ModelPod]]:
+        found: dict[_Name, dict[str, ModelPod]] = {}
+        for (namespace, name), each in sorted(self._stores[PODS].objects.items()):
+            try:
+                found.setdefault((namespace, labels_of(each)[SERVER_LABEL]), {})[name] = read_pod(each)
+            except TesseraError as error:
+                self._trouble(error)
+        return found
+
+    def _deployments(self) -> dict[_Name, tuple[Object, ModelDeployment]]:
+        """Return the Deployment of each server; of several with one label the first by its name."""
+        found: dict[_Name, tuple[Object, ModelDeployment]] = {}
+        for (namespace, _), each in sorted(self._stores[DEPLOYMENTS].objects.items()):
+            try:
+                found.setdefault((namespace, labels_of(each)[SERVER_LABEL]), (each, read_deployment(each)))
+            except TesseraError as error:
+                self._trouble(error)
+        return found
+
+    def _facts(self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod]) -> Facts:
+        each = [*pods]
+        unschedulable = sum(pod.unschedulable for pod in each)
+        if found is None:
+            return Facts(replicas=len(each), unschedulable=unschedulable)
+        deployment, read = found
+        namespace, name = name_of(deployment)
+        scalers = (
+            read_bounds(scaler)
+            for at, scaler in sorted(self._stores[AUTOSCALERS].objects.items())
+            if at[0] == namespace
+        )
+        bounds = next((one for one in scalers if one and one.deployment == name), None)
+        return Facts(
+            replicas=read.replicas,
+            least=bounds.least if bounds else 1,
+            most=bounds.most if bounds else None,
+            slots=read.slots,
+            unschedulable=unschedulable,
+            cold_start_s=read.cold_start_s,
+            trouble=read.trouble,
+            started_s=tuple(pod.cold_start_s for pod in each if pod.cold_start_s is not None and pod.cold_start_s > 0),
+        )
+
+    async def _with_room(self, facts: Facts, deployment: Object, more: int, coming: int) -> Facts:
+        """Return the facts with the places for so many replicas more, after those that have no pod yet."""
+        try:
+            found = await count_places(self._kube, deployment, more + coming)
+        except TesseraError as error:
+            self._trouble(error)
+            return facts
+        return msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
+
+    async def _ask(self, name: str, pod: ModelPod, deadline_s: float) -> Counters | Missing:
+        """Return what a pod counted, or why nobody knows."""
+        if not pod.url:
+            return Missing(pod.trouble)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                content = await self._metrics.get(pod.url)
+            return read_counters(f"pod {name}", content, at_s=self._now_s(), started_s=pod.started_s)
+        except TimeoutError:
+            return Missing(f"not asked within {_ASKING_S:.0f} s, because other pods did not answer")
+        except TesseraError as error:
+            return Missing(f"{error.found}; expected {error.expected}")
+
+    async def _report(self, server: _Name, deployment: Object, decision: Decision) -> None:
+        """Say what was decided where it is another decision than before."""
+        if self._said.get(server) == (decision.replicas, decision.bad):
+            return
+        self._said[server] = decision.replicas, decision.bad
+        fields = {"namespace": server[0], "server": server[1], "replicas": decision.replicas}
+        if decision.bad:
+            self._log.warning("replicas_not_decided", reason=decision.reason, **fields)
+        else:
+            self._log.info("replicas_decided", reason=decision.reason, **fields)
+        if decision.replicas is None and not decision.bad:
+            return  # nobody asked for a decision
+        reason = "ScalingInputBad" if decision.bad else "ReplicasProposed"
+        count = "no number of replicas" if decision.replicas is None else f"{decision.replicas} replicas"
+        report = Report(reason=reason, message=f"{count}: {decision.reason}", warning=decision.bad)
+        namespace, name = name_of(deployment)
+        subject = Subject(kind="Deployment", name=name, namespace=namespace, uid=uid_of(deployment), node="")
+        now = dt.datetime.fromtimestamp(self._now_s(), dt.UTC)
+        try:
+            await record_event(self._kube, subject, report, now, component="tessera-metrics")
+        except TesseraError as error:
+            self._trouble(error)
+
+    # A source of metrics
+
+    def custom(self) -> frozenset[tuple[str, str]]:
+        """Return the metrics of pods."""
+        return frozenset(("pods", name) for name in _POD_METRICS)
+
+    def external(self) -> frozenset[str]:
+        """Return the metrics of servers."""
+        return frozenset({*_SERVER_METRICS, REPLICAS})
+
+    async def values(self, asked: Custom) -> Sequence[Value]:
+        """Return a metric of pods."""
+        subject = f"metric {asked.metric} of pods in namespace {asked.namespace}"
+        self._check_fresh(subject)
+        windows = {
+            name: (found.at_s, window)
+            for (namespace, _), found in self._seen.items()
+            if namespace == asked.namespace
+            for name, window in found.observation.pods.items()
+        }
+        objects = self._stores[PODS].objects
+        chosen = {
+            name: each
+            for name, each in windows.items()
+            if asked.name in {"", name} and selects(asked.selector, labels_of(objects.get((asked.namespace, name), {})))
+        }
+        values = [
+            Value(
+                name=name,
+                namespace=asked.namespace,
+                value=_POD_METRICS[asked.metric](window),
+                at_s=at_s,
+                window_s=window.seconds,
+            )
+            for name, (at_s, window) in sorted(chosen.items())
+            if isinstance(window, Window)
+        ]
+        if not values:
+            reasons = {name: window.reason for name, (_, window) in chosen.items() if isinstance(window, Missing)}
+            raise Absent(
+                subject,
+                found="; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items())[:5])
+                or f"no such running pod has the label {SERVER_LABEL}",
+                expected="a pod that was measured",
+            )
+        return values
+
+    async def series(self, asked: External) -> Sequence[Series]:
+        """Return a metric of servers, by their label."""
+        subject = f"external metric {asked.metric} in namespace {asked.namespace}"
+        self._check_fresh(subject)
+        series, reasons = list[Series](), list[str]()
+        for (namespace, server), seen in sorted(self._seen.items()):
+            labels = {SERVER_LABEL: server}
+            if namespace != asked.namespace or not selects(asked.selector, labels):
+                continue
+            found: float | Missing
+            if asked.metric == REPLICAS:
+                decision = seen.decision
+                found = Missing(decision.reason) if decision.replicas is None else float(decision.replicas)
+            else:
+                found = _SERVER_METRICS[asked.metric](seen.observation)
+            if isinstance(found, Missing):
+                reasons.append(f"{server}: {found.reason}")
+            else:
+                series.append(Series(labels=labels, value=found, at_s=seen.at_s))
+        if reasons or not series:  # a sum without one of its servers would be too small
+            found_text = "; ".join(reasons) or "no such server"
+            raise Absent(subject, found=found_text, expected=f"servers with the label {SERVER_LABEL}, measured")
+        return series
+
+    def _check_fresh(self, subject: str) -> None:
+        age_s = self._now_s() - self._looked_s
+        if not self._looked_s or age_s > _STALE_S:
+            found = f"last measured {age_s:.0f} s ago" if self._looked_s else "nothing was measured yet"
+            raise Unavailable(subject, found=found, expected=f"a look every {LOOK_S:.0f} s", hint="trying again")

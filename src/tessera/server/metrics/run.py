@@ -1,0 +1,117 @@
+"""The process of the metrics APIs: looks at model servers, and answers kube-apiserver."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from tessera.clients.kube import Kube
+from tessera.clients.prometheus import Metrics
+from tessera.errors import InvalidInput, TesseraError
+from tessera.log import logger
+from tessera.server.listening import HttpServer, listening
+from tessera.server.metrics.access import Access
+from tessera.server.metrics.app import MetricsApp
+from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.sources import Source, Sources
+from tessera.server.settings import Tls
+from tessera.server.tls.certificates import Certificates
+from tessera.server.tls.selfsigned import METRICS, SelfSigned
+
+__all__ = ["MetricsServer", "Settings"]
+
+_CONNECTIONS: Final = 128
+_STOP_S: Final = 10.0
+_PROXY_S, _RETRY_S, _CERTIFICATE_S = 60.0, 1.0, 10.0
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of the metrics APIs."""
+
+    host: str = "0.0.0.0"  # noqa: S104  # a Service leads here
+    port: int = 8443
+    """0 takes any free port."""
+    tls: Tls
+    self_signed: bool = False
+    """Whether the process makes the certificate itself; the files of `tls` are written then."""
+
+
+class MetricsServer:
+    """The process.
+
+    Args:
+        settings: where it listens.
+        kube: the Kubernetes API.
+        metrics: how pods are asked.
+        more: sources beside what is measured here.
+
+    Attributes:
+        port: where it listens; 0 before it does.
+
+    """
+
+    def __init__(self, settings: Settings, kube: Kube, metrics: Metrics, more: Sequence[Source] = ()) -> None:
+        if settings.tls.client_authority is not None:
+            raise InvalidInput("TLS", found="an authority for clients", expected="none: kube-apiserver publishes it")
+        self._settings = settings
+        self._log = logger()
+        self._access = Access(kube)
+        self._looks = Looks(kube, metrics, self._log)
+        self._app = MetricsApp(Sources((self._looks, *more)), self._access, self._log)
+        own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
+        self._own = own
+        self._complaint = ""
+        self.port = 0
+
+    def waiting_for(self) -> str:
+        """Return what must be there before anything can be answered; empty when all is."""
+        if not self._access.known.is_set():
+            return f"reading who kube-apiserver is{self._complaint and f' ({self._complaint})'}"
+        if self._own is not None and not self._own.ready.is_set():
+            return f"making the certificate{self._own.trouble and f' ({self._own.trouble})'}"
+        return self._looks.waiting_for
+
+    async def ready(self) -> None:
+        """Wait until there is nothing more to wait for."""
+        await self._looks.looked.wait()
+        await self._access.known.wait()
+        if self._own is not None:
+            await self._own.ready.wait()
+
+    async def run(self) -> None:
+        """Serve until cancelled.
+
+        Raises:
+            InvalidInput: the certificate's files.
+            Unavailable: the port is taken.
+
+        """
+        if self._own is not None:
+            self._own.begin()
+        settings = self._settings
+        http = HttpServer(self._app, settings.tls, stop_s=_STOP_S)
+        assert http.tls is not None
+        certificates = Certificates(settings.tls, http.tls, self._log)
+        with listening(settings.host, settings.port, _CONNECTIONS) as listener:
+            self.port = listener.getsockname()[1]
+            self._log.info("listening", host=settings.host, port=self.port, tls=True, serves="metrics")
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._looks.run())
+                tasks.create_task(self._follow_proxy(http))
+                tasks.create_task(certificates.follow(_CERTIFICATE_S))
+                if self._own is not None:
+                    tasks.create_task(self._own.follow(certificates, _CERTIFICATE_S))
+                tasks.create_task(http.serve(sockets=[listener]))
+
+    async def _follow_proxy(self, http: HttpServer) -> None:
+        """Learn who kube-apiserver's proxy is, again and again: its authority is replaced now and then."""
+        while True:
+            try:
+                await self._access.read_proxy(http.trust)
+                self._complaint = ""
+            except TesseraError as error:
+                if str(error) != self._complaint:
+                    self._complaint = str(error)
+                    self._log.warning("proxy_not_known", reason=self._complaint)
+            await asyncio.sleep(_RETRY_S if self._complaint else _PROXY_S)

@@ -1,0 +1,7 @@
+"""The dashboard page: the fleet live in a browser, for each viewer what they may see."""
+
+from tessera.server.page.history import PrometheusHistory
+from tessera.server.page.served import FleetPage
+from tessera.server.page.source import NO_METRICS, PageMetrics, Sources
+
+__all__ = ["NO_METRICS", "FleetPage", "PageMetrics", "PrometheusHistory", "Sources"]

@@ -1,0 +1,263 @@
+"""The page's HTTP routes, all of them reading: its files, the fleet as JSON, and server-sent events; by starlette.
+
+Source: WHATWG HTML, "Server-sent events"; Content Security Policy Level 3.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
+from pathlib import Path
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from tessera.api.tessera.fleetviews import write_event, write_fleet
+from tessera.core.explain.fleetview import EVERYTHING
+from tessera.errors import TesseraError
+from tessera.log import Logger
+from tessera.server.page.feed import Channel, Feed
+from tessera.server.page.signin import SignIn, Viewer
+from tessera.server.settings import PageLimits
+
+__all__ = ["make_page_app"]
+
+_FILES = Path(__file__).parent / "files"
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_EVERYBODY = Viewer(name="", scope=EVERYTHING, welcome=True)
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Refused(Exception):
+    """An answer instead of what was asked for."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class _Handlers:
+    """The handlers of the page.
+
+    Args:
+        feed: the views.
+        sign_in: asks who viewers are; None where everybody sees everything.
+        waiting_for: why the fleet is not known yet; empty when it is.
+        limits: on streams.
+
+    """
+
+    def __init__(self, feed: Feed, sign_in: SignIn | None, waiting_for: Callable[[], str], limits: PageLimits) -> None:
+        self._feed = feed
+        self._sign_in = sign_in
+        self._waiting_for = waiting_for
+        self._limits = limits
+        self._streams = 0
+
+    async def fleet(self, request: Request) -> Response:
+        viewer = await self._viewer(request)
+        with self._feed.joined(viewer.scope) as channel:
+            await self._until(channel.looked())
+            if channel.view is None:
+                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
+            return Response(await asyncio.to_thread(write_fleet, channel.view), media_type="application/json")
+
+    async def events(self, request: Request) -> Response:
+        viewer = await self._viewer(request)
+        if self._streams >= self._limits.streams:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._streams} viewers look at the page already")
+        return _EventStream(self._counted(self._stream(request, viewer)), self._limits.send_s)
+
+    async def _counted(self, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._streams += 1
+        try:
+            async for each in events:
+                yield each
+        finally:
+            self._streams -= 1
+
+    async def _stream(self, request: Request, viewer: Viewer) -> AsyncIterator[bytes]:
+        """Yield events until the stream has lasted long enough, or the viewer may see another part of the fleet."""
+        loop, last = asyncio.get_running_loop(), request.headers.get("Last-Event-ID", "")
+        end_s = loop.time() + self._limits.stream_s
+        yield write_event("viewer", msgspec.json.encode({"name": viewer.name, "signed_in": bool(self._sign_in)}))
+        with self._feed.joined(viewer.scope) as channel:
+            while loop.time() < end_s and not self._feed.closed:
+                events, last = channel.since(last)
+                yield b"".join(events) or b": \n\n"
+                await self._next(channel, last)
+                if not await self._still(request, viewer):
+                    return
+
+    async def _next(self, channel: Channel, last: str) -> None:
+        """Return when there may be an event after the last, and after a while in any case."""
+        try:
+            async with asyncio.timeout(self._limits.heartbeat_s):
+                while not self._feed.closed and not channel.since(last)[0]:
+                    await channel.looked()
+        except TimeoutError:
+            return
+
+    async def _still(self, request: Request, viewer: Viewer) -> bool:
+        try:
+            return await self._viewer(request) == viewer
+        except (_Refused, TesseraError):
+            return False
+
+    async def _until(self, look: Awaitable[object]) -> None:
+        """Wait for a look at the fleet.
+
+        Raises:
+            _Refused: it takes too long.
+
+        """
+        try:
+            async with asyncio.timeout(self._limits.look_s):
+                await look
+        except TimeoutError:
+            reason = self._waiting_for() or "the fleet was not read in time; try again"
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason) from None
+
+    async def _viewer(self, request: Request) -> Viewer:
+        """Return who asks; their name and what they may see."""
+        if self._sign_in is None:
+            return _EVERYBODY
+        kind, _, token = request.headers.get("Authorization", "").partition(" ")
+        await self._until(self._feed.looked.wait())
+        viewer = await self._sign_in.viewer(token.strip(), self._feed.namespaces) if kind == "Bearer" else None
+        if viewer is None:
+            raise _Refused(HTTPStatus.UNAUTHORIZED, "sign in with a Kubernetes token: kubectl create token NAME")
+        if not viewer.welcome:
+            reason = f"{viewer.name} may list neither nodes nor the pods of a namespace that uses GPUs"
+            raise _Refused(HTTPStatus.FORBIDDEN, reason)
+        return viewer
+
+
+class _EventStream(Response):
+    """Server-sent events to a viewer who takes them."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], send_s: float) -> None:
+        super().__init__(headers={"Cache-Control": "no-store"})
+        self._events = events
+        self._send_s = send_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until they end, or the viewer goes or takes none."""
+        del scope
+        headers = [each for each in self.raw_headers if each[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, gone):
+                task.cancel()
+            await asyncio.gather(sending, gone, return_exceptions=True)
+
+    async def _send(self, send: Send) -> None:
+        try:
+            async for each in self._events:
+                async with asyncio.timeout(self._send_s):
+                    await send({"type": "http.response.body", "body": each, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await self._events.aclose()  # type: ignore[attr-defined]  # a generator
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def make_page_app(
+    feed: Feed, sign_in: SignIn | None, *, waiting_for: Callable[[], str], limits: PageLimits, log: Logger
+) -> Starlette:
+    """Return the page.
+
+    Args:
+        feed: the views.
+        sign_in: asks who viewers are; None where everybody who reaches it as this machine's own sees everything.
+        waiting_for: why the fleet is not known yet; empty when it is.
+        limits: on streams.
+        log: records defects.
+
+    """
+    handlers = _Handlers(feed, sign_in, waiting_for, limits)
+    files = {path.name: path for path in _FILES.iterdir() if path.suffix in _TYPES}
+
+    async def file(request: Request) -> Response:
+        path = files.get(request.path_params.get("name", "index.html"))
+        if path is None:
+            raise _Refused(HTTPStatus.NOT_FOUND, "no such page")
+        return Response(path.read_bytes(), media_type=_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+
+    def route(path: str, handler: _Handler) -> Route:
+        return Route(path, _guarded(handler, log, local=sign_in is None), methods=["GET"])
+
+    app = Starlette(
+        routes=[
+            route("/api/fleet", handlers.fleet),
+            route("/api/events", handlers.events),
+            route("/", file),
+            route("/{name}", file),
+        ]
+    )
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
+    return app
+
+
+def _guarded(handler: _Handler, log: Logger, *, local: bool) -> _Handler:
+    """Return the handler with headers that keep others' scripts and frames out, and its errors as answers."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            if local:
+                _check_host(request)
+            answer = await handler(request)
+        except _Refused as refused:
+            answer = _problem(refused.status, str(refused))
+        except TesseraError as error:
+            answer = _problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        except Exception as error:
+            log.exception("defect", path=request.url.path)
+            answer = _problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}")
+        answer.headers.update(_HEADERS)
+        if request.url.path.startswith("/api/"):
+            answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    return guarded
+
+
+def _check_host(request: Request) -> None:
+    """Refuse what a page of another site asks whose name was made to lead here (DNS rebinding).
+
+    Raises:
+        _Refused: the request is for another host than this machine.
+
+    """
+    if request.url.hostname not in _LOCAL:
+        raise _Refused(HTTPStatus.MISDIRECTED_REQUEST, "ask for the page as http://127.0.0.1 or http://localhost")
+
+
+def _problem(status: HTTPStatus, reason: str) -> Response:
+    answer = Response(msgspec.json.encode({"error": reason}), status, media_type="application/json")
+    if status is HTTPStatus.UNAUTHORIZED:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer

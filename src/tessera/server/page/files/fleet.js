@@ -1,0 +1,95 @@
+// The fleet as the server sent it, kept up to date by its changes. Nothing here touches the document.
+
+export class Fleet {
+  nodes = new Map();
+  rest = { pending: [], services: [], namespaces: [], notes: [], pending_elsewhere: 0, partial: false };
+
+  // Takes all of a fleet.
+  replace(fleet) {
+    this.nodes = new Map(fleet.nodes.map((node) => [node.name, complete(node)]));
+    this.#take(fleet);
+  }
+
+  // Takes a change; returns the names of the nodes that it concerns.
+  apply(change) {
+    const changed = [];
+    for (const node of change.nodes ?? []) {
+      this.nodes.set(node.name, complete(node));
+      changed.push(node.name);
+    }
+    for (const name of change.gone ?? []) {
+      this.nodes.delete(name);
+      changed.push(name);
+    }
+    if (change.rest) this.#take(change.rest);
+    return changed;
+  }
+
+  #take(fleet) {
+    const { nodes, ...rest } = fleet;
+    this.rest = { pending: [], services: [], namespaces: [], notes: [], pending_elsewhere: 0, partial: false, ...rest };
+  }
+}
+
+// Fields that are empty are left out of the answer.
+function complete(node) {
+  const gpus = (node.gpus ?? []).map((gpu) => ({
+    allocated_mib: 0,
+    problems: [],
+    ...gpu,
+    parts: gpu.parts.map((part) => ({ label: "", exists: true, idle: false, tenants: [], ...part })),
+  }));
+  return { ready: true, driver: "", policy: "", problem: "", unplaced: [], images: [], models: [], ...node, gpus };
+}
+
+// A pod's workload: its name without what a Deployment, Job or StatefulSet adds.
+export function workload(pod) {
+  return pod.replace(/-[a-z0-9]{8,10}-[a-z0-9]{5}$/, "").replace(/-([a-z0-9]{5}|[0-9]+)$/, "");
+}
+
+export function owner(tenant, by) {
+  if (!tenant.pod) return "";
+  return by === "workload" ? `${tenant.namespace}/${workload(tenant.pod)}` : tenant.namespace;
+}
+
+export function gib(mib) {
+  const value = mib / 1024;
+  if (value >= 10240) return `${Math.round(value / 102.4) / 10} TiB`;
+  return `${value >= 100 ? Math.round(value) : Math.round(value * 10) / 10} GiB`;
+}
+
+const STATES = {
+  allocated: (gpu) => gpu.parts.some((part) => part.state === "held"),
+  idle: (gpu) => gpu.parts.some((part) => part.idle),
+  free: (gpu) => gpu.parts.some((part) => part.state === "free" || part.state === "unused"),
+  planned: (gpu) => gpu.parts.some((part) => !part.exists),
+  problem: (gpu) => gpu.problems.length > 0,
+};
+
+// Returns the function that tells whether a GPU of a node is shown.
+export function matcher(filters) {
+  const { namespace, model, state, node: name } = filters;
+  return (node, gpu) =>
+    (!name || node.name.includes(name)) &&
+    (!model || gpu.model === model) &&
+    (!state || (state === "problem" && (!node.ready || node.problem)) || STATES[state]?.(gpu)) &&
+    (!namespace || gpu.parts.some((part) => part.tenants.some((tenant) => tenant.namespace === namespace)));
+}
+
+export function totals(fleet) {
+  const sum = { nodes: fleet.nodes.size, gpus: 0, used: 0, allocated: 0, memory: 0, idle: 0, problems: 0 };
+  for (const node of fleet.nodes.values()) {
+    if (!node.ready || node.problem) sum.problems += 1;
+    for (const gpu of node.gpus) {
+      sum.gpus += 1;
+      sum.memory += gpu.memory_mib;
+      sum.allocated += gpu.allocated_mib;
+      if (gpu.allocated_mib > 0) sum.used += 1;
+      if (gpu.problems.length) sum.problems += 1;
+      for (const part of gpu.parts) {
+        if (part.idle) sum.idle += part.tenants.reduce((mib, tenant) => mib + (tenant.memory_mib ?? 0), 0);
+      }
+    }
+  }
+  return sum;
+}

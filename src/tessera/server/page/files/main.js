@@ -1,0 +1,240 @@
+// The page: follows the server's events, keeps filters and the chosen GPU in the address, draws what changed.
+
+import { Fleet, gib, owner, totals } from "./fleet.js";
+import { Mosaic, Palette, element } from "./mosaic.js";
+import { drawDetails, drawNotes, drawPending, drawServices } from "./panels.js";
+import { Refused, follow } from "./stream.js";
+
+const by = (id) => document.getElementById(id);
+const FILTERS = ["namespace", "model", "state", "node", "color"];
+const TOKEN = "tessera-token";
+
+const fleet = new Fleet();
+const palette = new Palette();
+const filters = Object.fromEntries(FILTERS.map((name) => [name, ""]));
+let selected = "";
+let viewer = { name: "", signed_in: false };
+let following = null;
+const mosaic = new Mosaic(by("fleet"), palette, choose);
+
+// The address
+
+function readAddress() {
+  const given = new URLSearchParams(location.search);
+  for (const name of FILTERS) filters[name] = given.get(name) ?? "";
+  selected = given.get("gpu") ?? "";
+}
+
+function writeAddress() {
+  const given = new URLSearchParams();
+  for (const name of FILTERS) if (filters[name]) given.set(name, filters[name]);
+  if (selected) given.set("gpu", selected);
+  const query = given.toString();
+  history.replaceState(null, "", query ? `?${query}` : location.pathname);
+}
+
+// Drawing
+
+function options(select, values, every) {
+  const wanted = ["", ...values];
+  if (select.value && !wanted.includes(select.value)) wanted.push(select.value);
+  const chosen = filters[select.name];
+  if (chosen && !wanted.includes(chosen)) wanted.push(chosen);
+  if ([...select.options].map((each) => each.value).join("\n") !== wanted.join("\n")) {
+    select.replaceChildren(...wanted.map((value) => new Option(value || every, value)));
+  }
+  select.value = chosen;
+}
+
+function drawFilters() {
+  const form = by("filters");
+  const models = new Set();
+  for (const node of fleet.nodes.values()) for (const gpu of node.gpus) models.add(gpu.model);
+  options(form.elements.namespace, fleet.rest.namespaces, "all");
+  options(form.elements.model, [...models].sort(), "all");
+  for (const name of ["state", "node", "color"]) {
+    if (form.elements[name].value !== filters[name]) form.elements[name].value = filters[name];
+  }
+}
+
+function drawTotals() {
+  const sum = totals(fleet);
+  const share = (part) => (sum.memory ? `${Math.round((100 * part) / sum.memory)} %` : "0 %");
+  const pending = fleet.rest.pending.length + fleet.rest.pending_elsewhere;
+  const facts = [
+    ["GPUs in use", `${sum.used} of ${sum.gpus}`],
+    ["Memory allocated", `${share(sum.allocated)} of ${gib(sum.memory)}`],
+    ["Allocated, idle", sum.idle ? gib(sum.idle) : ""],
+    ["Pods pending", String(pending)],
+    ["Problems", sum.problems ? String(sum.problems) : ""],
+  ];
+  const items = facts.filter(([, value]) => value).map(([name, value]) => {
+    const item = element("div", name === "Problems" || (name === "Pods pending" && pending) ? "alarm" : "");
+    item.append(element("dt", "", name), element("dd", "", value));
+    return item;
+  });
+  by("totals").replaceChildren(...items);
+}
+
+function drawLegend() {
+  const present = new Set();
+  let others = false;
+  let idle = false;
+  let planned = false;
+  for (const node of fleet.nodes.values()) {
+    for (const gpu of node.gpus) {
+      for (const part of gpu.parts) {
+        idle ||= part.idle;
+        planned ||= !part.exists;
+        for (const tenant of part.tenants) {
+          const name = owner(tenant, filters.color);
+          if (name) present.add(name);
+          else others = true;
+        }
+      }
+    }
+  }
+  const item = (classes, name) => {
+    const made = element("li");
+    made.append(element("i", `swatch ${classes}`), name);
+    return made;
+  };
+  const names = [...present].sort();
+  const items = names.slice(0, 12).map((name) => item(`c-${palette.number(name)}`, name));
+  if (names.length > 12) items.push(element("li", "", `and ${names.length - 12} more`));
+  if (others) items.push(item("c-other", "other namespaces"));
+  items.push(item("free", "free"), item("unused", "unused instance"));
+  if (planned) items.push(item("planned", "to be created"));
+  if (idle) items.push(item("c-other idle", "idle"));
+  by("legend").replaceChildren(...items);
+}
+
+function draw(names) {
+  if (!names) {
+    palette.clear();
+    for (const name of fleet.rest.namespaces) if (!filters.color) palette.number(name);
+  }
+  const shown = mosaic.draw(fleet, filters, selected, names);
+  const count = [...fleet.nodes.values()].reduce((sum, node) => sum + node.gpus.length, 0);
+  by("shown").textContent = shown === count ? "" : `${shown} of ${count} GPUs`;
+  drawTotals();
+  drawLegend();
+  drawFilters();
+  drawPanels();
+}
+
+function drawPanels() {
+  drawPending(by("pending"), fleet.rest, filters);
+  drawServices(by("services"), fleet.rest, filters);
+  drawNotes(by("notes"), fleet.rest);
+  const place = selected.lastIndexOf("/");
+  const node = fleet.nodes.get(selected.slice(0, place));
+  const gpu = node?.gpus.find((each) => String(each.index) === selected.slice(place + 1));
+  drawDetails(by("details"), node, gpu, palette, filters, () => choose(""));
+  by("columns").classList.toggle("wide", [...by("side").children].every((each) => each.hidden));
+}
+
+function choose(gpu) {
+  const former = selected;
+  selected = selected === gpu ? "" : gpu;
+  writeAddress();
+  mosaic.select(selected);
+  drawPanels();
+  if (!gpu && former) by("fleet").querySelector(`[data-gpu="${CSS.escape(former)}"]`)?.focus();
+}
+
+// Changes that come together are drawn together, before the next frame.
+let waiting = null;
+let everything = false;
+
+function drawSoon(names) {
+  if (!names) everything = true;
+  if (waiting) {
+    for (const name of names ?? []) waiting.add(name);
+    return;
+  }
+  waiting = new Set(names ?? []);
+  requestAnimationFrame(() => {
+    const changed = everything ? undefined : [...waiting];
+    waiting = null;
+    everything = false;
+    performance.mark("draw-begin");
+    draw(changed);
+    performance.measure("draw", "draw-begin");
+  });
+}
+
+// Events
+
+function say(words, state) {
+  const status = by("connection");
+  if (status.textContent !== words) status.textContent = words;
+  status.dataset.state = state;
+}
+
+function take(kind, data) {
+  if (kind === "viewer") {
+    viewer = data;
+    by("sign-out").hidden = !data.signed_in;
+  } else if (kind === "fleet") {
+    fleet.replace(data);
+    by("page").hidden = false;
+    drawSoon();
+  } else if (kind === "change") {
+    drawSoon(fleet.apply(data));
+  } else if (kind === "broken") {
+    say(data ? `waiting: ${data}` : "no connection to the server", "broken");
+    return;
+  }
+  if (kind !== "ended") say(viewer.name ? `live · ${viewer.name}` : "live", "live");
+}
+
+async function start() {
+  following?.abort();
+  following = new AbortController();
+  by("sign-in").hidden = true;
+  try {
+    await follow(sessionStorage.getItem(TOKEN) ?? "", take, following.signal);
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    by("page").hidden = true;
+    by("sign-out").hidden = true;
+    say("", "");
+    by("sign-in").hidden = false;
+    by("refusal").textContent = sessionStorage.getItem(TOKEN) || error.status !== 401 ? error.message : "";
+    sessionStorage.removeItem(TOKEN);
+    by("token").focus();
+  }
+}
+
+by("sign-in").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(TOKEN, by("token").value.trim());
+  by("token").value = "";
+  start();
+});
+by("sign-out").addEventListener("click", () => {
+  following?.abort();
+  sessionStorage.removeItem(TOKEN);
+  location.reload();
+});
+by("filters").addEventListener("submit", (event) => event.preventDefault());
+by("filters").addEventListener("input", (event) => {
+  filters[event.target.name] = event.target.value;
+  writeAddress();
+  drawSoon();
+});
+by("filters").addEventListener("reset", () => {
+  for (const name of FILTERS) filters[name] = "";
+  writeAddress();
+  drawSoon();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && selected) choose("");
+});
+addEventListener("popstate", () => {
+  readAddress();
+  drawSoon();
+});
+readAddress();
+start();

@@ -1,0 +1,184 @@
+// The mosaic: a card for each node, a strip for each GPU, a part for each instance or share.
+
+import { gib, matcher, owner, workload } from "./fleet.js";
+
+const COLORS = 12;
+const HIDDEN = "other namespaces";
+
+// Gives each owner a color for as long as the page is open.
+export class Palette {
+  #numbers = new Map();
+
+  number(name) {
+    if (!name) return "other";
+    if (!this.#numbers.has(name)) this.#numbers.set(name, this.#numbers.size % COLORS);
+    return this.#numbers.get(name);
+  }
+
+  names() {
+    return [...this.#numbers.keys()];
+  }
+
+  clear() {
+    this.#numbers.clear();
+  }
+}
+
+export class Mosaic {
+  #cards = new Map();
+  #focus = "";
+
+  constructor(root, palette, choose) {
+    this.root = root;
+    this.palette = palette;
+    this.choose = choose;
+    root.addEventListener("click", (event) => this.#chosen(event));
+    root.addEventListener("keydown", (event) => this.#move(event));
+    root.addEventListener("focusin", (event) => this.#focused(event.target));
+  }
+
+  // Draws the nodes of these names anew, all of them without names.
+  draw(fleet, filters, selected, names) {
+    const shows = matcher(filters);
+    const order = [...fleet.nodes.keys()].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    let shown = 0;
+    for (const name of names ?? order) {
+      const node = fleet.nodes.get(name);
+      const old = this.#cards.get(name);
+      if (!node) {
+        old?.remove();
+        this.#cards.delete(name);
+        continue;
+      }
+      const focused = old?.contains(document.activeElement) ? document.activeElement.dataset.gpu : null;
+      const card = this.#card(node, shows, filters);
+      if (old) old.replaceWith(card);
+      this.#cards.set(name, card);
+      if (focused) card.querySelector(`[data-gpu="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    }
+    const cards = order.map((name) => this.#cards.get(name));
+    if (!names || cards.some((card, place) => this.root.children[place] !== card)) this.root.replaceChildren(...cards);
+    for (const card of cards) shown += card.hidden ? 0 : card.querySelectorAll(".gpu:not([hidden])").length;
+    this.select(selected);
+    const count = this.root.querySelectorAll(".gpu").length;
+    this.root.dataset.density = count > 240 ? "small" : count > 48 ? "medium" : "large";
+    return shown;
+  }
+
+  select(selected) {
+    for (const each of this.root.querySelectorAll('[aria-current="true"]')) each.removeAttribute("aria-current");
+    const chosen = this.root.querySelector(`[data-gpu="${CSS.escape(selected)}"]`);
+    chosen?.setAttribute("aria-current", "true");
+    if (!this.root.querySelector('.gpu[tabindex="0"]')) {
+      const first = chosen ?? this.root.querySelector(`[data-gpu="${CSS.escape(this.#focus)}"]`);
+      (first ?? this.root.querySelector(".gpu:not([hidden])"))?.setAttribute("tabindex", "0");
+    }
+  }
+
+  #card(node, shows, filters) {
+    const card = element("article", "node");
+    const title = element("h2", "", node.name);
+    const models = [...new Set(node.gpus.map((gpu) => gpu.model))].join(", ");
+    const about = element("p", "about", [models, node.policy && `policy ${node.policy}`].filter(Boolean).join(" · "));
+    const head = element("div", "head");
+    head.append(title, about);
+    if (!node.ready) head.append(element("span", "badge bad", "not ready"));
+    card.append(head);
+    if (node.problem) card.append(element("p", "problem", node.problem));
+    const strips = element("div", "strips");
+    let visible = 0;
+    for (const gpu of node.gpus) {
+      const strip = this.#strip(node, gpu, filters);
+      strip.hidden = !shows(node, gpu);
+      visible += strip.hidden ? 0 : 1;
+      strips.append(strip);
+    }
+    card.append(strips);
+    card.hidden = visible === 0 && (node.gpus.length > 0 || Object.values(filters).some(Boolean));
+    return card;
+  }
+
+  #strip(node, gpu, filters) {
+    const strip = element("button", "gpu");
+    strip.type = "button";
+    strip.tabIndex = -1;
+    strip.dataset.gpu = `${node.name}/${gpu.index}`;
+    strip.append(element("span", "spoken", describe(gpu)));
+    if (gpu.problems.length) strip.classList.add("bad");
+    const index = element("span", "index", String(gpu.index));
+    const bar = element("span", "bar");
+    for (const drawn of [index, bar]) drawn.setAttribute("aria-hidden", "true");
+    strip.append(index);
+    for (const part of gpu.parts) bar.append(this.#part(part, filters));
+    strip.append(bar);
+    return strip;
+  }
+
+  #part(part, filters) {
+    const drawn = element("span", `part ${part.state}`);
+    drawn.style.flexGrow = part.size;
+    if (!part.exists) drawn.classList.add("planned");
+    if (part.idle) drawn.classList.add("idle");
+    const names = [];
+    const shades = [];
+    for (const tenant of part.tenants) {
+      const color = this.palette.number(owner(tenant, filters.color));
+      const strand = element("span", `strand c-${color}`);
+      if (filters.namespace && tenant.namespace !== filters.namespace) strand.classList.add("aside");
+      names.push(tenant.pod ? workload(tenant.pod) : HIDDEN);
+      shades.push(`c-${color}`);
+      drawn.append(strand);
+    }
+    const words = element("span", "words");
+    const shade = part.idle ? shades[0] : "";
+    if (names.length) words.append(element("b", shade, names.length > 1 ? `${names[0]} +${names.length - 1}` : names[0]));
+    if (part.label) words.append(element("span", shade, part.label));
+    if (names.length || part.label) drawn.append(words);
+    return drawn;
+  }
+
+  #chosen(event) {
+    const strip = event.target.closest(".gpu");
+    if (strip) this.choose(strip.dataset.gpu);
+  }
+
+  #focused(target) {
+    if (!target.matches?.(".gpu")) return;
+    for (const each of this.root.querySelectorAll('.gpu[tabindex="0"]')) each.tabIndex = -1;
+    target.tabIndex = 0;
+    this.#focus = target.dataset.gpu;
+  }
+
+  // Arrows go from GPU to GPU; the mosaic is one stop of the Tab key.
+  #move(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1, PageDown: 8, PageUp: -8 }[event.key];
+    if (step === undefined && event.key !== "Home" && event.key !== "End") return;
+    const strips = [...this.root.querySelectorAll(".node:not([hidden]) .gpu:not([hidden])")];
+    const place = strips.indexOf(document.activeElement);
+    if (place < 0) return;
+    event.preventDefault();
+    const next = event.key === "Home" ? 0 : event.key === "End" ? strips.length - 1 : place + step;
+    strips[Math.max(0, Math.min(strips.length - 1, next))].focus();
+  }
+}
+
+// What a screen reader says of a GPU.
+export function describe(gpu) {
+  const parts = gpu.parts.map((part) => {
+    const names = part.tenants.map((tenant) => (tenant.pod ? `${tenant.namespace}/${tenant.pod}` : HIDDEN)).join(", ");
+    const state = part.state === "held" ? names : { unused: "unused", desired: "to be created", free: "free" }[part.state];
+    return [part.label, state, part.idle && "idle", part.state === "held" && !part.exists && "to be created"]
+      .filter(Boolean)
+      .join(" ");
+  });
+  const known = gpu.problems.length ? `; ${gpu.problems.join("; ")}` : "";
+  return `GPU ${gpu.index}, ${gpu.model}, ${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${known}: ${parts.join("; ")}`;
+}
+
+export function element(name, classes = "", text = "") {
+  const made = document.createElement(name);
+  if (classes) made.className = classes;
+  if (text) made.textContent = text;
+  return made;
+}

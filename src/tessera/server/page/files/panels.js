@@ -1,0 +1,180 @@
+// What stands beside the mosaic: one GPU, pending pods, model servers over time, notes. Empty ones are not shown.
+
+import { gib, owner, workload } from "./fleet.js";
+import { element } from "./mosaic.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const MOST = 50;
+
+function fill(section, title, ...content) {
+  section.hidden = content.length === 0;
+  if (section.hidden) return section.replaceChildren();
+  const heading = element("h2", "", title);
+  heading.id = `${section.id}-title`;
+  section.replaceChildren(heading, ...content);
+}
+
+export function drawPending(section, rest, filters) {
+  const shown = rest.pending.filter((pod) => !filters.namespace || pod.namespace === filters.namespace);
+  const groups = new Map(); // pods of one workload that are pending for one reason are told once
+  for (const pod of shown) {
+    const key = [pod.namespace, workload(pod.pod), pod.need, pod.reason].join("\n");
+    groups.set(key, [...(groups.get(key) ?? []), pod]);
+  }
+  const list = element("ul", "cards");
+  for (const [first, ...others] of [...groups.values()].slice(0, MOST)) {
+    const item = element("li");
+    const name = others.length ? `${workload(first.pod)} × ${others.length + 1}` : first.pod;
+    item.append(element("b", "", `${first.namespace}/${name}`), element("span", "need", first.need));
+    if (first.reason) item.append(element("p", "", first.reason));
+    list.append(item);
+  }
+  const content = shown.length ? [list] : [];
+  if (groups.size > MOST) content.push(element("p", "more", `and ${groups.size - MOST} more workloads`));
+  if (rest.pending_elsewhere && !filters.namespace) {
+    content.push(element("p", "more", `${rest.pending_elsewhere} pending in other namespaces`));
+  }
+  fill(section, `Pending pods · ${shown.length + (filters.namespace ? 0 : rest.pending_elsewhere)}`, ...content);
+}
+
+export function drawNotes(section, rest) {
+  const list = element("ul");
+  for (const note of rest.notes.slice(0, MOST)) list.append(element("li", "", note));
+  fill(section, "Notes", ...(rest.notes.length ? [list] : []));
+}
+
+export function drawServices(section, rest, filters) {
+  const shown = rest.services.filter((each) => !filters.namespace || each.namespace === filters.namespace);
+  const content = shown.filter((each) => each.points.length > 1).map(timeline);
+  fill(section, "Autoscaling", ...content);
+}
+
+// Replicas asked for and ready over time, requests in flight behind them.
+function timeline(service) {
+  const points = service.points;
+  const [width, height] = [320, 72];
+  const [from, to] = [points[0][0], points[points.length - 1][0]];
+  const last = points[points.length - 1];
+  const x = (time) => ((time - from) / Math.max(to - from, 1)) * width;
+  const most = Math.max(1, ...points.map((point) => Math.max(point[1], point[2])));
+  const load = Math.max(1, ...points.map((point) => point[3]));
+  const y = (value, top) => height - 2 - (value / top) * (height - 8);
+  const steps = (place) => points.map((point, i) =>
+    i ? `H${x(point[0]).toFixed(1)}V${y(point[place], most).toFixed(1)}` : `M0 ${y(point[place], most).toFixed(1)}`).join("");
+  const area = points.map((point) => `L${x(point[0]).toFixed(1)} ${y(point[3], load).toFixed(1)}`).join("");
+  const figure = element("figure");
+  const drawing = document.createElementNS(SVG, "svg");
+  drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  drawing.setAttribute("preserveAspectRatio", "none");
+  drawing.setAttribute("role", "img");
+  const words = `${last[1]} replicas desired, ${last[2]} ready, ${Math.round(last[3])} requests in flight`;
+  drawing.setAttribute("aria-label", `${service.namespace}/${service.name}: ${words}`);
+  for (const [kind, data] of [["load", `M0 ${height}${area}L${width} ${height}Z`], ["desired", steps(1)], ["ready", steps(2)]]) {
+    const path = document.createElementNS(SVG, "path");
+    path.setAttribute("class", kind);
+    path.setAttribute("d", data);
+    drawing.append(path);
+  }
+  const caption = element("figcaption");
+  caption.append(element("b", "", `${service.namespace}/${service.name}`), element("span", "", words));
+  figure.append(caption, drawing);
+  const keys = element("p", "keys");
+  for (const [kind, name] of [["load", `requests in flight, to ${Math.round(load)}`], ["ready", `ready, to ${most}`], ["desired", "desired"]]) {
+    keys.append(element("span", `key ${kind}`, name));
+  }
+  figure.append(keys);
+  if (service.reason) figure.append(element("p", "reason", service.reason));
+  return figure;
+}
+
+export function drawDetails(section, node, gpu, palette, filters, close) {
+  if (!gpu) return fill(section, "");
+  const content = [];
+  const facts = element("dl");
+  const used = gpu.used_mib === undefined ? "" : `, ${gib(gpu.used_mib)} in use`;
+  for (const [name, value] of [
+    ["Model", gpu.model],
+    ["Memory", `${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${used}`],
+    ["Shared by", gpu.mode || "nobody"],
+    ["Health", gpu.problems.length ? gpu.problems.join("; ") : gpu.health],
+    ["Driver", node.driver],
+    ["Policy", node.policy],
+    ["UUID", gpu.uuid ?? ""],
+  ]) {
+    if (value) facts.append(element("dt", "", name), element("dd", "", value));
+  }
+  content.push(facts);
+  const present = layout(gpu.parts.filter((part) => part.exists && part.state !== "free"));
+  const planned = layout(gpu.parts.filter((part) => part.state !== "free"));
+  if (gpu.parts.some((part) => !part.exists)) {
+    const layouts = element("dl", "layouts");
+    layouts.append(element("dt", "", "Present layout"), element("dd", "", present || "no instance"));
+    layouts.append(element("dt", "", "Planned layout"), element("dd", "", planned));
+    content.push(layouts);
+  }
+  content.push(table(gpu, palette, filters));
+  if (node.images.length) {
+    content.push(element("h3", "", `Images on ${node.name}`));
+    const list = element("ul", "images");
+    for (const image of node.images) list.append(element("li", `image ${image.state}`, `${image.image} · ${image.state}`));
+    content.push(list);
+  }
+  if (node.models.length) {
+    content.push(element("h3", "", `Models on ${node.name}`));
+    const list = element("ul", "images");
+    for (const model of node.models) list.append(element("li", `model ${model.state}`, aboutModel(model)));
+    content.push(list);
+  }
+  if (node.unplaced.length) {
+    const names = node.unplaced.map((each) => (each.pod ? `${each.namespace}/${each.pod}` : "another namespace's"));
+    content.push(element("p", "problem", `On this node, GPU unknown: ${names.join(", ")}`));
+  }
+  fill(section, `${node.name}, GPU ${gpu.index}`, ...content);
+  const button = element("button", "close", "Close");
+  button.type = "button";
+  button.addEventListener("click", close);
+  section.querySelector("h2").after(button);
+}
+
+function aboutModel(model) {
+  const containers = model.containers && `${model.containers} container${model.containers === 1 ? "" : "s"}`;
+  const fetched = model.fetched_percent !== undefined && `${model.fetched_percent} % fetched`;
+  return [model.model, model.state, model.bytes && gib(model.bytes / 2 ** 20), containers, fetched].filter(Boolean).join(" · ");
+}
+
+function layout(parts) {
+  return parts.map((part) => (part.label && Number.isInteger(part.start) ? `${part.label} at ${part.start}` : part.label)).join(", ");
+}
+
+function table(gpu, palette, filters) {
+  const made = element("table");
+  const head = element("tr");
+  for (const name of ["Part", "Pod", "Activity"]) {
+    const cell = element("th", "", name);
+    cell.scope = "col";
+    head.append(cell);
+  }
+  made.append(element("thead"), element("tbody"));
+  made.tHead.append(head);
+  for (const part of gpu.parts) {
+    const label = part.label || gib(part.size > 64 ? part.size : (part.size * gpu.memory_mib) / gpu.width);
+    const state = part.exists ? part.state : "to be created";
+    for (const tenant of part.tenants.length ? part.tenants : [null]) {
+      const row = element("tr");
+      row.append(element("td", "", label));
+      const pod = element("td");
+      if (tenant) {
+        pod.append(element("i", `swatch c-${palette.number(owner(tenant, filters.color))}`));
+        pod.append(tenant.pod ? `${tenant.namespace}/${tenant.pod}` : "other namespaces");
+        const more = [tenant.isolation && `${tenant.isolation} isolation`, tenant.phase !== "running" && tenant.phase, !part.exists && state];
+        pod.append(element("small", "", more.filter(Boolean).join(", ")));
+      } else {
+        pod.append(state);
+      }
+      const active = tenant?.active_percent;
+      row.append(pod, element("td", "", active === undefined ? (part.idle ? "idle" : "") : `${Math.round(active)} %`));
+      made.tBodies[0].append(row);
+    }
+  }
+  return made;
+}

@@ -1,0 +1,49 @@
+"""The parts of the page together: what it observes, who may see it, and the application that serves it."""
+
+import asyncio
+from collections.abc import Callable
+
+from tessera.log import Logger
+from tessera.server.page.app import make_page_app
+from tessera.server.page.feed import Feed
+from tessera.server.page.signin import SignIn
+from tessera.server.page.source import Source, Sources
+from tessera.server.settings import Page
+
+__all__ = ["FleetPage"]
+
+
+class FleetPage:
+    """The page of one server.
+
+    Args:
+        sources: where its facts come from.
+        settings: who may see it.
+        clock_s: a monotonic clock.
+        log: records trouble.
+
+    Attributes:
+        app: the HTTP application.
+
+    """
+
+    def __init__(self, sources: Sources, settings: Page, clock_s: Callable[[], float], log: Logger) -> None:
+        self._source = Source(sources, self.changed, log)
+        self._feed = Feed(self._source.observe, log)
+        sign_in = SignIn(sources.kube, clock_s) if settings.sign_in else None
+        self.app = make_page_app(self._feed, sign_in, waiting_for=sources.waiting_for, limits=settings.limits, log=log)
+
+    def changed(self) -> None:
+        """Look at the fleet again soon, if somebody looks at the page."""
+        self._feed.changed()
+
+    def close(self) -> None:
+        """End all live updates: pages turn to another server."""
+        self._feed.close()
+
+    async def run(self, prepared: asyncio.Event) -> None:
+        """Keep the page up to date once the cluster was read, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._source.run())
+            await prepared.wait()
+            tasks.create_task(self._feed.run())

@@ -1,0 +1,63 @@
+"""Which namespaces a viewer may see, by what the API server says of their token."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from tessera.api.kubernetes.reviews import Attributes, User
+from tessera.clients.kube import Kube
+from tessera.core.explain.fleetview import EVERYTHING, Scope
+from tessera.server.reviews import Reviews
+
+__all__ = ["SignIn", "Viewer"]
+
+_TRUSTED_S = 30.0
+"""An answer of the API server counts for so long."""
+
+
+class Viewer(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who looks at the page."""
+
+    name: str
+    scope: Scope
+    welcome: bool
+    """Whether they may see the page at all: list pods of a namespace that uses GPUs, or nodes."""
+
+
+class SignIn:
+    """Asks the API server who viewers are.
+
+    Args:
+        kube: the Kubernetes API.
+        clock_s: a monotonic clock.
+
+    """
+
+    def __init__(self, kube: Kube, clock_s: Callable[[], float]) -> None:
+        self._reviews = Reviews(kube, _TRUSTED_S, clock_s)
+
+    async def viewer(self, token: str, namespaces: Iterable[str]) -> Viewer | None:
+        """Return who has a token and which of the namespaces they may see; None where nobody has it.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
+        user = await self._reviews.user(token)
+        if user is None:
+            return None
+        nodes, everywhere = await asyncio.gather(self._may_list(user, "nodes"), self._may_list(user, "pods"))
+        if nodes and everywhere:
+            return Viewer(name=user.username, scope=EVERYTHING, welcome=True)
+        asked = sorted(namespaces)
+        allowed = [True] * len(asked) if everywhere else await self._each(user, asked)
+        shown = frozenset(name for name, may in zip(asked, allowed, strict=True) if may)
+        return Viewer(name=user.username, scope=Scope(namespaces=shown), welcome=nodes or everywhere or bool(shown))
+
+    async def _each(self, user: User, namespaces: Iterable[str]) -> list[bool]:
+        return await asyncio.gather(*(self._may_list(user, "pods", each) for each in namespaces))
+
+    async def _may_list(self, user: User, resource: str, namespace: str = "") -> bool:
+        asked = Attributes(verb="list", resource=resource, namespace=namespace)
+        return await self._reviews.refusal(user, asked) is None

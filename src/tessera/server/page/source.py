@@ -1,0 +1,118 @@
+"""What the page is made from: the server's view of the cluster, images and models of nodes, what metrics are known."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
+from tessera.api.tessera.imagewarmups import read_node_images
+from tessera.api.tessera.modelcaches import read_node_models
+from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
+from tessera.core.explain.fleetview import FleetView, Observation, Service, fleet_view
+from tessera.core.workload.need import PodKey
+from tessera.errors import InvalidInput, Unsupported
+from tessera.log import Logger
+from tessera.server.view import View
+
+__all__ = ["NO_METRICS", "PageMetrics", "Source", "Sources"]
+
+
+_Read = TypeVar("_Read")
+
+
+class PageMetrics(Protocol):
+    """What is measured, where anything is."""
+
+    async def look(self) -> None:
+        """Measure again, where that is due; before the others are called."""
+        ...
+
+    def activity(self) -> Mapping[PodKey, float]:
+        """Return how much of its compute each pod uses, in percent; without those of whom nobody knows."""
+        ...
+
+    def services(self) -> tuple[Service, ...]:
+        """Return the model servers that are scaled, with their last hours."""
+        ...
+
+
+class _NoMetrics:
+    async def look(self) -> None:
+        pass
+
+    def activity(self) -> Mapping[PodKey, float]:
+        return {}
+
+    def services(self) -> tuple[Service, ...]:
+        return ()
+
+
+NO_METRICS: PageMetrics = _NoMetrics()
+
+
+class Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the page's facts come from."""
+
+    view: View
+    """The cluster as the server sees it."""
+    kube: Kube
+    metrics: PageMetrics = NO_METRICS
+    waiting_for: Callable[[], str] = str
+    """Why the cluster is not known yet; empty when it is."""
+
+
+class Source:
+    """Observes the fleet for the page.
+
+    Args:
+        sources: where its facts come from.
+        changed: called when images or models changed.
+        log: records trouble.
+
+    """
+
+    def __init__(self, sources: Sources, changed: Callable[[], None], log: Logger) -> None:
+        self._view = sources.view
+        self._metrics = sources.metrics
+        self._log = log
+        self._memory = PodMemory()
+        self._troubles: dict[str, str] = {}
+        self._images = Store(sources.kube, NODE_IMAGES, wake=changed, on_trouble=partial(self._note, "images_not_read"))
+        self._models = Store(sources.kube, NODE_MODELS, wake=changed, on_trouble=partial(self._note, "models_not_read"))
+
+    def _note(self, event: str, error: Exception) -> None:
+        if str(error) != self._troubles.get(event) and not isinstance(error, Unsupported):
+            self._log.warning(event, reason=str(error))
+        self._troubles[event] = str(error)
+
+    async def run(self) -> None:
+        """Follow what the server does not follow anyway, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._images.run())
+            group.create_task(self._models.run())
+
+    async def observe(self) -> FleetView:
+        """Return the fleet as it is now, for who sees everything."""
+        await self._metrics.look()
+        objects, authority = self._view.objects(), self._view.authority
+        images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
+        models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
+        activity, services = self._metrics.activity(), self._metrics.services()
+
+        def read() -> FleetView:
+            cluster = read_cluster(as_fields(objects), memory=self._memory, authority=authority)
+            seen = Observation(cluster=cluster, activity=activity, images=images, models=models, services=services)
+            return fleet_view(seen)
+
+        return await asyncio.to_thread(read)
+
+
+def _readable(store: Store, read: Callable[[Object], _Read]) -> Iterator[_Read]:
+    """Yield what can be read; of what cannot the agent says so in its log."""
+    for each in store.objects.values():
+        with contextlib.suppress(InvalidInput):
+            yield read(each)

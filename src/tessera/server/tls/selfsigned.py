@@ -1,0 +1,196 @@
+"""Certificates by which the API server knows us, made by the servers themselves: shared by a Secret, renewed in time.
+
+A new certificate is in the `caBundle` of what leads here, beside the former one, a look before any server shows it.
+"""
+
+import asyncio
+import base64
+import datetime as dt
+import hashlib
+from collections.abc import Callable
+
+import msgspec
+
+from tessera.api.kubernetes.metrics.paths import VERSIONS
+from tessera.api.tessera.pods.signatures import NAMESPACE
+from tessera.clients.kube import API_SERVICES, MUTATING_WEBHOOKS, SECRETS, Kind, Kube, Object, version_of
+from tessera.errors import Conflict, TesseraError, Unavailable
+from tessera.log import Logger
+from tessera.server.settings import Tls
+from tessera.server.tls.certificates import Certificates
+from tessera.signing import self_signed, valid_until
+
+__all__ = ["ADMISSION", "METRICS", "SECRET", "WEBHOOK", "Authority", "SelfSigned"]
+
+SECRET = "tessera-server-certificate"  # noqa: S105 (the name of an object)
+WEBHOOK = "tessera-scheduler-name"
+_LIVES = dt.timedelta(days=365)
+_RENEWED = dt.timedelta(days=120)
+"""Before its end."""
+_SKEW = dt.timedelta(hours=1)
+"""How far an API server's clock may be behind."""
+_AGAIN_S = 1.0
+
+
+class Authority(msgspec.Struct, frozen=True, kw_only=True):
+    """Who must know a certificate."""
+
+    secret: str
+    service: str
+    """Service of `tessera-system` that leads to whoever shows it."""
+    kind: Kind
+    names: tuple[str, ...]
+    """Objects that have it in a `caBundle`."""
+
+
+ADMISSION = Authority(secret=SECRET, service="tessera-server", kind=MUTATING_WEBHOOKS, names=(WEBHOOK,))
+METRICS = Authority(
+    secret="tessera-metrics-certificate",  # noqa: S106 (the name of an object)
+    service="tessera-metrics",
+    kind=API_SERVICES,
+    names=tuple(f"{version}.{group}" for group, versions in VERSIONS.items() for version in versions),
+)
+
+
+class SelfSigned:
+    """The certificate, its Secret and the objects that know it.
+
+    Args:
+        kube: the Kubernetes API.
+        tls: the files that are written.
+        log: records renewals.
+        authority: who must know it.
+        now: the time of day.
+
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        tls: Tls,
+        log: Logger,
+        *,
+        authority: Authority = ADMISSION,
+        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+    ) -> None:
+        self.tls = tls
+        self._authority = authority
+        self.ready = asyncio.Event()
+        """Set when the certificate of the Secret is in force."""
+        self.trouble = ""
+        """Why it is not."""
+        self._kube = kube
+        self._log = log
+        self._now = now
+        self._written = b""
+
+    def begin(self) -> None:
+        """Write a certificate that nobody knows, so that the server can listen before the API server answers."""
+        self._write(*self._made())
+
+    async def follow(self, certificates: Certificates, every_s: float) -> None:
+        """Keep the certificate of the Secret in force, until cancelled."""
+        while True:
+            try:
+                settled = await self.renew()
+                self.trouble = ""
+            except TesseraError as error:
+                settled, self.trouble = False, str(error)
+                self._log.warning("certificate_not_shared", reason=self.trouble)
+            if settled:
+                certificates.renew()
+                self.ready.set()
+            await asyncio.sleep(every_s if settled else _AGAIN_S)
+
+    async def renew(self) -> bool:
+        """Make the Secret where it is missing or near its end, and have all know it who must.
+
+        Returns whether the certificate is in the files; it is not on the look at which somebody got to know it.
+
+        Raises:
+            TesseraError: the API server does not answer, or forbids it.
+
+        """
+        found = await self._kube.get(SECRETS, self._authority.secret, NAMESPACE)
+        if found is None or self._ends(found):
+            found = await self._replaced(found)
+        if not await self._known(_data(found, "ca.crt")):
+            return False
+        if _data(found, "tls.crt") != self._written:
+            self._write(_data(found, "tls.crt"), _data(found, "tls.key"))
+            self._log.info("certificate_shown", valid_until=str(valid_until(self._written)))
+        return True
+
+    def _ends(self, found: Object) -> bool:
+        until = valid_until(_data(found, "tls.crt"))
+        return until is None or until - self._now() < _RENEWED
+
+    async def _replaced(self, former: Object | None) -> Object:
+        """Return the Secret with a new certificate, unless another server is faster."""
+        certificate, key = self._made()
+        before = _data(former or {}, "tls.crt")
+        data = {
+            "tls.crt": certificate,
+            "tls.key": key,
+            "ca.crt": certificate + (before if valid_until(before) else b""),
+        }
+        body: Object = {
+            "metadata": {"name": self._authority.secret, "namespace": NAMESPACE},
+            "type": "kubernetes.io/tls",
+            "data": {name: base64.b64encode(each).decode() for name, each in data.items()},
+        }
+        if former is not None:
+            body["metadata"]["resourceVersion"] = version_of(former)
+        manager = f"tessera-certificate-{hashlib.sha256(certificate).hexdigest()[:8]}"
+        try:
+            return await self._kube.apply(SECRETS, body, manager=manager, force=former is not None)
+        except Conflict:
+            found = await self._kube.get(SECRETS, self._authority.secret, NAMESPACE)
+        if found is None:
+            raise Unavailable(
+                f"Secret {NAMESPACE}/{self._authority.secret}",
+                found="made and deleted at once",
+                expected="one that stays",
+            )
+        return found
+
+    async def _known(self, bundle: bytes) -> bool:
+        """Return whether all know these certificates already; they do after this."""
+        text, known = base64.b64encode(bundle).decode(), True
+        for name in self._authority.names:
+            found = await self._kube.get(self._authority.kind, name)
+            change = _knowing(found or {}, text)
+            if found is not None and change:
+                body = {"metadata": {"resourceVersion": version_of(found)}, **change}
+                await self._kube.patch(self._authority.kind, name, body)
+                known = False
+        return known
+
+    def _made(self) -> tuple[bytes, bytes]:
+        begin = self._now() - _SKEW
+        return self_signed(f"{self._authority.service}.{NAMESPACE}.svc", begin, begin + _LIVES)
+
+    def _write(self, certificate: bytes, key: bytes) -> None:
+        self.tls.certificate.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path, content in ((self.tls.key, key), (self.tls.certificate, certificate)):
+            scratch = path.with_name(f".{path.name}")
+            scratch.touch(mode=0o600)
+            scratch.write_bytes(content)
+            scratch.rename(path)
+        self._written = certificate
+
+
+def _knowing(found: Object, bundle: str) -> Object:
+    """Return how a webhook or an APIService must change to know these certificates; empty where it does."""
+    hooks = found.get("webhooks", [])
+    if any(each["clientConfig"].get("caBundle") != bundle for each in hooks):
+        return {"webhooks": [{**each, "clientConfig": {**each["clientConfig"], "caBundle": bundle}} for each in hooks]}
+    spec = found.get("spec")
+    return {"spec": {"caBundle": bundle}} if spec and spec.get("caBundle") != bundle else {}
+
+
+def _data(secret: Object, name: str) -> bytes:
+    try:
+        return base64.b64decode(secret.get("data", {}).get(name, ""))
+    except ValueError:
+        return b""

@@ -1,0 +1,166 @@
+"""One node in this process: Tessera's agent on GPUs and a kubelet in memory, and what a kubelet does with pods."""
+
+import asyncio
+import contextlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+from tessera.agent.declarations.configuration import Sources
+from tessera.agent.run import Agent
+from tessera.agent.settings import Paths, Settings
+from tessera.agent.sharing import MpsSettings
+from tessera.api.tessera.clusters import as_fields
+from tessera.api.tessera.pods.assignments import read_shares
+from tessera.clients.gpu import MemoryDriver
+from tessera.clients.kube import NODES, PODS, MemoryKube, Object, Selection, Store, annotations_of, name_of, uid_of
+from tessera.clients.kubelet import Container, MemoryKubelet
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Placement
+from tessera.errors import Conflict, TesseraError
+from tessera.log import Logger, logger
+from tessera.wakeup import WakeUp
+
+__all__ = ["EmbeddedNode", "gpu_limits"]
+
+_TURN_S = 1.0
+_IN_USE = 0.8
+"""The part of its memory that a pod's process takes."""
+_ASSIGNMENT = "tessera.dev/assignment"
+_STARTS = 5
+"""A pod that a plugin refused is started again so often, as its controller would make it anew."""
+
+
+def gpu_limits(pod: Object) -> dict[str, int]:
+    """Return how many devices of which resources the pod's only container asks for."""
+    (container,) = pod["spec"]["containers"]
+    limits: dict[str, Any] = container["resources"]["limits"]
+    return {name: int(count) for name, count in limits.items() if "/" in name}
+
+
+class EmbeddedNode:
+    """A node; `run` ends when it is cancelled.
+
+    Args:
+        name: of the Node object, and of its folder.
+        models: of its GPUs.
+        kube: the Kubernetes API.
+        folder: where all nodes have theirs.
+        labels: of the Node object.
+
+    """
+
+    def __init__(
+        self, name: str, models: tuple[str, ...], kube: MemoryKube, folder: Path, labels: dict[str, str]
+    ) -> None:
+        self.name = name
+        self.folder = folder / name
+        self._kube = kube
+        self._labels = labels
+        self._driver = MemoryDriver.of(*models, node=name)
+        self._uuids = [f"GPU-{name}-{index}" for index in range(len(models))]
+        self._models = models
+        self._wakeup = WakeUp()
+        selection = Selection(fields=(("spec.nodeName", name),))
+        self._pods = Store(kube, PODS, selection, wake=self._wakeup.set)
+        self._started: dict[str, Object] = {}
+        """Pods whose containers run, by UID."""
+        self._processes: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
+        self._advertised: dict[str, str] = {}
+        self._pids = itertools.count(1000)
+        self._log: Logger = logger(node=name)
+
+    async def run(self) -> None:
+        """Run agent and kubelet until cancelled."""
+        for part in ("proc", "sharing", "state"):
+            (self.folder / part).mkdir(parents=True)
+        allocatable = {"cpu": "96", "memory": "768Gi", "pods": "110"}
+        status = {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]}
+        await self._kube.create(NODES, {"metadata": {"name": self.name, "labels": self._labels}, "status": status})
+        async with MemoryKubelet(self.folder) as kubelet, asyncio.TaskGroup() as tasks:
+            tasks.create_task(Agent(self._settings(kubelet), self._driver, self._kube).run())
+            tasks.create_task(self._pods.run())
+            await self._pods.synced()
+            while True:
+                try:
+                    await self._turn(kubelet)
+                except TesseraError as error:
+                    self._log.info("kubelet_turn_failed", reason=str(error))
+                await self._wakeup.wait(_TURN_S)
+
+    def _settings(self, kubelet: MemoryKubelet) -> Settings:
+        folder = self.folder
+        return Settings(
+            node=self.name,
+            paths=Paths(
+                plugins=kubelet.plugins,
+                pod_resources=kubelet.pod_resources,
+                cdi=folder / "cdi",
+                driver_specs=(folder / "nvidia.yaml",),
+                runtime_config=folder / "containerd.toml",
+                state=folder / "state",
+                mig_minors=folder / "mig-minors",
+                proc=folder / "proc",
+                machine=folder / "machine",
+            ),
+            sources=Sources(sharing=folder / "sharing", policy=folder / "policy.yaml"),
+            mps=MpsSettings(program=str(folder / "no-mps"), root=folder / "mps"),
+            interval_s=2.0,
+        )
+
+    async def _turn(self, kubelet: MemoryKubelet) -> None:
+        await self._advertise(kubelet)
+        present = {uid_of(each): each for each in self._pods.objects.values()}
+        for uid, each in list(self._started.items()):
+            if uid not in present:
+                self._end(kubelet, uid, each)
+        for uid, each in present.items():
+            if uid not in self._started:
+                await self._start(kubelet, uid, each)
+            elif uid not in self._processes and _ASSIGNMENT in annotations_of(each):
+                self._run_process(uid, each)
+
+    async def _advertise(self, kubelet: MemoryKubelet) -> None:
+        """Write what plugins offer into the Node, as the kubelet does."""
+        offered = {name: str(kubelet.allocatable(name)) for name in dict.fromkeys(kubelet.registrations)}
+        if offered != self._advertised:
+            status = {"allocatable": offered, "capacity": offered}
+            await self._kube.patch(NODES, self.name, {"status": status}, subresource="status")
+            self._advertised = offered
+
+    async def _start(self, kubelet: MemoryKubelet, uid: str, pod: Object) -> None:
+        namespace, name = name_of(pod)
+        container = Container(name=pod["spec"]["containers"][0]["name"], limits=tuple(gpu_limits(pod).items()))
+        try:
+            await kubelet.admit(namespace, name, container, uid=uid)
+            await kubelet.create(namespace, name, container.name)
+        except Conflict as error:
+            self._refused[uid] = self._refused.get(uid, 0) + 1
+            self._log.info("pod_refused", pod=f"{namespace}/{name}", reason=str(error))
+            if self._refused[uid] >= _STARTS:
+                await self._kube.delete(PODS, name, namespace=namespace)
+            return
+        self._started[uid] = pod
+        with contextlib.suppress(Conflict):  # it was deleted meanwhile
+            running = {"status": {"phase": "Running"}}
+            await self._kube.patch(PODS, name, running, namespace=namespace, subresource="status")
+
+    def _end(self, kubelet: MemoryKubelet, uid: str, pod: Object) -> None:
+        kubelet.remove(*name_of(pod))
+        del self._started[uid]
+        pid = self._processes.pop(uid, None)
+        if pid is not None:
+            self._driver.end_process(pid)
+
+    def _run_process(self, uid: str, pod: Object) -> None:
+        """Let the pod's process take memory of the devices that it was assigned."""
+        (field,) = as_fields([pod])
+        pid = self._processes[uid] = next(self._pids)
+        for share in read_shares(field, None) or ():
+            place = None
+            if share.profile is not None and share.start is not None:
+                sizes = {each.name: each.size for each in model(self._models[share.gpu]).profiles}
+                place = Placement(share.start, sizes[share.profile], share.profile)
+            with contextlib.suppress(TesseraError):
+                self._driver.start_process(self._uuids[share.gpu], pid, place, round(_IN_USE * share.memory_mib))

@@ -1,0 +1,100 @@
+"""The embedded cluster: its nodes, policies and processes, and the page that shows them."""
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
+from tessera.controller.run import Controller
+from tessera.controller.settings import Settings as ControllerSettings
+from tessera.server.run import Server
+from tessera.server.settings import Page, Settings
+from tessera.sim.embedded.nodes import EmbeddedNode
+from tessera.sim.embedded.scheduling import Scheduling
+from tessera.sim.embedded.workloads import Workloads
+from tessera.wakeup import WakeUp
+
+__all__ = ["Embedded"]
+
+_NODES: Final = (
+    ("h100-1", ("H100-80GB",) * 4, "mixed"),
+    ("h100-2", ("H100-80GB",) * 4, "mixed"),
+    ("a100-1", ("A100-40GB",) * 2, "mixed"),
+    ("a10-1", ("A10",) * 2, "shares"),
+    ("t4-1", ("T4",), "notebooks"),
+)
+"""Names, GPUs and pools."""
+_POLICIES: Final[dict[str, Any]] = {
+    "mixed": {
+        "gpus": [{"sharing": {"mode": "auto"}}],
+        "repartition": {"idleSeconds": 1, "longestSeconds": 3, "keepIdleSeconds": 20},
+        "disruption": {"budget": "50%"},
+    },
+    "shares": {"gpus": [{"sharing": {"mode": "memory-share"}}]},
+    "notebooks": {"gpus": [{"sharing": {"mode": "time-slicing", "replicas": 14}}]},
+}
+_LOOK_S: Final = 0.2
+
+
+class Embedded:
+    """A cluster in this process, with the page.
+
+    Args:
+        page: where the page is served.
+        speed: simulated seconds of the workloads in a second.
+        seed: of names and requests.
+
+    """
+
+    def __init__(self, page: Page, speed: float = 30.0, seed: int = 1) -> None:
+        self.kube = MemoryKube()
+        self.workloads = Workloads(self.kube, speed, random.Random(seed))
+        self.server = Server(Settings(port=0, page=page, replica="embedded"), self.kube, metrics=self.workloads)
+
+    async def run(self, ready: Callable[[int], None]) -> None:
+        """Run until cancelled.
+
+        Args:
+            ready: called once with the port of the page.
+
+        Raises:
+            TesseraError: the port is taken.
+
+        """
+        for name, spec in _POLICIES.items():
+            body = {"nodeSelector": {"matchLabels": {"pool": name}}} | spec
+            await self.kube.create(GPU_POLICIES, {"metadata": {"name": name}, "spec": body})
+        with tempfile.TemporaryDirectory(prefix="tessera-") as folder:
+            async with asyncio.TaskGroup() as tasks:
+                for name, models, pool in _NODES:
+                    node = EmbeddedNode(
+                        name, models, self.kube, Path(folder), {"pool": pool, "gpu": name.partition("-")[0]}
+                    )
+                    tasks.create_task(node.run())
+                tasks.create_task(Controller(ControllerSettings(identity="embedded"), self.kube).run())
+                serving = tasks.create_task(self.server.run())
+                await asyncio.wait(
+                    (serving, tasks.create_task(self.server.listening.wait())), return_when=asyncio.FIRST_COMPLETED
+                )
+                if self.server.page_port:
+                    ready(self.server.page_port)
+                await self.server.synced()
+                wakeup = WakeUp()
+                tasks.create_task(Store(self.kube, GPU_NODES, wake=wakeup.set).run())
+                while not await self._settled():
+                    await wakeup.wait(_LOOK_S)
+                tasks.create_task(Scheduling(self.kube, self.server.verbs).run())
+                tasks.create_task(self.workloads.run())
+
+    async def _settled(self) -> bool:
+        """Return whether each node's GPUs are shared as its policy says: pods that came before would have others."""
+        found = (await self.kube.list(GPU_NODES)).objects
+        reported = (
+            "policy" in (each.get("spec") or {})
+            and (each.get("status") or {}).get("observedGeneration") == each["metadata"]["generation"]
+            for each in found
+        )
+        return len(found) == len(_NODES) and all(reported)

@@ -1,0 +1,62 @@
+"""The pages of docs/reference, made from the definitions in the program by `scripts/generate`."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tessera.api.tessera import crds, installation
+from tessera.core.usage.families import Metric
+from tessera.core.usage.nodemetrics import NODE_METRICS
+from tessera.core.usage.processmetrics import PROCESS_METRICS
+from testbed.reference import commands, kinds, names
+from testbed.reference.tables import table
+
+__all__ = ["pages"]
+
+_MADE = "\n<!-- Made by scripts/generate from the program; do not edit. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its path in the repository."""
+    records = {module.__name__: Path(module.__file__ or "").read_text() for module in crds.SOURCES}
+    made = {
+        "cli": commands.page(),
+        "kinds": kinds.page(crds.definitions(crds.descriptions(records))),
+        "metrics": _metrics(),
+        "names": names.page(),
+        "values": _values(),
+    }
+    return {f"docs/reference/{name}.md": text + _MADE for name, text in made.items()}
+
+
+def _metrics() -> str:
+    return f"""# Metrics
+
+Agent, server and controller answer Prometheus at port 9400, path `/metrics`; [metrics](../metrics.md) says who may read
+them, and what has no series. Metrics of model servers, for autoscalers, are in [metrics APIs](../metrics-api.md).
+
+## GPUs
+
+Of the agent. All have `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname` and `hostname`; MIG instances also
+`GPU_I_PROFILE` and `GPU_I_ID`.
+
+{_list(NODE_METRICS)}
+## Processes
+
+{_list(PROCESS_METRICS)}"""
+
+
+def _list(metrics: Iterable[Metric]) -> str:
+    rows = (
+        (f"`{each.name}`", each.kind, ", ".join(f"`{name}`" for name in each.labels), each.help) for each in metrics
+    )
+    return table(("metric", "type", "more labels", "meaning"), rows)
+
+
+def _values() -> str:
+    said = {installation.MODULE: Path(installation.__file__).read_text()}
+    return f"""# Values of the chart
+
+For `helm install --set KEY=VALUE` and `tessera manifests --set KEY=VALUE`, or a file with `-f`;
+[installing](../install.md) says which of them a cluster needs. Helm checks them by `deploy/chart/values.schema.json`.
+
+{installation.table_of_values(said)}"""

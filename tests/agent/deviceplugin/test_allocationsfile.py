@@ -1,0 +1,57 @@
+"""The record of allocations on the disk: what is broken in it costs nothing else of it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
+from tessera.core.deviceplugin.allocations import Allocation, Use
+from tessera.errors import Unavailable
+from tessera.log import logger
+
+RECORD = tuple(Allocation(resource="r", ids=(name,), uses=(Use(gpu="g"),), uid=name, pod=f"ns/{name}") for name in "ab")
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "allocations.json"
+    assert read_allocations(path, logger()) == ()
+    write_allocations(path, RECORD)
+    assert read_allocations(path, logger()) == RECORD
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["allocations.json"]
+
+
+ODD = b'{"resource": "r", "ids": ["x"], "uses": [{"gpu": "g", "placement": "of tomorrow"}]}'
+GOOD = msgspec.json.encode(RECORD)
+
+# Keyed by a sentence: content, entries that count.
+BROKEN: dict[str, tuple[bytes, tuple[Allocation, ...]]] = {
+    "an entry of another version": (GOOD[:-1] + b"," + ODD + b"]", RECORD),
+    "an entry that is none": (b"[7," + GOOD[1:], RECORD),
+    "bytes that are not UTF-8 in an entry": (GOOD.replace(b'"a"', b'"\xff"', 1), RECORD[1:]),
+    "torn": (GOOD[:-5], ()),
+    "empty": (b"", ()),
+    "something else": (b'{"a": 1}', ()),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_can_be_read_counts_and_the_file_is_kept(tmp_path: Path, case: str) -> None:
+    content, left = BROKEN[case]
+    path = tmp_path / "allocations.json"
+    path.write_bytes(content)
+    with capture_logs() as logs:
+        assert read_allocations(path, logger()) == left
+    assert [(each["event"], each["left"]) for each in logs] == [("allocations_unreadable", len(left))]
+    write_allocations(path, left)
+    assert (tmp_path / "allocations.json.bad").read_bytes() == content
+
+
+def test_without_what_is_on_the_disk_nothing_is_read_nor_written(tmp_path: Path) -> None:
+    path = tmp_path / "allocations.json"
+    path.mkdir()
+    with pytest.raises(Unavailable, match="before a device is offered"):
+        read_allocations(path, logger())
+    with pytest.raises(Unavailable, match="before a device is allocated"):
+        write_allocations(path, RECORD)

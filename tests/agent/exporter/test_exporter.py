@@ -1,0 +1,268 @@
+"""What a node's exporter shows, from a driver in memory and the record of allocations."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from builders.gpunodes import shared
+from builders.nodeviews import SaidPods, of_the_host
+from tessera.agent.exporter import Exporter, NodeContainers, exporter
+from tessera.agent.pods.nodeview import NodeView
+from tessera.api.tessera.usagereports import UsageReport, read_usage
+from tessera.clients.gpu import MemoryDriver
+from tessera.clients.kube import Listing
+from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.gpu.inventory import GpuEvent
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.node.health import Health
+from tessera.core.usage.attribution import Owner
+from tessera.errors import Unavailable
+from tessera.log import logger
+
+pytestmark = pytest.mark.anyio
+HALF = Placement(4, 4, "3g.20gb")
+ID = "ab" * 32
+SAMPLE = re.compile(r'([a-z_A-Z]+)="((?:\\.|[^"\\])*)"')
+
+
+class Node:
+    """A node with a T4 and an A100-40GB, and what containers were allocated."""
+
+    def __init__(self, folder: Path) -> None:
+        self.driver = MemoryDriver.of("T4", "A100-40GB")
+        self.view = SaidPods()
+        self.entries: list[Allocation] = []
+        self.gpus: tuple[Gpu, ...] = ()
+        self.proc = folder / "proc"
+        of_the_host(self.proc)
+        containers = NodeContainers(lambda: self.entries, self.view, self.proc)
+        self.exporter = Exporter("n1", self.driver, containers, lambda: self.gpus, Health, logger())
+
+    async def uuids(self) -> tuple[str, ...]:
+        return tuple(each.uuid for each in (await self.driver.inventory()).gpus)
+
+    def allocate(self, pod: str, use: Use, *, ids: tuple[str, ...] = ("1",), initial: bool = False) -> None:
+        entry = Allocation(
+            resource="r", ids=ids, uses=(use,), uid=f"uid-{pod}", pod=f"team/{pod}", container="c", initial=initial
+        )
+        self.entries.append(entry)
+
+    def run(self, gpu: str, pid: int, pod: str, memory_mib: int, sm_percent: int = 0) -> None:
+        self.driver.start_process(gpu, pid, memory_mib=memory_mib, sm_percent=sm_percent)
+        folder = self.proc / str(pid)
+        folder.mkdir()
+        (folder / "cgroup").write_text(f"0::/kubepods/besteffort/poduid-{pod}/{ID}\n")
+
+    async def scrape(self) -> Callable[..., Mapping[tuple[str, ...], float]]:
+        await self.exporter.observe()
+        text = self.exporter.render().decode()
+
+        def values(name: str, *labels: str) -> Mapping[tuple[str, ...], float]:
+            found = {}
+            for line in text.splitlines():
+                if re.match(rf"{name}[{{ ]", line):
+                    own = dict(SAMPLE.findall(line))
+                    found[tuple(own.get(label, "") for label in labels)] = float(line.rpartition(" ")[2])
+            return found
+
+        return values
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+async def test_three_pods_on_a_shared_gpu_are_told_apart(node: Node) -> None:
+    t4, _ = await node.uuids()
+    for name in "abc":
+        node.allocate(name, Use(gpu=t4, exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+    node.run(t4, 101, "a", 3000, 60)
+    node.run(t4, 102, "b", 500, 20)
+    node.driver.start_process(t4, 103, memory_mib=77)
+    values = await node.scrape()
+    assert values("DCGM_FI_DEV_FB_USED", "gpu", "pod") == {
+        ("0", ""): 77,
+        ("0", "a"): 3000,
+        ("0", "b"): 500,
+        ("0", "c"): 0,
+        ("1", ""): 0,
+    }
+    assert values("DCGM_FI_DEV_GPU_UTIL", "gpu", "pod") == {
+        ("0", ""): 80,
+        ("0", "a"): 60,
+        ("0", "b"): 20,
+        ("1", ""): 0,
+    }
+    granted = values("tessera_container_memory_granted_bytes", "namespace", "pod", "container")
+    assert granted == {("team", name, "c"): 4096 << 20 for name in "abc"}
+
+
+async def test_processes_have_their_pods_also_when_these_were_just_read_anew(node: Node, tmp_path: Path) -> None:
+    """As before each allocation that waits for another pod's end."""
+    pods = Listing(objects=({"metadata": {"namespace": "team", "name": "a", "uid": "uid-a"}},), resource_version="7")
+
+    async def relist() -> Listing:
+        return pods
+
+    unused = tmp_path / "none"
+    view = NodeView(tuple, relist, DeviceCheckpoint(unused), PodResources(unused), proc=node.proc)
+    await view.refresh()
+    node.run("GPU-1", 101, "a", 1)
+    owners = await NodeContainers(tuple, view, node.proc).owners({101, 102})
+    assert owners == {101: Owner(uid="uid-a")}
+
+
+async def test_replicas_are_granted_their_part_and_whole_devices_all_of_it(node: Node) -> None:
+    t4, a100 = await node.uuids()
+    await node.driver.set_mig(a100, enabled=True)
+    await node.driver.create_instance(a100, HALF)
+    inventory = await node.driver.inventory()
+    sharing = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
+    node.gpus = (msgspec.structs.replace(shared(inventory.gpus[0]), sharing=sharing), shared(inventory.gpus[1]))
+    node.allocate("a", Use(gpu=a100, placement=HALF))
+    node.allocate("b", Use(gpu=t4, exclusivity=Exclusivity.REPLICA), ids=(f"{t4}::0", f"{t4}::1"))
+    node.allocate("gone", Use(gpu=a100, placement=Placement(0, 1, "1g.5gb"), exclusivity=Exclusivity.REPLICA))
+    granted = (await node.scrape())("tessera_container_memory_granted_bytes", "pod", "GPU_I_PROFILE")
+    half = next(each.memory_mib for each in inventory.gpus[1].instances)
+    t4_mib = next(each.memory_mib for each in node.gpus[0].devices)
+    assert granted == {("a", "3g.20gb"): half << 20, ("b", ""): (2 * t4_mib) << 20}
+
+
+async def test_an_init_container_has_its_device_until_the_others_start(node: Node) -> None:
+    t4, _ = await node.uuids()
+    use = Use(gpu=t4)
+    node.allocate("a", use, initial=True)
+    assert (await node.scrape())("tessera_device_containers", "gpu") == {("0",): 1, ("1",): 0}
+    node.entries.append(Allocation(resource="r", ids=("1",), uses=(use,)))  # `Allocate` was answered for nobody yet
+    assert (await node.scrape())("tessera_device_containers", "gpu") == {("0",): 1, ("1",): 0}
+    node.entries.append(Allocation(resource="r", ids=("1",), uses=(use,), uid="uid-a", pod="team/a", container="main"))
+    values = await node.scrape()
+    assert values("tessera_container_memory_granted_bytes", "container").keys() == {("main",)}
+
+
+async def test_processes_that_cannot_be_seen_are_nobody_s_and_the_exporter_says_so(node: Node) -> None:
+    t4, _ = await node.uuids()
+    node.allocate("a", Use(gpu=t4, exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+    node.run(t4, 101, "a", 3000)
+    node.view.blind = True
+    values = await node.scrape()
+    assert values("DCGM_FI_DEV_FB_USED", "gpu", "pod") == {("1", ""): 0}
+    assert values("tessera_exporter_blind") == {(): 1}
+    assert values("tessera_device_memory_used_bytes", "gpu")[("0",)] == 3000 << 20
+
+
+async def test_layout_changes_and_errors_are_counted(node: Node) -> None:
+    t4, a100 = await node.uuids()
+    await node.scrape()
+    await node.driver.set_mig(a100, enabled=True)
+    await node.scrape()
+    await node.driver.create_instance(a100, HALF)
+    running = asyncio.ensure_future(node.exporter.run(0.01))
+    for number in (13, 79):
+        node.driver.report(GpuEvent(gpu=t4, xid=number))
+    node.driver.report(GpuEvent(gpu="GPU-unknown", xid=79))
+    node.driver.report(GpuEvent(gpu=t4))
+    values = await node.scrape()
+    for _ in range(500):
+        values = await node.scrape()
+        if sum(values("tessera_gpu_xid_errors_total").values()) or values("DCGM_FI_DEV_XID_ERRORS", "gpu")[("0",)]:
+            break
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert values("DCGM_FI_DEV_XID_ERRORS", "gpu") == {("0",): 79, ("1",): 0}
+    by_class = values("tessera_gpu_xid_errors_total", "gpu", "class")
+    assert {key for key, value in by_class.items() if value} == {("0", "application"), ("0", "hardware")}
+    assert values("tessera_gpu_layout_changes_total", "gpu") == {("0",): 0, ("1",): 2}
+
+
+async def test_a_gpu_that_vanishes_while_it_is_measured_has_no_values_and_the_others_have(node: Node) -> None:
+    t4, _ = await node.uuids()
+    lost = Unavailable("GPU 0", found="lost", expected="an answer")
+    node.driver.fail("measure", lost)
+    with capture_logs() as logs:
+        values = await node.scrape()
+    assert values("DCGM_FI_DEV_FB_USED", "gpu") == {("1",): 0}
+    assert values("tessera_exporter_failures_total") == {(): 1}
+    assert [each["event"] for each in logs] == ["gpus_not_observed"]
+    node.driver.lose(t4)
+    values = await node.scrape()
+    assert values("tessera_gpu_lost", "gpu") == {("0",): 1, ("1",): 0}
+    assert values("tessera_device_healthy", "gpu") == {("0",): 0, ("1",): 1}
+    assert values("DCGM_FI_DEV_FB_USED", "gpu") == {("1",): 0}
+
+
+async def test_absurd_values_reach_no_metric(node: Node) -> None:
+    t4, _ = await node.uuids()
+    node.driver.set_measured(t4, temperature_c=2**32 - 1, power_watts=float("nan"), memory_used_mib=-5, energy_mj=7)
+    values = await node.scrape()
+    for name in ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_FREE"):
+        assert ("0",) not in values(name, "gpu"), name
+    assert values("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "gpu") == {("0",): 7}
+
+
+async def test_what_was_observed_too_long_ago_is_not_shown(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert b"tessera_exporter_age_seconds" not in node.exporter.render()
+    await node.exporter.observe()
+    assert b"DCGM_FI_DEV_FB_USED" in node.exporter.render()
+    monkeypatch.setattr(exporter, "_STALE_S", -1.0)
+    text = node.exporter.render()
+    assert b"DCGM_FI_DEV_FB_USED" not in text
+    assert b"tessera_exporter_age_seconds " in text
+
+
+async def test_a_process_is_its_container_s_by_the_runtime_s_id(node: Node) -> None:
+    t4, _ = await node.uuids()
+    status = {"containerStatuses": [{"name": "c", "containerID": f"containerd://{ID}"}]}
+    node.view.objects["a"] = {"metadata": {"namespace": "team", "name": "a", "uid": "uid-a"}, "status": status}
+    use = Use(gpu=t4, exclusivity=Exclusivity.MEMORY, memory_mib=4096)
+    node.allocate("a", use)
+    node.entries.append(Allocation(resource="r", ids=("2",), uses=(use,), uid="uid-a", pod="team/a", container="side"))
+    node.run(t4, 101, "a", 3000)
+    used = (await node.scrape())("DCGM_FI_DEV_FB_USED", "container")
+    assert (used[("c",)], used[("side",)]) == (3000, 0)
+
+
+async def test_the_report_names_who_drives_a_throttled_gpu_within_two_observations(node: Node) -> None:
+    t4, _ = await node.uuids()
+    assert read_usage(node.exporter.report(), "agent") == UsageReport(node="n1")
+    for name in "ab":
+        node.allocate(name, Use(gpu=t4, exclusivity=Exclusivity.MEMORY, memory_mib=4096))
+    node.run(t4, 101, "a", 3000, 90)
+    node.run(t4, 102, "b", 500, 5)
+    await node.exporter.observe()
+    node.driver.set_measured(t4, clocks_event_reasons=0x20, temperature_c=92)
+    await node.exporter.observe()
+    report = read_usage(node.exporter.report(), "agent")
+    assert (report.node, report.age_s is not None) == ("n1", True)
+    gpu = report.gpus[0]
+    assert (gpu.throttled, gpu.temperature_c) == (("thermal",), 92)
+    noise = {each.cause: (each.drivers, each.affected) for each in gpu.noise}
+    assert noise == dict.fromkeys(("thermal", "saturated"), (("team/a/c",), ("team/b/c",)))
+    first = gpu.devices[0].containers[0]
+    assert (first.name, first.used_mib, first.peak_mib, first.mean_percent) == ("team/a/c", 3000, 3000, 90)
+    assert first.observed_s >= 0
+
+
+async def test_a_driver_that_does_not_answer_ends_no_exporter(node: Node) -> None:
+    node.driver.fail("inventory", Unavailable("GPU driver", found="none", expected="an answer"))
+    running = asyncio.ensure_future(node.exporter.run(0.01))
+    for _ in range(500):
+        if b"DCGM_FI_DEV_FB_USED" in node.exporter.render():
+            break
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert b"tessera_exporter_failures_total 1\n" in node.exporter.render()

@@ -1,0 +1,309 @@
+"""Two pods on one device, and pods that nobody will ever assign a device: reported where people look, and ended."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders.kubeobjects import amount
+from builders.nodeviews import SaidPods
+from harness.agentmachine import Machine
+from tessera.agent.deviceplugin import Gate
+from tessera.agent.pods.conflicts import Conflicts
+from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
+from tessera.clients.kubelet import Container
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.lastgate import Checkpointed
+from tessera.core.deviceplugin.matching import Held
+from tessera.errors import Conflict
+from tessera.log import logger
+
+pytestmark = pytest.mark.anyio
+
+GPU, NEED = "nvidia.com/gpu", "tessera.dev/gpu-memory"
+
+
+class Node:
+    """A node with pods that have what the kubelet recorded."""
+
+    def __init__(self) -> None:
+        self.kube = MemoryKube()
+        self.view = Pods()
+        self.now_ns = 0
+        self.gate = Gate(self.view, dict, logger(), now_ns=lambda: self.now_ns)
+        self.conflicts = Conflicts(self.kube, "n1", self.gate, logger())
+
+    async def pod(self, name: str, *ids: str) -> Object:
+        body = {"metadata": {"name": name, "namespace": "ml"}, "spec": {"nodeName": "n1", "containers": []}}
+        made = await self.kube.create(PODS, body)
+        self.view.objects[name] = made
+        if ids:
+            self.view.has.append(Held(namespace="ml", pod=name, container="main", resource=GPU, device_ids=ids))
+            await self.gate.tidy(lambda held: tuple(Use(gpu=each) for each in held.device_ids))
+        return made
+
+    async def names(self) -> list[str]:
+        return sorted(each["metadata"]["name"] for each in (await self.kube.list(PODS)).objects)
+
+    async def events(self) -> list[tuple[str, str, str]]:
+        found = (await self.kube.list(EVENTS)).objects
+        return sorted((each["involvedObject"]["name"], each["reason"], each["message"]) for each in found)
+
+
+class Pods(SaidPods):
+    """Pods, and what they hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has: list[Held] = []
+
+    async def held(self) -> tuple[Held, ...]:
+        return tuple(self.has)
+
+
+async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    await node.pod("second", "GPU-1")
+    (text,) = await node.conflicts.end({}, evict=True)
+    assert await node.conflicts.end({}, evict=True) == (text,), "said once, and as long as it is so"
+    ((name, reason, message),) = await node.events()
+    assert (name, reason, message) == ("second", "DeviceConflict", text)
+    assert text.startswith("pod ml/second and pod ml/first both use device GPU-1 of nvidia.com/gpu: ")
+    assert text.endswith("evicting ml/second, which came later")
+    assert await node.names() == ["first"]
+
+
+async def test_where_nobody_is_evicted_it_is_said_all_the_same() -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    await node.pod("second", "GPU-1")
+    (text,) = await node.conflicts.end({}, evict=False)
+    assert text.endswith("delete one of them")
+    assert [each[:2] for each in await node.events()] == [("second", "DeviceConflict")]
+    assert await node.names() == ["first", "second"]
+
+
+async def test_a_pod_without_assignment_is_evicted_with_advice() -> None:
+    node = Node()
+    stray = await node.pod("stray")
+    assert await node.conflicts.end({stray["metadata"]["uid"]: "ml/stray"}, evict=True) == ()
+    ((name, reason, message),) = await node.events()
+    assert (name, reason) == ("stray", "NotAssigned")
+    assert message.startswith("not scheduled by tessera-scheduler, so no GPU is assigned")
+    assert "schedulerName: tessera-scheduler" in message
+    assert await node.names() == []
+
+
+async def test_the_event_says_why_an_assignment_does_not_count() -> None:
+    node = Node()
+    stray = await node.pod("stray")
+    reasons = {"ml/stray": "a signature of key 'x'"}
+    await node.conflicts.end({stray["metadata"]["uid"]: "ml/stray"}, evict=False, why=reasons.__getitem__)
+    ((_, _, message),) = await node.events()
+    assert message.startswith("its assignment does not count (a signature of key 'x'), so no GPU is assigned")
+
+
+async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:
+    """The kubelet may have one id twice; what counts is the memory of each GPU."""
+    node = Node()
+    for name in ("first", "second"):
+        await node.pod(name)
+        node.view.has.append(Held(namespace="ml", pod=name, container="main", resource=NEED, device_ids=("unit-1",)))
+    await node.gate.tidy(lambda held: (Use(gpu=f"GPU of {held.pod}", exclusivity=Exclusivity.MEMORY),))
+    assert len(node.gate.entries) == 2
+    assert await node.conflicts.end({}, evict=True) == ()
+
+
+async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kubelet gave ids of a pod again that it had forgotten, and nobody can tell whose container it starts."""
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.0)
+    node = Node()
+    for name in ("honest", "again"):
+        uid = (await node.pod(name))["metadata"]["uid"]
+        node.view.recorded.append(Checkpointed(uid=uid, container="main", resource=NEED, device_ids=("unit-1",)))
+    uid = node.view.recorded[0].uid
+    first = Allocation(resource=NEED, ids=("unit-1",), uid=uid, pod="ml/honest", container="main")
+    await node.gate.start(first, (Use(gpu="GPU-1", exclusivity=Exclusivity.MEMORY),), ids=False)
+    assert await node.conflicts.end({}, evict=True) == (), "both may run"
+    with pytest.raises(Conflict, match="ml/again deleted"):
+        await node.gate.holder(NEED, ["unit-1"])
+    (text,) = await node.conflicts.end({}, evict=True)
+    ((name, reason, message),) = await node.events()
+    assert (name, reason, message) == ("again", "DeviceConflict", text)
+    assert text == (
+        "pod ml/again and pod ml/honest both use device unit-1 of tessera.dev/gpu-memory: "
+        "evicting ml/again, which came later"
+    )
+    assert await node.names() == ["honest"]
+    del node.view.objects["again"]
+    assert (await node.gate.holder(NEED, ["unit-1"])).pod == "ml/honest"
+    assert await node.conflicts.end({}, evict=True) == ()
+
+
+async def test_a_pod_in_the_record_was_there_before_an_older_one_that_is_found_beside_it() -> None:
+    node = Node()
+    node.now_ns = 10**9
+    made = await node.pod("honest")
+    first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/honest", container="main")
+    await node.gate.start(first, (Use(gpu="GPU-1"),), ids=True)
+    node.now_ns = 2 * 10**9
+    await node.pod("older", "GPU-1")
+    (text,) = await node.conflicts.end({}, evict=True)
+    assert "evicting ml/older" in text
+    assert await node.names() == ["honest"]
+
+
+async def test_who_waits_for_the_end_of_another_is_no_conflict() -> None:
+    node = Node()
+    first = await node.pod("first", "GPU-1")
+    node.view.objects["first"] = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026"}}
+    await node.pod("second", "GPU-1")
+    assert await node.conflicts.end({}, evict=True) == ()
+    assert await node.names() == ["first", "second"]
+
+
+async def test_a_pod_that_cannot_start_for_a_minute_is_evicted_and_told_who_is_in_its_way() -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    late = await node.pod("late")
+    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    node.view.processes.add(node.view.objects["first"]["metadata"]["uid"])
+    for seconds, names in ((0, ["first", "late"]), (59, ["first", "late"]), (61, ["first"])):
+        node.now_ns = seconds * 10**9
+        with pytest.raises(Conflict, match="used by pod ml/first"):
+            await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
+        await node.conflicts.end({}, evict=True)
+        assert await node.names() == names
+    ((name, reason, message),) = await node.events()
+    assert (name, reason) == ("late", "DeviceInUse")
+    assert "device GPU-1 of nvidia.com/gpu is used by pod ml/first, container main; evicting this pod" in message
+
+
+async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits_for_what_it_left_is_not() -> None:
+    node = Node()
+    first = await node.pod("first", "GPU-1")
+    late = await node.pod("late")
+    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    node.view.processes.add(first["metadata"]["uid"])
+    with pytest.raises(Conflict, match="used by pod ml/first"):
+        await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
+    node.view.objects["first"] = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026"}}
+    node.now_ns = 61 * 10**9
+    await node.conflicts.end({}, evict=True)
+    assert await node.names() == ["first", "late"]
+    await node.kube.delete(PODS, "first", namespace="ml")
+    del node.view.objects["first"]
+    for seconds, names in ((62, ["late"]), (121, ["late"]), (123, [])):
+        node.now_ns = seconds * 10**9
+        with pytest.raises(Conflict, match="used by pod ml/first"):
+            await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
+        await node.conflicts.end({}, evict=True)
+        assert await node.names() == names, "a process that it left behind may never end"
+
+
+async def test_a_pod_of_the_same_name_is_not_evicted_for_the_former() -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    later = await node.pod("second", "GPU-1")
+    await node.kube.delete(PODS, "second", namespace="ml")
+    await node.kube.create(PODS, {"metadata": {"namespace": "ml", "name": "second", "uid": "another"}})
+    assert node.view.find(later["metadata"]["uid"]) is not None, "the watch is late"
+    await node.conflicts.end({}, evict=True)
+    assert await node.names() == ["first", "second"]
+
+
+async def test_a_pod_of_which_another_container_starts_again_and_again_is_evicted_for_the_one_that_cannot() -> None:
+    node = Node()
+    first = await node.pod("first", "GPU-1")
+    late = await node.pod("late")
+    main = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    side = Allocation(resource=GPU, ids=("GPU-2",), uid=late["metadata"]["uid"], pod="ml/late", container="side")
+    node.view.processes.add(first["metadata"]["uid"])
+    for seconds in (0, 30, 61):
+        node.now_ns = seconds * 10**9
+        with pytest.raises(Conflict, match="used by pod ml/first"):
+            await node.gate.start(main, (Use(gpu="GPU-1"),), ids=True)
+        await node.gate.start(side, (Use(gpu="GPU-2"),), ids=True)
+    await node.conflicts.end({}, evict=True)
+    assert await node.names() == ["first"]
+
+
+async def test_a_pod_that_started_after_all_is_let_be() -> None:
+    node = Node()
+    late = await node.pod("late")
+    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    node.gate.refuse(holder, "it was given what another is assigned")
+    await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
+    node.now_ns = 10**12
+    await node.conflicts.end({}, evict=True)
+    assert (await node.names(), await node.events()) == (["late"], [])
+
+
+@pytest.mark.parametrize("change", [{"status": {"phase": "Failed"}}, {"metadata": {"deletionTimestamp": "2026"}}])
+async def test_who_is_on_the_way_out_is_left_alone(change: dict[str, Any]) -> None:
+    node = Node()
+    stray = await node.pod("stray")
+    node.view.objects["stray"] = {**stray, **change, "metadata": {**stray["metadata"], **change.get("metadata", {})}}
+    await node.conflicts.end({stray["metadata"]["uid"]: "ml/stray", "gone": "ml/gone"}, evict=True)
+    assert await node.events() == []
+    assert await node.names() == ["stray"]
+
+
+async def test_an_event_that_cannot_be_written_keeps_nobody_from_being_evicted() -> None:
+    node = Node()
+    stray = await node.pod("stray")
+    node.kube.stop()
+    await node.conflicts.end({stray["metadata"]["uid"]: "ml/stray"}, evict=True)
+    node.kube.start()
+    assert await node.names() == ["stray"], "the API server did not answer"
+
+
+async def gone(machine: Machine, name: str) -> None:
+    """Return as soon as a pod has been evicted."""
+    for _ in range(1000):
+        if await machine.kube.get(PODS, name, namespace="default") is None:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail(f"pod {name} stays: {(await machine.kube.list(EVENTS)).objects}")
+
+
+async def test_an_agent_evicts_a_pod_that_nothing_was_assigned_to(machine: Machine) -> None:
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        await machine.pod("honest", {NEED: 4}, (amount(0, container="c"),))
+        await machine.pod("stray", {NEED: 4})
+        with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
+            await machine.start("stray", NEED, 4)
+        await gone(machine, "stray")
+        assert "schedulerName: tessera-scheduler" in await machine.event("NotAssigned")
+        await machine.start("honest", NEED, 4)
+
+
+async def test_an_agent_ends_a_conflict_that_a_kubelet_left_behind(machine: Machine) -> None:
+    """The kubelet gave one GPU to two pods before there was an agent."""
+    (gpu, _) = (await machine.driver.inventory()).gpus
+    for name in ("a", "b"):
+        await machine.pod(name, {GPU: 1})
+        pod = await machine.kube.get(PODS, name, namespace="default")
+        assert pod is not None
+        held = Container(name="c", limits=((GPU, 1),))
+        machine.kubelet.record("default", name, held, (gpu.uuid,), uid=pod["metadata"]["uid"])
+    async with machine.agent():
+        await gone(machine, "b")
+        assert gpu.uuid in await machine.event("DeviceConflict")
+    assert await machine.kube.get(PODS, "a", namespace="default") is not None
+
+
+async def test_what_a_container_was_started_with_is_not_what_it_has_by_other_ids() -> None:
+    """As where the kubelet lost its checkpoint and allocates anew for a pod that lives."""
+    node = Node()
+    made = await node.pod("p")
+    first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/p", container="main")
+    await node.gate.start(first, (Use(gpu="GPU-1"),), ids=True)
+    assert node.gate.recorded(first) == (Use(gpu="GPU-1"),)
+    assert node.gate.recorded(msgspec.structs.replace(first, ids=("GPU-2",))) == ()

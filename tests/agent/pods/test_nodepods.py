@@ -1,0 +1,94 @@
+"""What pods hold by the kubelet's record, and when that is not to be believed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from builders.gpunodes import facts
+from tessera.agent.pods.nodepods import NodePods
+from tessera.core.deviceplugin.allocations import Allocation, Use
+from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.node.layouts import users_of
+from tessera.errors import Unavailable
+
+pytestmark = pytest.mark.anyio
+
+RUNNING = {
+    "metadata": {"namespace": "default", "name": "p"},
+    "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    "status": {"phase": "Running"},
+}
+RECORD = Held(namespace="default", pod="p", container="main", resource="nvidia.com/gpu", device_ids=("GPU-1",))
+
+
+def known() -> frozenset[str]:
+    return frozenset({"nvidia.com/gpu"})
+
+
+def record(*answers: tuple[Held, ...]) -> Callable[[], Awaitable[tuple[Held, ...]]]:
+    """Return a record that says one thing after the other."""
+    said = iter(answers)
+
+    async def read() -> tuple[Held, ...]:
+        return next(said)
+
+    return read
+
+
+async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects: list[dict[str, Any]] = [RUNNING]
+    pods = NodePods(lambda: objects, record((RECORD,), (), (), (RECORD,), (), ()), lambda: (), known)
+    nothing = Inventory(gpus=())
+    assert [(each.pod, each.devices) for each in await pods.held(nothing)] == [("default/p", ("GPU-1",))]
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="no entry for default/p, which runs with devices"):
+            await pods.held(nothing)
+    assert await pods.held(nothing)
+    with pytest.raises(Unavailable):
+        await pods.held(nothing)
+    monkeypatch.setattr("tessera.agent.pods.nodepods._LACKING_S", -1.0)
+    assert await pods.held(nothing) == ()
+
+
+async def test_what_allocate_answered_is_held_though_no_pod_is_known_for_it_yet() -> None:
+    """Its container was told the UUID: an instance that is destroyed and made again has another."""
+    made = facts(0)
+    answered = Allocation(resource="tessera.dev/gpu-memory", ids=("u",), at_ns=1, uses=(Use(gpu=made.uuid),))
+    pods = NodePods(lambda: (), record(()), lambda: (), known, lambda: (answered,))
+    inventory = Inventory(gpus=(made,))
+    held = [(each.pod, each.devices) for each in await pods.held(inventory)]
+    assert held == [("", (made.uuid,))]
+    assert [user.name for user in users_of(inventory, held, {})] == ["a pod that is about to start"]
+
+
+async def test_a_record_may_lack_pods_that_do_not_run() -> None:
+    pods = NodePods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], record(()), lambda: (), known)
+    assert await pods.held(Inventory(gpus=())) == ()
+
+
+async def test_a_pod_that_asks_what_the_kubelet_does_not_know_is_in_nobodys_way() -> None:
+    """The kubelet runs a pod that named its node without resources it does not know, and records nothing."""
+    limits = {"limits": {"nvidia.com/mig-9g.999gb": "1"}}
+    phantom = {**RUNNING, "spec": {"containers": [{"name": "main", "resources": limits}]}}
+    pods = NodePods(lambda: [phantom], record(()), lambda: (), known)
+    assert await pods.held(Inventory(gpus=())) == ()
+
+
+async def test_each_pod_that_the_record_lacks_is_waited_for_a_minute_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    named = {name: {**RUNNING, "metadata": {"namespace": "default", "name": name}} for name in ("p", "q")}
+    objects = [named["p"]]
+    pods = NodePods(lambda: objects, record(*[()] * 9), lambda: (), known)
+    for seconds, there, lacks in ((0, "p", "p"), (50, "pq", "p"), (61, "pq", "q"), (111, "pq", ""), (112, "q", "")):
+        now_s, objects = float(seconds), [named[name] for name in there]
+        if lacks:
+            with pytest.raises(Unavailable, match=f"default/{lacks}"):
+                await pods.held(Inventory(gpus=()))
+        else:
+            assert await pods.held(Inventory(gpus=())) == ()

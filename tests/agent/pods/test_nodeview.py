@@ -1,0 +1,136 @@
+"""What an agent sees of its node's pods: lists that overtake each other, and processes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builders.nodeviews import of_the_host
+from tessera.agent.pods.nodeview import NodeView, by_uid
+from tessera.clients.kube import Listing, Object
+from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+
+pytestmark = pytest.mark.anyio
+
+
+def pod(name: str, version: int = 1) -> Object:
+    return {"metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": str(version)}}
+
+
+def view(folder: Path, watched: tuple[Object, ...] = (), lists: Callable[[], Listing] | None = None) -> NodeView:
+    async def relist() -> Listing:
+        return lists() if lists else Listing(objects=(), resource_version="1")
+
+    resources = PodResources(folder / "pod-resources.sock")
+    return NodeView(lambda: watched, relist, DeviceCheckpoint(folder), resources, proc=folder / "proc")
+
+
+def names(seen: NodeView) -> list[str]:
+    return sorted(each["metadata"]["name"] for each in seen.pods())
+
+
+async def test_a_list_is_newer_than_the_watch_and_older_than_what_comes_after_it(tmp_path: Path) -> None:
+    watched = (pod("gone", 5), pod("changed", 5), pod("new", 9))
+    listed = (pod("changed", 7), pod("unseen", 8))
+    seen = view(tmp_path, watched, lambda: Listing(objects=listed, resource_version="8"))
+    assert names(seen) == ["changed", "gone", "new"]
+    await seen.refresh()
+    assert names(seen) == ["changed", "new", "unseen"]
+    assert seen.find("uid-changed") == listed[0]
+
+
+async def test_a_list_that_was_overtaken_counts_for_nothing(tmp_path: Path) -> None:
+    lists = iter([Listing(objects=(pod("p"),), resource_version="9"), Listing(objects=(), resource_version="8")])
+    seen = view(tmp_path, lists=lambda: next(lists))
+    await seen.refresh()
+    await seen.refresh()
+    assert names(seen) == ["p"]
+
+
+async def test_a_pod_that_was_made_anew_since_the_list_is_the_one_of_its_name(tmp_path: Path) -> None:
+    old = pod("p", 5)
+    new = {"metadata": {**old["metadata"], "uid": "uid-new", "resourceVersion": "9"}}
+    watched = [old]
+    seen = view(tmp_path, lists=lambda: Listing(objects=(old,), resource_version="6"))
+    seen = NodeView(
+        lambda: watched, seen._relist, DeviceCheckpoint(tmp_path), PodResources(tmp_path / "s.sock"), proc=tmp_path
+    )
+    await seen.refresh()
+    watched[:] = [new]
+    assert seen.pods() == (new,)
+    assert seen.find("uid-p") is None
+
+
+async def test_a_list_shows_the_new_pod_of_a_name_before_the_watch_does(tmp_path: Path) -> None:
+    old = pod("p", 5)
+    new = {"metadata": {**old["metadata"], "uid": "uid-new", "resourceVersion": "9"}}
+    seen = view(tmp_path, (old,), lambda: Listing(objects=(new,), resource_version="9"))
+    await seen.refresh()
+    assert seen.pods() == (new,)
+
+
+def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it() -> None:
+    mirror = pod("static")
+    mirror["metadata"]["annotations"] = {MIRROR: "abc"}
+    assert by_uid([mirror]) == {"abc": mirror, "uid-static": mirror}
+
+
+def claiming(name: str, uid: str, **status: str) -> Object:
+    """Return a pod that says that it is the static pod of a UID."""
+    made = pod(name)
+    return {**made, "metadata": {**made["metadata"], "annotations": {MIRROR: uid}}, "status": status}
+
+
+def test_nobody_claims_to_be_a_pod_of_the_api_server() -> None:
+    """A tenant's pod with the UID of one that has just gone would keep its device from others."""
+    forged = claiming("forged", UID)
+    assert by_uid([forged]) == {"uid-forged": forged}
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_does_not_end_the_static_pod_that_it_claims_to_be(phase: str) -> None:
+    real, forged = claiming("static", "abc", phase="Running"), claiming("forged", "abc", phase=phase)
+    assert by_uid([real, forged])["abc"] is by_uid([forged, real])["abc"] is real
+
+
+def run(folder: Path, number: int, cgroup: str) -> None:
+    (folder / "proc" / str(number)).mkdir(parents=True)
+    (folder / "proc" / str(number) / "cgroup").write_text(f"0::/{cgroup}\n")
+
+
+MIRROR = "kubernetes.io/config.mirror"
+UID = "0f6e8f0a-1b2c-4d5e-8f90-a1b2c3d4e5f6"
+
+
+@pytest.mark.parametrize("name", [f"pod{UID}", f"pod{UID.replace('-', '_')}"])
+async def test_pods_are_known_by_the_control_groups_of_their_processes(tmp_path: Path, name: str) -> None:
+    run(tmp_path, 10, f"kubepods.slice/{name}/abc")
+    assert view(tmp_path).running([UID, "another-uid", ""]) == {UID}
+
+
+# sentence: control groups of the processes, whether the PID namespace is the machine's, and whether the view is blind
+SEES: dict[str, tuple[tuple[str, ...], bool, bool]] = {
+    "an agent with hostPID": ((), True, False),
+    "one on the host, in a namespace of a container that is a node": (("init.scope", "kubelet.service"), False, False),
+    "one that sees its own container alone": (("kubepods/pod1/agent", "kubepods/pod1/agent"), False, True),
+    "one that sees nothing": ((), False, True),
+}
+
+
+@pytest.mark.parametrize("case", SEES)
+async def test_who_sees_its_own_container_alone_is_blind(tmp_path: Path, case: str) -> None:
+    groups, host, blind = SEES[case]
+    if host:
+        of_the_host(tmp_path / "proc")
+    for number, group in enumerate(groups):
+        run(tmp_path, number, group)
+    assert view(tmp_path).blind is blind
+
+
+async def test_who_has_seen_others_once_is_not_blind_when_they_have_ended(tmp_path: Path) -> None:
+    for number, group in enumerate(("a", "b")):
+        run(tmp_path, number, group)
+    seen = view(tmp_path)
+    assert not seen.blind
+    (tmp_path / "proc/1/cgroup").unlink()
+    assert not seen.blind

@@ -1,0 +1,456 @@
+"""A node's model cache with a kubelet in this process: models are fetched, mounted, held, replaced and removed."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.kubesuite import definition
+from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.storage.folder import ModelFolder
+from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
+from tessera.api.tessera.modelcaches import API_VERSION, node_spec, read_node_models
+from tessera.clients.kube import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NODE_MODELS,
+    NODES,
+    PODS,
+    SECRETS,
+    MemoryKube,
+    Selection,
+    follow,
+)
+from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
+from tessera.clients.store import MemoryStore, Store
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.storage.modelcache import CLIENTS, DesiredModel, NodeModels, ObservedModel
+from tessera.core.storage.revisions import StoredObject
+from tessera.errors import Unavailable
+
+pytestmark = pytest.mark.anyio
+
+LLAMA = "models.tessera.dev/llama"
+MIB = 2**20
+
+
+class Node:
+    """A node whose model cache runs inside `running`; sources are folders below `bucket`."""
+
+    def __init__(self, kubelet: MemoryKubelet, root: Path) -> None:
+        self.kube = MemoryKube()
+        self.kubelet = kubelet
+        self.bucket = root / "bucket"
+        self.folder = root / "disk" / "models"
+        self.folder.parent.mkdir()
+        (self.folder.parent / "not-empty").touch()
+        self.now_s = 1000.0
+        self.record = PodResources(kubelet.pod_resources)
+
+    async def _list(self) -> Any:
+        return await self.kube.list(PODS)
+
+    @asynccontextmanager
+    async def running(self, disk: ModelDisk | None = None, sources: ModelSources | None = None) -> AsyncIterator[None]:
+        disk = disk or ModelDisk(self.folder, most_percent=99)
+        keeper = ModelKeeper(
+            "n1",
+            self.kube,
+            Places(disk, sources or ModelSources((self.bucket,)), self.kubelet.plugins),
+            interval_s=0.05,
+            now_s=lambda: self.now_s,
+        )
+        view = NodeView(tuple, self._list, DeviceCheckpoint(self.kubelet.plugins), self.record)
+        task = asyncio.create_task(keeper.run(view))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def put(self, name: str, **files: bytes) -> str:
+        """Make what a source has; return its address."""
+        folder = self.bucket / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            path.unlink()
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+        return f"file://{folder}"
+
+    async def tell(self, *desired: DesiredModel) -> None:
+        body = {"apiVersion": API_VERSION, "kind": "NodeModels", "metadata": {"name": "n1"}}
+        spec = {**body, "spec": node_spec(desired)}
+        await self.kube.apply(NODE_MODELS, spec, manager="tessera-controller", force=True)
+
+    async def reports(self, ready: Callable[[NodeModels], bool]) -> NodeModels:
+        """Return what the agent reports when it is as desired."""
+        last = None
+        try:
+            async with asyncio.timeout(10):
+                async for change in follow(self.kube, NODE_MODELS, Selection(), on_trouble=lambda _: None):
+                    if change.object is not None and change.object.get("status"):
+                        last = read_node_models(change.object)
+                        if ready(last):
+                            return last
+        except TimeoutError:
+            raise AssertionError(last) from None
+        raise AssertionError
+
+    async def model(self, ready: Callable[[ObservedModel], bool], name: str = "llama") -> ObservedModel:
+        """Return what it reports of one model."""
+        found = await self.reports(lambda node: any(each.name == name and ready(each) for each in node.observed))
+        return next(each for each in found.observed if each.name == name)
+
+    async def start(self, pod: str, resource: str = LLAMA) -> Grant:
+        """Let a pod start; return what its container gets."""
+        await self.kubelet.until_allocatable(resource, CLIENTS)
+        made = await self.kube.create(PODS, {"metadata": {"name": pod, "namespace": "x"}})
+        container = Container(name="main", limits=((resource, 1),))
+        await self.kubelet.admit("x", pod, container, uid=made["metadata"]["uid"])
+        return await self.kubelet.create("x", pod, "main")
+
+    async def end(self, pod: str) -> None:
+        await self.kube.delete(PODS, pod, namespace="x", grace_s=0)
+        self.kubelet.remove("x", pod)
+
+
+@pytest.fixture
+async def node(socket_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    monkeypatch.setattr("tessera.core.deviceplugin.listing.STAYS_S", 0.1)
+    async with MemoryKubelet(socket_folder) as kubelet:
+        one = Node(kubelet, tmp_path)
+        await one.kube.create(NODES, {"metadata": {"name": "n1", "uid": "uid-1"}})
+        yield one
+
+
+def desired(source: str, name: str = "llama", **more: Any) -> DesiredModel:
+    return DesiredModel(name=name, source=source, **more)
+
+
+def has(revision: str = "") -> Callable[[ObservedModel], bool]:
+    return lambda found: found.state == "Ready" and bool(found.revision) and revision in ("", found.revision)
+
+
+async def until_gone(path: Path) -> None:
+    """Return when a path is no more, of which nothing tells."""
+    async with asyncio.timeout(10):
+        while path.exists():  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.02)
+
+
+def mounted(grant: Grant) -> bytes:
+    """Return what a container reads of file `a`."""
+    return Path(grant.mounts[0].host_path, "a").read_bytes()
+
+
+async def test_a_model_is_fetched_and_a_pod_gets_it_read_only_by_its_revision(node: Node) -> None:
+    await node.tell(desired(node.put("llama", config=b"{}", weights=b"w" * 100)))
+    async with node.running():
+        found = await node.model(has())
+        assert (found.files, found.bytes, found.checked_s, found.reason) == (2, 102, 1000.0, "")
+        grant = await node.start("p")
+        (mount,) = grant.mounts
+        path = node.folder / "llama" / "versions" / found.revision
+        assert (mount.host_path, mount.container_path, mount.read_only) == (str(path), "/models/llama", True)
+        assert dict(grant.env) == {"TESSERA_MODEL_LLAMA_PATH": "/models/llama"}
+        assert (path / "weights").read_bytes() == b"w" * 100
+        assert (await node.model(lambda each: each.containers == 1)).revision == found.revision
+
+
+async def test_a_node_that_was_told_nothing_removes_nothing(node: Node) -> None:
+    await node.tell(desired(node.put("llama", a=b"1")))
+    async with node.running():
+        await node.model(has())
+    await node.kube.delete(NODE_MODELS, "n1")
+    async with node.running():
+        await node.reports(lambda found: found.desired is None)
+        assert (node.folder / "llama").is_dir()
+        await node.tell()
+        await until_gone(node.folder / "llama")
+
+
+async def test_pods_keep_their_revision_and_new_ones_get_the_new(node: Node) -> None:
+    source = node.put("llama", a=b"1")
+    await node.tell(desired(source, interval_s=60, keep=1))
+    async with node.running():
+        first = (await node.model(has())).revision
+        old = await node.start("old")
+        node.put("llama", a=b"22")
+        node.now_s += 61
+        second = (await node.model(lambda each: has()(each) and each.revision != first)).revision
+        await node.kubelet.until_capacity(LLAMA, CLIENTS)  # the former are not listed any more
+        new = await node.start("new")
+        assert mounted(old) == b"1"
+        assert mounted(new) == b"22"
+        assert await node.kubelet.create("x", "old", "main") == old
+    async with node.running():  # an agent that starts anew holds the same
+        await node.model(lambda each: each.containers == 2)
+        assert mounted(old) == b"1"
+        await node.end("old")
+        await until_gone(Path(old.mounts[0].host_path))
+        assert ModelFolder(node.folder / "llama").current() == second
+        assert mounted(new) == b"22"
+    assert not node.kubelet.panics
+
+
+async def test_a_rollback_takes_what_is_on_the_disk(node: Node) -> None:
+    source = node.put("llama", a=b"1")
+    await node.tell(desired(source))
+    async with node.running():
+        first = (await node.model(has())).revision
+        node.put("llama", a=b"2")
+        await node.tell(desired(source, interval_s=1))
+        node.now_s += 2
+        second = (await node.model(lambda each: has()(each) and each.revision != first)).revision
+        (node.bucket / "llama" / "a").unlink()
+        await node.tell(desired(source, revision=first))
+        assert (await node.model(has(first))).reason == ""
+        grant = await node.start("p")
+        assert grant.mounts[0].host_path.endswith(first)
+        await node.tell(desired(source, revision="f" * 64))
+        found = await node.model(lambda each: each.state == "Failed")
+        assert (found.revision, second != first) == ("", True)
+        node.put("llama", a=b"3")
+        node.now_s += 1000
+        found = await node.model(lambda each: "expected ffffffffffff" in each.reason)
+        assert found.revision == ""
+
+
+async def test_a_model_that_is_no_longer_desired_stays_while_pods_have_it(node: Node) -> None:
+    await node.tell(desired(node.put("llama", a=b"1")))
+    async with node.running():
+        await node.model(has())
+        grant = await node.start("p")
+        await node.tell()
+        await node.kubelet.until_allocatable(LLAMA, 0)
+        await node.reports(lambda found: not found.observed)
+        assert mounted(grant) == b"1"
+        await node.end("p")
+        await until_gone(node.folder / "llama")
+
+
+REFUSED = {
+    "a folder of the node": ("file:///etc", "a folder of the node that models do not come from"),
+    "one by way of an allowed folder": ("file://{bucket}/../etc", "a folder of the node that models do not come from"),
+    "another scheme": ("ftp://h/x", "scheme 'ftp'"),
+    "nothing there": ("file://{bucket}/none", "there is no such folder"),
+    "an empty folder": ("file://{bucket}/empty", "no objects"),
+    "a link to elsewhere": ("file://{bucket}/link", "a link that leads out of"),
+    "a file that is a link": ("file://{bucket}/file", "a link that leads out of"),
+    "a pipe": ("file://{bucket}/pipe", "no regular file"),
+    "a name that leads out": ("file://{bucket}/odd", "control character"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_cannot_be_fetched_says_why(node: Node, case: str) -> None:
+    source, want = REFUSED[case]
+    for name in ("empty", "file", "pipe", "odd", "etc"):
+        (node.bucket / name).mkdir(parents=True)
+    (node.bucket / "link").symlink_to("/etc")
+    (node.bucket / "file" / "token").symlink_to("/etc/hostname")
+    (node.bucket / "odd" / "a\nb").touch()
+    os.mkfifo(node.bucket / "pipe" / "a")
+    await node.tell(desired(source.format(bucket=node.bucket)))
+    async with node.running():
+        found = await node.model(lambda each: each.state == "Failed")
+    assert want in found.reason
+    assert (found.revision, found.failed_s) == ("", 1000.0)
+    assert not list(node.folder.glob("*/versions/*"))
+
+
+async def test_a_folder_of_somebody_else_is_left_alone(node: Node) -> None:
+    (node.folder / "llama").mkdir(parents=True)
+    (node.folder / "llama" / "mine").touch()
+    await node.tell(desired(node.put("llama", a=b"1")))
+    async with node.running():
+        found = await node.model(lambda each: each.state == "Failed")
+        assert "a folder that the agent did not make" in found.reason
+        await node.tell()
+        await node.reports(lambda found: not found.observed)
+        assert (node.folder / "llama" / "mine").exists()
+
+
+DISKS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "none": (lambda disk: disk.rmdir(), "there is no"),
+    "one that is not mounted": (lambda _: None, "nothing is mounted there"),
+    "a link": (lambda disk: (disk / "models").symlink_to("/"), "is a symbolic link"),
+}
+
+
+@pytest.mark.parametrize("case", DISKS)
+async def test_without_a_disk_it_says_what_to_do(node: Node, case: str) -> None:
+    prepare, want = DISKS[case]
+    disk = node.folder.parent
+    (disk / "not-empty").unlink()
+    prepare(disk)
+    await node.tell(desired(node.put("llama", a=b"1")))
+    async with node.running():
+        found = await node.reports(lambda found: bool(found.reason))
+    assert want in found.reason
+    assert "models" not in {each.name for each in disk.parent.glob("disk/*") if not each.is_symlink()}
+
+
+async def test_credentials_are_those_of_the_secret_that_is_named(node: Node) -> None:
+    await node.tell(desired("s3://models/llama", endpoint="http://127.0.0.1:9", secret="bucket"))
+    async with node.running():
+        found = await node.model(lambda each: each.state == "Failed")
+        assert "Secret tessera-system/bucket: none of this name" in found.reason
+        secret = {"metadata": {"name": "bucket", "namespace": "tessera-system"}, "data": {"password": "cA=="}}
+        await node.kube.create(SECRETS, secret)
+        node.now_s += 1000
+        found = await node.model(lambda each: "none of the keys" in each.reason)
+        assert found.failures == 2
+
+
+class SmallDisk(ModelDisk):
+    """A disk of so many bytes for models, as they are counted on it."""
+
+    size = 9 * MIB
+
+    def free_bytes(self) -> int:
+        used = sum(path.lstat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
+        return max(0, self.size - used)
+
+
+async def test_a_full_disk_serves_the_higher_priority_and_says_what_has_no_room(node: Node) -> None:
+    small = node.put("small", a=os.urandom(6 * MIB))
+    large = node.put("large", a=os.urandom(8 * MIB))
+    await node.tell(desired(small, "small"))
+    async with node.running(SmallDisk(node.folder, most_percent=99)):
+        await node.model(has(), "small")
+        # 1. Of equal priority: it has to wait.
+        await node.tell(desired(large, "large"), desired(small, "small"))
+        found = await node.model(lambda each: each.state == "Failed", "large")
+        assert "MiB too little on the disk for models" in found.reason
+        # 2. Of higher priority, while a pod has the other: the same.
+        await node.start("p", "models.tessera.dev/small")
+        await node.model(lambda each: each.containers == 1, "small")
+        await node.tell(desired(large, "large", priority=1), desired(small, "small"))
+        node.now_s += 1000
+        await node.model(lambda each: each.state == "Failed" and each.failures == 2, "large")
+        # 3. When it has ended, the other one goes.
+        await node.end("p")
+        await node.model(lambda each: not each.containers, "small")
+        node.now_s += 1000
+        await node.model(has(), "large")
+        found = await node.model(lambda each: each.state == "Failed", "small")
+        assert (found.revision, "too little" in found.reason) == ("", True)
+        await node.kubelet.until_allocatable("models.tessera.dev/small", 0)
+    assert not node.kubelet.panics
+
+
+class WatchedDisk(SmallDisk):
+    """A small disk that says when a fetch looks at a model to make room."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, most_percent=99)
+        self.looked_at: Callable[[], object] | None = None
+
+    def model(self, name: str) -> ModelFolder:
+        if self.looked_at is not None and name == "small" and threading.current_thread().name == "fetch-large":
+            self.looked_at()
+        return super().model(name)
+
+
+async def test_a_pod_that_gets_what_was_chosen_to_make_room_stops_nobody_for_ever(node: Node) -> None:
+    small, large = node.put("small", a=os.urandom(6 * MIB)), node.put("large", a=os.urandom(8 * MIB))
+    loop, disk = asyncio.get_running_loop(), WatchedDisk(node.folder)
+
+    def start() -> None:
+        disk.looked_at = None
+        asyncio.run_coroutine_threadsafe(node.start("p", "models.tessera.dev/small"), loop).result(10)
+
+    await node.tell(desired(small, "small"))
+    async with node.running(disk):
+        await node.model(has(), "small")
+        disk.looked_at = start
+        await node.tell(desired(large, "large", priority=1), desired(small, "small"))
+        found = await node.model(lambda each: each.state == "Failed", "large")
+        assert "MiB too little on the disk for models" in found.reason
+        await node.kubelet.until_allocatable("models.tessera.dev/small", CLIENTS)
+    assert not node.kubelet.panics
+
+
+async def test_a_revision_that_is_not_on_the_disk_is_mounted_into_no_pod(node: Node) -> None:
+    """The runtime would make an empty folder of it."""
+    places = Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins)
+    keeper = ModelKeeper("n1", node.kube, places)
+    with pytest.raises(Unavailable, match="not on this node's disk any more"):
+        keeper._give(LLAMA, f"{'0' * 48}-1")
+
+
+async def test_a_broken_manifest_is_said_and_the_model_stays(node: Node) -> None:
+    await node.tell(desired(node.put("llama", a=b"1"), interval_s=60))
+    async with node.running():
+        revision = (await node.model(has())).revision
+    (node.folder / "llama" / ".tessera" / "manifests" / f"{revision}.json").write_bytes(b"\xff")
+    node.now_s += 61
+    async with node.running():
+        found = await node.model(lambda each: each.state == "Failed")
+    assert (found.revision, found.bytes, "manifest" in found.reason) == (revision, 0, True)
+
+
+class SlowStore(MemoryStore):
+    """A store whose objects come when they are let go."""
+
+    def __init__(self, contents: dict[str, bytes]) -> None:
+        super().__init__(contents)
+        self.go, self.others = threading.Event(), threading.Semaphore(0)
+
+    @contextlib.contextmanager
+    def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Any]:
+        if found.path == "b":
+            self.go.wait(10)
+        with super().read(found, start, stop) as body:
+            yield body
+        self.others.release()
+
+
+async def test_progress_is_reported_now_and_then_and_a_fetch_ends_when_nobody_wants_the_model(node: Node) -> None:
+    """Each report wakes the loop again: reports of every byte would never end."""
+    store = SlowStore({"a": b"1" * 100, "b": b"2" * 50, "c": b"3"})
+
+    class Sources(ModelSources, frozen=True):
+        def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> Store:  # noqa: ARG002
+            return store
+
+    await node.tell(desired("memory://models"))
+    async with node.running(sources=Sources()):
+        found = await node.model(lambda each: each.state == "Fetching")
+        assert (found.fetched_bytes, found.total_bytes) == (0, 0)
+        for _ in range(2):
+            await asyncio.to_thread(store.others.acquire, timeout=10)
+        node.now_s += 10
+        assert (await node.model(lambda each: each.total_bytes == 151)).fetched_bytes == 101
+        await node.tell()
+        await node.reports(lambda found: not found.observed)
+        store.go.set()
+        await until_gone(node.folder / "llama")
+
+
+async def test_it_waits_for_the_api(node: Node) -> None:
+    """An API server that is gone, then a kind that is not there yet."""
+    node.kube.uninstall(NODE_MODELS)
+    async with node.running():
+        await asyncio.sleep(0)
+        node.kube.stop()
+        await asyncio.sleep(0)
+        node.kube.start()
+        await node.kube.create(CUSTOM_RESOURCE_DEFINITIONS, definition(NODE_MODELS))
+        await node.tell(desired(node.put("llama", a=b"1")))
+        await node.model(has())
+
+
+async def test_an_agent_that_ends_leaves_the_kubelet_no_device_to_choose(node: Node) -> None:
+    await node.tell(desired(node.put("llama", a=b"1")))
+    async with node.running():
+        await node.model(has())
+        await node.kubelet.until_allocatable(LLAMA, CLIENTS)
+    await node.kubelet.until_allocatable(LLAMA, 0)

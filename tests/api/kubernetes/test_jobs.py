@@ -1,0 +1,128 @@
+"""Jobs that one command makes: what is in them, and how far each is."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.api.kubernetes.jobs import BY_RUN, JobRequest, JobState, Stage, job_object, job_selection, read_job
+
+LABEL = dict(job_selection("j"))
+ASKED = JobRequest(
+    name="j",
+    namespace="ns",
+    image="busybox:1",
+    command=("sh", "-c", "exit 3"),
+    limits={"tessera.dev/gpu-memory": "10", "cpu": "2"},
+    annotations={"tessera.dev/isolation": "driver"},
+    scheduler="tessera-scheduler",
+    env=(("A", "1"),),
+    env_secrets=(("TOKEN", "hub", "key"),),
+    queue="team",
+)
+
+
+def test_a_job_is_one_pod_that_is_never_started_again() -> None:
+    job = job_object(ASKED)
+    assert job["metadata"] == {
+        "name": "j", "namespace": "ns", "labels": {**dict(BY_RUN), "kueue.x-k8s.io/queue-name": "team"},
+    }  # fmt: skip
+    spec, template = job["spec"], job["spec"]["template"]
+    assert (spec["backoffLimit"], spec["suspend"], template["metadata"]["labels"]) == (0, True, dict(BY_RUN))
+    assert template["metadata"]["annotations"] == {"tessera.dev/isolation": "driver"}
+    pod = template["spec"]
+    assert (pod["restartPolicy"], pod["schedulerName"], pod["automountServiceAccountToken"]) == (
+        "Never", "tessera-scheduler", False,
+    )  # fmt: skip
+    (container,) = pod["containers"]
+    assert (container["image"], container["command"]) == ("busybox:1", ["sh", "-c", "exit 3"])
+    assert container["resources"] == {"limits": {"tessera.dev/gpu-memory": "10", "cpu": "2"}}
+    secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "key"}}}
+    assert container["env"] == [{"name": "A", "value": "1"}, secret]
+
+
+def test_what_is_not_asked_for_is_left_to_the_cluster() -> None:
+    job = job_object(JobRequest(namespace="ns", image="a"))
+    assert job["metadata"]["generateName"] == "run-"
+    assert "suspend" not in job["spec"]
+    template = job["spec"]["template"]
+    assert "annotations" not in template["metadata"]
+    assert template["spec"]["containers"] == [{"name": "main", "image": "a"}]
+    assert "schedulerName" not in template["spec"]
+
+
+def pod(status: dict[str, Any], node: str = "", *, name: str = "j-1", created: str = "1") -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "ns", "labels": LABEL, "creationTimestamp": created}
+    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": status}
+
+
+def main(state: dict[str, Any]) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "main", "state": state}]}
+
+
+NOWHERE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes:\nno GPU"}]}
+PULL = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+ENDED: dict[str, Any] = {"terminated": {"exitCode": 3, "reason": "Error"}}
+KILLED: dict[str, Any] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+FAILED = {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}
+COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
+FREE = {"suspend": False}
+
+STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, tuple[Stage, str, int | None]]] = {
+    "in a queue": ({}, {}, None, (Stage.QUEUED, "waits in queue team", None)),
+    "new": (FREE, {}, None, (Stage.PENDING, "", None)),
+    "without a place": (FREE, {}, pod(NOWHERE), (Stage.PENDING, "0/1 nodes: no GPU", None)),
+    "bound": (FREE, {}, pod({}, "n"), (Stage.STARTING, "", None)),
+    "pulling": (FREE, {}, pod(main(PULL), "n"), (Stage.STARTING, "ImagePullBackOff: no such image", None)),
+    "running": (FREE, {}, pod(main({"running": {"startedAt": "x"}}), "n"), (Stage.RUNNING, "", None)),
+    "ended well": (FREE, {}, pod(main({"terminated": {"exitCode": 0}}), "n"), (Stage.SUCCEEDED, "", 0)),
+    "complete": (FREE, COMPLETE, None, (Stage.SUCCEEDED, "", 0)),
+    "ended, not seen by the controller": (FREE, {}, pod(main(ENDED), "n"), (Stage.RUNNING, "", 3)),
+    "failed": (FREE, FAILED, pod(main(ENDED), "n"), (Stage.FAILED, "its command ended with 3", 3)),
+    "killed": (FREE, FAILED, pod(main(KILLED), "n"), (Stage.FAILED, "its command ended with 137 (OOMKilled)", 137)),
+    "evicted": (FREE, {}, pod(EVICTED, "n"), (Stage.FAILED, "Evicted: low on memory", None)),
+    "failed without a pod": (FREE, FAILED, None, (Stage.FAILED, "DeadlineExceeded", None)),
+    "failed without a word": (FREE, {}, pod({"phase": "Failed"}, "n"), (Stage.FAILED, "", None)),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_how_far_a_job_is(case: str) -> None:
+    spec, status, one, want = STATES[case]
+    job = job_object(ASKED)
+    job = {**job, "spec": {**job["spec"], **spec}, "status": status}
+    found = read_job(job, [one] if one else [])
+    assert (found.stage, found.reason, found.exit_code) == want
+    assert found.stage.ended == (found.stage in {Stage.SUCCEEDED, Stage.FAILED})
+    assert found.asks == (("tessera.dev/gpu-memory", "10"),)
+    assert (found.name, found.namespace, found.pod) == ("j", "ns", "j-1" if one else "")
+
+
+def test_a_job_that_is_suspended_by_hand_says_so_and_only_its_own_newest_pod_counts() -> None:
+    job = job_object(JobRequest(name="j", namespace="ns", image="a"))
+    assert read_job({**job, "spec": {**job["spec"], "suspend": True}}, []).reason == "it is suspended"
+    others = [
+        pod({}, "other", name="x") | {"metadata": {"name": "x", "namespace": "ns", "labels": {}}},
+        pod({}, "other", name="y") | {"metadata": {"name": "y", "namespace": "elsewhere", "labels": LABEL}},
+    ]
+    both = [pod({}, "new", name="j-2", created="2"), pod({}, "old")]
+    assert read_job(job, [*others, *both]).node == "new"
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(
+        st.sampled_from(["metadata", "spec", "status", "name", "labels", "conditions", "containerStatuses", "state",
+                         "terminated", "exitCode", "template", "containers", "resources", "limits", "type"]),
+        inner, max_size=4,
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JUNK), st.lists(st.just({}) | JUNK, max_size=2))
+def test_any_object_has_a_state(job: dict[str, Any], pods: list[Any]) -> None:
+    assert isinstance(read_job(job, [each for each in pods if isinstance(each, dict)]), JobState)

@@ -1,0 +1,215 @@
+"""What is read of a model server's objects, and what of others' words is not believed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders.measuredservers import autoscaler, deployment, model_pod
+from tessera.api.kubernetes.modelpods import (
+    Bounds,
+    ModelDeployment,
+    ModelPod,
+    more_pods,
+    read_bounds,
+    read_deployment,
+    read_pod,
+)
+from tessera.errors import InvalidInput
+
+WANT = ModelPod(
+    url="http://10.0.0.1:8002/metrics",
+    trouble="",
+    running=True,
+    ready=True,
+    unschedulable=False,
+    started_s=1005.0,
+    cold_start_s=90.0,
+)
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """Return the pod with another value at a path; None removes it."""
+    pod = model_pod()
+    *steps, last = path.split(".")
+    part: Any = pod
+    for step in steps:
+        part = part[int(step)] if step.isdecimal() else part.setdefault(step, {})
+    if value is None:
+        part.pop(last, None)
+    else:
+        part[last] = value
+    return pod
+
+
+PORT = "serving.tessera.dev/metrics-port"
+NO_PORT = f"no container port named metrics and no annotation {PORT}"
+PENDING = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+PODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a ready pod": (model_pod(), {}),
+    "IPv6": (changed("status.podIP", "fd00::1"), {"url": "http://[fd00::1]:8002/metrics"}),
+    "no address": (changed("status.podIP", None), {"url": "", "trouble": "it has no address yet"}),
+    "an address that is none": (
+        changed("status.podIP", "a.example/x"),
+        {"url": "", "trouble": "it has no address yet"},
+    ),
+    "an annotated port": (
+        changed("metadata.annotations", {PORT: "9000"}),
+        {"url": "http://10.0.0.1:9000/metrics", "started_s": 1005.0},
+    ),
+    "an annotated port that is its container's": (
+        changed("metadata.annotations", {PORT: "8002"}),
+        {"url": "http://10.0.0.1:8002/metrics"},
+    ),
+    "an annotated port that is none": (
+        changed("metadata.annotations", {PORT: "70000"}),
+        {"url": "", "trouble": f"annotation {PORT}: '70000'; expected a whole number from 1 to 65535"},
+    ),
+    "an engine's usual port": (
+        changed("spec.containers.0.ports", [{"containerPort": 8000, "name": "http"}]),
+        {"url": "http://10.0.0.1:8000/metrics"},
+    ),
+    "Triton's before vLLM's, which is Triton's HTTP": (
+        changed("spec.containers.0.ports", [{"containerPort": 8000}, {"containerPort": 8002}]),
+        {},
+    ),
+    "another port": (changed("spec.containers.0.ports", [{"containerPort": 80}]), {"url": "", "trouble": NO_PORT}),
+    "no containers": (
+        changed("spec.containers", []),
+        {"url": "", "trouble": NO_PORT, "started_s": 1000.0},
+    ),
+    "being deleted": (changed("metadata.deletionTimestamp", "1970-01-01T00:18:10Z"), {"ready": False}),
+    "a container that restarted": (
+        changed("status.containerStatuses.0.restartCount", 1),
+        {"cold_start_s": None},
+    ),
+    "no moment of creation": (
+        changed("metadata.creationTimestamp", None),
+        {"cold_start_s": None},
+    ),
+    "no status yet": (
+        changed("status", {}),
+        {
+            "url": "",
+            "trouble": "it has no address yet",
+            "running": False,
+            "ready": False,
+            "started_s": 1000.0,
+            "cold_start_s": None,
+        },
+    ),
+    "nothing at all": (
+        {"metadata": {}, "spec": {"containers": []}},
+        {"url": "", "trouble": NO_PORT, "running": False, "ready": False, "started_s": 0.0, "cold_start_s": None},
+    ),
+    "no place for it": (
+        changed("status", PENDING),
+        {
+            "url": "",
+            "trouble": "it has no address yet",
+            "running": False,
+            "ready": False,
+            "unschedulable": True,
+            "started_s": 1000.0,
+            "cold_start_s": None,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PODS)
+def test_a_pod(case: str) -> None:
+    pod, other = PODS[case]
+    assert read_pod(pod) == msgspec.structs.replace(WANT, **other)
+
+
+@pytest.mark.parametrize("each", [{}, {"metadata": None}, {"metadata": {"name": "p"}, "spec": {"containers": 3}}])
+def test_no_pod(each: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="expected a Pod"):
+        read_pod(each)
+
+
+def vllm(*words: str, command: bool = False) -> dict[str, Any]:
+    each = deployment()
+    each["spec"]["template"]["spec"]["containers"] = [
+        {"name": "proxy"},
+        {"name": "engine", "command" if command else "args": list(words)},
+    ]
+    return each
+
+
+DEPLOYMENTS = {
+    "nothing said": (deployment(), ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble="")),
+    "all said": (
+        deployment(replicas=3, slots=" 8 ", cold_start_seconds="90"),
+        ModelDeployment(replicas=3, slots=8, cold_start_s=90.0, trouble=""),
+    ),
+    "no replicas written": (
+        {**deployment(), "spec": {"template": {"spec": {"containers": []}}}},
+        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble=""),
+    ),
+    "vLLM's sequences": (
+        vllm("serve", "--max-num-seqs=16"),
+        ModelDeployment(replicas=1, slots=16, cold_start_s=None, trouble=""),
+    ),
+    "vLLM's sequences in two words of the command": (
+        vllm("vllm", "--max-num-seqs", "16", command=True),
+        ModelDeployment(replicas=1, slots=16, cold_start_s=None, trouble=""),
+    ),
+    "vLLM's sequences left out": (
+        vllm("serve", "--max-num-seqs"),
+        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble=""),
+    ),
+    "another option": (
+        vllm("serve", "--max-num-seqs-x=3"),
+        ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble=""),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DEPLOYMENTS)
+def test_a_deployment(case: str) -> None:
+    each, want = DEPLOYMENTS[case]
+    assert read_deployment(each) == want
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "1e3", "100001", "9" * 5000, "٣", "nan", "8;x"])
+def test_an_annotation_that_is_no_number(text: str) -> None:
+    found = read_deployment(deployment(slots=text))
+    assert found.slots is None
+    assert found.trouble.startswith("annotation serving.tessera.dev/slots: ")
+    assert found.trouble.endswith("expected a whole number from 1 to 100000")
+
+
+def test_more_pods_are_those_of_the_template() -> None:
+    each = deployment()
+    each["spec"]["template"]["metadata"] = {"labels": {"a": "b"}, "annotations": {"c": "d"}, "name": "other"}
+    first, second = more_pods(each, 2)
+    assert first == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "labels": {"a": "b"},
+            "annotations": {"c": "d"},
+            "name": "llm-more-0",
+            "namespace": "ns",
+            "uid": "llm-more-0",
+        },
+        "spec": each["spec"]["template"]["spec"],
+    }
+    assert second["metadata"]["name"] == "llm-more-1"
+    (bare,) = more_pods(deployment(), 1)
+    assert bare["metadata"] == {"name": "llm-more-0", "namespace": "ns", "uid": "llm-more-0"}
+
+
+def test_no_deployment() -> None:
+    with pytest.raises(InvalidInput, match=r"Deployment ns/llm: .* expected a Deployment"):
+        read_deployment({"metadata": {"name": "llm", "namespace": "ns"}})
+
+
+def test_bounds() -> None:
+    assert read_bounds(autoscaler(least=2)) == Bounds(deployment="llm", least=2, most=5)
+    assert read_bounds(autoscaler(least=None)) == Bounds(deployment="llm", least=1, most=5)
+    other = autoscaler()
+    other["spec"]["scaleTargetRef"]["kind"] = "StatefulSet"
+    assert read_bounds(other) is None

@@ -1,0 +1,101 @@
+"""The counters of Triton, recorded, and of vLLM, as prometheus_client writes its metrics; and values no counter has."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from tessera.api.prometheus.engines import ENGINES, read_counters
+from tessera.core.serving.queuetime import Counters, Window, between
+from tessera.errors import InvalidInput
+
+RECORDED = Path(__file__).parents[2] / "data" / "servermetrics"
+
+
+def recorded(name: str, at_s: float) -> Counters:
+    return read_counters("pod ns/p", (RECORDED / f"{name}.txt").read_bytes(), at_s=at_s, started_s=0.0)
+
+
+def test_triton() -> None:
+    found = recorded("triton-busy-1", 17.269)
+    assert found == Counters(
+        at_s=17.269,
+        started_s=0.0,
+        queued_s=10.477036,
+        dequeued=105.0,
+        served_s=3.710998,
+        completed=105.0,
+        waiting=12.0,
+        running=None,
+    )
+
+
+def test_a_busy_triton_waits_as_its_clients_do() -> None:
+    """16 clients, 4 at once, 27 ms each with the overhead: 12 wait for 3 batches before theirs."""
+    found = between(recorded("triton-busy-1", 17.269), recorded("triton-busy-2", 18.273))
+    assert isinstance(found, Window)
+    assert found.queue_time_s == pytest.approx(0.0822, abs=0.0001)
+    assert found.running == pytest.approx(4, abs=0.2), "by Little's law; Triton does not say"
+    assert found.waiting == 12
+    assert found.completed == 152
+
+
+@pytest.mark.parametrize("former", ["triton-fresh", "triton-idle"])
+def test_an_idle_triton_waits_for_nothing(former: str) -> None:
+    found = between(recorded(former, 1.0), recorded(former, 16.0))
+    assert isinstance(found, Window)
+    assert (found.queue_time_s, found.in_flight) == (0.0, 0.0)
+
+
+def vllm(*, running: int, waiting: int, waits_s: tuple[float, ...]) -> bytes:
+    """Return what a vLLM exposes, which makes it by the same library: names, labels and types of vLLM 0.33.0."""
+    registry, labels = CollectorRegistry(), ("model_name", "engine")
+    values = ("meta-llama/Llama-3.1-8B", "0")
+    for name, number in (("running", running), ("waiting", waiting)):
+        Gauge(f"vllm:num_requests_{name}", "-", labels, registry=registry).labels(*values).set(number)
+    success = Counter("vllm:request_success", "-", (*labels, "finished_reason"), registry=registry)
+    queue = Histogram("vllm:request_queue_time_seconds", "-", labels, buckets=(0.3, 0.5, 60), registry=registry)
+    served = Histogram("vllm:request_inference_time_seconds", "-", labels, buckets=(0.3, 0.5, 60), registry=registry)
+    for reason in ("stop", "length", "abort", "error", "repetition"):
+        success.labels(*values, reason)
+    for number, wait_s in enumerate(waits_s):
+        success.labels(*values, "length" if number % 2 else "stop").inc()
+        queue.labels(*values).observe(wait_s)
+        served.labels(*values).observe(2.0)
+    return bytes(generate_latest(registry))
+
+
+def test_vllm() -> None:
+    content = vllm(running=8, waiting=3, waits_s=(0.25, 1.0, 0.5))
+    assert b"vllm:request_success_created" in content, "what it also writes, and nobody asks for"
+    found = read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
+    assert found == Counters(
+        at_s=1.0, started_s=0.0, queued_s=1.75, dequeued=3.0, served_s=6.0, completed=3.0, waiting=3.0, running=8.0
+    )
+
+
+def test_models_of_a_server_are_added_up() -> None:
+    lines = (b'nv_inference_queue_duration_us{model="%s",version="1"} 1e6\n' % name for name in (b"a", b"b"))
+    found = read_counters("pod ns/p", b"".join(lines), at_s=1.0, started_s=0.0)
+    assert (found.queued_s, found.waiting, found.running) == (2.0, None, None)
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "+Inf", "-Inf", "-1", "1e15", "1e400"])
+def test_values_that_no_counter_has(text: str) -> None:
+    content = f'nv_inference_queue_duration_us{{model="a",version="1"}} {text}\n'.encode()
+    with pytest.raises(
+        InvalidInput, match=r"pod ns/p: nv_inference_queue_duration_us is .*; expected from 0 to 1e\+15"
+    ):
+        read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
+
+
+@pytest.mark.parametrize("content", [b"", b"up 1\n", b"<html>not found</html>", b"nv_inference_count 1\n"])
+def test_another_program(content: bytes) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"no series of queue time; expected nv_inference_queue_duration_us \(triton\) or"
+    ):
+        read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
+
+
+def test_no_two_engines_have_a_series_in_common() -> None:
+    assert not ENGINES[0].series & ENGINES[1].series

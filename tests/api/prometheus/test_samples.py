@@ -1,0 +1,75 @@
+"""Reading the text format: what counts as a sample, and that nothing hostile gets past as anything but an error."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.api.prometheus.samples import Sample, read_samples
+from tessera.errors import InvalidInput
+
+GOOD = {
+    "a plain series": (b"a 1\n", [Sample("a", {}, 1.0)]),
+    "no line end": (b"a 1.5e3", [Sample("a", {}, 1500.0)]),
+    "labels, and what their values escape": (
+        b'a{b="c",d="\\"x\\"\\n{}, \\\\"} 2 1700000000000\n',
+        [Sample("a", {"b": "c", "d": '"x"\n{}, \\'}, 2.0)],
+    ),
+    "a colon in the name": (b"a:b 3\n", [Sample("a:b", {}, 3.0)]),
+    "series of the same name": (
+        b'a{b="1"} 1\na{b="2"} 2\n',
+        [Sample("a", {"b": "1"}, 1.0), Sample("a", {"b": "2"}, 2.0)],
+    ),
+    "comments and others' series, broken ones too": (
+        b"# TYPE a counter\n# HELP a x\nab 1\nz{ nothing\na\t1\n",
+        [Sample("a", {}, 1.0)],
+    ),
+    "nothing": (b"", []),
+    "Windows' line ends": (b"a 1\r\n", [Sample("a", {}, 1.0)]),
+    "infinite, for the reader to judge": (b"a +Inf\n", [Sample("a", {}, float("inf"))]),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_samples(case: str) -> None:
+    content, want = GOOD[case]
+    assert list(read_samples("pod p", content, {"a", "a:b"})) == want
+
+
+BAD = {
+    "a label that is not closed": (b'a{b="c} 1\n', "'a{b=\"c} 1'; expected a line NAME"),
+    "no value": (b'a{b="c"}\n', "expected a line NAME"),
+    "a word as value": (b"a many\n", "'a many'; expected a line NAME"),
+    "a label without quotes": (b"a{b=c} 1\n", "expected a line NAME"),
+    "a series twice": (b'a{b="1",c="2"} 1\na{c="2",b="1"} 2\n', "a series that came before; expected each series once"),
+    "not UTF-8": (b"a 1\n\xff", "expected metrics in UTF-8"),
+    "too many": (b"".join(b'a{b="%d"} 1\n' % number for number in range(10_001)), "10001 lines of its series"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_none_is_refused(case: str) -> None:
+    content, want = BAD[case]
+    with pytest.raises(InvalidInput) as caught:
+        read_samples("pod p", content, {"a"})
+    assert str(caught.value).startswith("pod p: ")
+    assert want in str(caught.value)
+
+
+@given(st.text(alphabet='a{}="\\,# \t\n1eN.-+:\x00\u00e9', max_size=60))
+def test_no_text_gets_anything_but_samples_or_our_error(text: str) -> None:
+    try:
+        found = read_samples("pod p", text.encode(), {"a"})
+    except InvalidInput:
+        return
+    assert {each.name for each in found} <= {"a"}
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]+", fullmatch=True), st.text(st.characters(codec="utf-8"))), st.floats())
+def test_what_is_written_is_read(labels: dict[str, str], value: float) -> None:
+    escaped = {
+        name: text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"") for name, text in labels.items()
+    }
+    line = "a{" + ",".join(f'{name}="{text}"' for name, text in escaped.items()) + "} " + repr(value)
+    (found,) = read_samples("pod p", line.encode(), {"a"})
+    assert found.labels == labels
+    assert repr(found.value) == repr(value)

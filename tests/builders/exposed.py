@@ -1,0 +1,38 @@
+"""What an agent exposes to Prometheus."""
+
+from builders.usage import GPU, PARTITIONED, SMALL, tenant
+from tessera.api.prometheus.exposition import exposition
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
+from tessera.core.usage.attribution import Owner, attributed
+from tessera.core.usage.nodemetrics import DeviceState, GpuCounts, NodeUsage, node_families
+
+
+def node_metrics(used_mib: int = 700) -> bytes:
+    """Return what an agent exposes: a GPU that two containers share, one of them idle, and a partitioned one.
+
+    Args:
+        used_mib: by the busy one of the containers that share.
+
+    """
+    reading = GpuReading(
+        memory_used_mib=used_mib, gpu_percent=30, sm_clock_mhz=1410, temperature_c=61, power_watts=250.5,
+        energy_mj=1_000_000, clocks_event_reasons=0x24, ecc_corrected=1, ecc_uncorrected=0,
+        processes=(ProcessReading(pid=7, memory_mib=used_mib, sm_percent=20),),
+    )  # fmt: skip
+    tenants = (tenant("busy", granted_mib=2048), tenant("idle", granted_mib=4096))
+    shared = attributed(GPU, reading, tenants, {7: Owner(uid="uid-busy", container="main")})
+    part = DeviceId(PARTITIONED.uuid, SMALL)
+    activity = EngineActivity(sm_percent=25)
+    own = GpuReading(instances=(InstanceReading(placement=SMALL, memory_used_mib=900, activity=activity),))
+    cut = attributed(PARTITIONED, own, (tenant("slice", part, exclusive=True, granted_mib=4864),), {})
+    usage = NodeUsage(
+        node="n1",
+        gpus=(shared, cut),
+        states=(
+            DeviceState(device=DeviceId(GPU.uuid), mode="time-slicing", isolation="none"),
+            DeviceState(device=part, mode="mig", isolation="hardware"),
+        ),
+        counts=(GpuCounts(gpu=GPU.uuid),),
+    )
+    return exposition(node_families(usage))

@@ -1,0 +1,51 @@
+"""Reports of GPU usage, for those who read them."""
+
+from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, NoiseReport, UsageReport
+
+BUSY = ContainerReport(
+    namespace="team", pod="train", container="main", granted_mib=8192, used_mib=8100, gpu_percent=90, peak_mib=8150,
+    mean_percent=70, observed_s=7500,
+)  # fmt: skip
+IDLE = ContainerReport(
+    namespace="team", pod="notebook", container="main", granted_mib=8192, used_mib=0, peak_mib=0, observed_s=120
+)
+SMALL = ContainerReport(
+    namespace="web", pod="serve", container="llm", exclusive=True, granted_mib=40960, used_mib=2000, gpu_percent=12,
+    peak_mib=3000, mean_percent=10, observed_s=60,
+)  # fmt: skip
+FINE = ContainerReport(
+    namespace="web", pod="fine", container="llm", exclusive=True, granted_mib=4864, used_mib=3000, peak_mib=3000
+)
+REPORT = UsageReport(
+    node="n1",
+    age_s=3.0,
+    gpus=(
+        GpuReport(
+            index=0,
+            uuid="GPU-0",
+            model="T4",
+            temperature_c=91,
+            power_watts=69.6,
+            throttled=("thermal",),
+            devices=(DeviceReport(memory_mib=15000, used_mib=8100, gpu_percent=97, containers=(IDLE, BUSY)),),
+            noise=(NoiseReport(cause="thermal", drivers=("team/train/main",), affected=("team/notebook/main",)),),
+        ),
+        GpuReport(
+            index=1,
+            uuid="GPU-1",
+            model="A100-40GB",
+            devices=(DeviceReport(memory_mib=40960, used_mib=2000, containers=(SMALL,)),),
+        ),
+        GpuReport(
+            index=2,
+            uuid="GPU-2",
+            model="A100-40GB",
+            devices=(
+                DeviceReport(profile="1g.5gb", start=0, memory_mib=4864, used_mib=3000, containers=(FINE,)),
+                DeviceReport(profile="1g.5gb", start=1, memory_mib=4864),
+            ),
+            noise=(NoiseReport(cause="saturated"),),
+        ),
+        GpuReport(index=3, uuid="GPU-3", model="A100-40GB", lost=True),
+    ),
+)

@@ -1,0 +1,220 @@
+"""`tessera explain pod`: what is printed about a pod of a cluster, and how it is told from a workload of that name."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from builders.kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
+from builders.usagereports import REPORT
+from harness.agents import serving_reports
+from tessera.cli import main
+from tessera.cli.explain.pod import observe_pod
+from tessera.cli.explain.pod import pod as command
+from tessera.cli.livecluster import events_of
+from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import PodKey
+
+NEED = {"tessera.dev/gpu-memory": 8}
+UNITS = {"tessera.dev/gpu-memory": "40"}
+
+
+def event(name: str, count: int, message: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{count}", "namespace": "ns"},
+        "involvedObject": {"kind": "Pod", "namespace": "ns", "name": name},
+        "type": "Warning",
+        "reason": "FailedScheduling",
+        "message": message,
+        "count": count,
+        "lastTimestamp": f"2026-01-01T00:00:0{count}Z",
+    }
+
+
+CLUSTER: list[Object] = [
+    node("gpu-a", UNITS),
+    gpunode("gpu-a", gpu(0, node="gpu-a")),
+    *(each for n in range(30) for each in (node(f"t4-{n}"), gpunode(f"t4-{n}", gpu(0, "T4", node=f"t4-{n}")))),
+    pod("vllm-0", NEED, share(0, 8192, Mode.MPS, percent=20), node="gpu-a"),
+    pod("large", {"tessera.dev/gpu-memory": 36}, node=None),
+    pod("other", NEED, node=None, metadata={"namespace": "team"}),
+    event("large", 2, "0/31 nodes are available"),
+    event("large", 1, "0/30 nodes are available"),
+    event("vllm-0", 1, "not about the other"),
+]
+
+
+def run(*arguments: str, columns: int = 100, objects: list[Object] | None = None) -> Result:
+    text = kubectl(*CLUSTER if objects is None else objects)
+    return CliRunner().invoke(main, ["explain", *arguments], input=text, env={"COLUMNS": str(columns)})
+
+
+def words(result: Result) -> str:
+    assert result.exit_code == 0, result.stderr
+    return " ".join(result.stdout.split())
+
+
+def test_a_pod_that_waits() -> None:
+    got = words(run("pod", "large", "-n", "ns", "--cluster", "-"))
+    for want in (
+        "ns/large needs 36 GiB with driver isolation pending",
+        "What would make it fit - if 4096 MiB were freed on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36864 MiB",
+        "2026-01-01T00:00:01Z Warning FailedScheduling: 0/30 nodes are available - 2026-01-01T00:00:02Z",
+        "FailedScheduling (2 times): 0/31 nodes are available",
+        "t4-0 and 29 more no GPU of the node can provide 36 GiB with driver isolation",
+    ):
+        assert want in got
+    assert "not about the other" not in got
+
+
+def test_a_pod_that_runs() -> None:
+    got = words(run("pod", "-n", "ns", "vllm-0", "--cluster", "-"))
+    for want in (
+        "running on gpu-a",
+        "8192 MiB of GPU 0 (mps), A100-40GB, 20 % compute, isolation in force: driver-mps, alone on the GPU",
+        "tessera-scheduler bound it to gpu-a",
+        "Each node, if the pod were scheduled again",
+    ):
+        assert want in got
+
+
+def test_a_pod_whose_request_cannot_be_read() -> None:
+    odd = pod("p", NEED, node=None, annotations={"tessera.dev/isolation": "strong"})
+    got = words(run("pod", "p", "-n", "ns", "--cluster", "-", objects=[*CLUSTER[:2], odd]))
+    why = "metadata.annotations[tessera.dev/isolation]: 'strong'; expected one of the words accepted; hint: hardware,"
+    assert f"ns/p pending Why - its request cannot be read: {why}" in got
+    assert "could take it" not in got
+    assert "has room" not in got
+
+
+def test_a_pod_that_has_finished() -> None:
+    ended = pod("p", NEED, share(0, 8192, Mode.MPS), node="gpu-a", phase="Failed", status={"reason": "Evicted"})
+    result = run(
+        "pod", "p", "-n", "ns", "--cluster", "-", objects=[*CLUSTER[:2], ended, event("p", 1, "low on memory")]
+    )
+    got = words(result)
+    assert got.startswith("ns/p finished on gpu-a Why - it has failed: Evicted - its assignment was 8192 MiB of GPU 0")
+    assert "FailedScheduling: low on memory" in got
+    assert "node answer" not in got
+
+
+def test_a_pod_on_a_gpu_that_is_not_there() -> None:
+    objects = [node(), gpunode("a", gpu(0)), pod("p", NEED, share(3, 8192))]
+    assert "8192 MiB of GPU 3 (memory-share), the node has no such GPU" in words(
+        run("pod", "p", "-n", "ns", "--cluster", "-", objects=objects)
+    )
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_lines_are_no_longer_than_the_terminal(columns: int) -> None:
+    for name in ("large", "vllm-0"):
+        result = run("pod", name, "-n", "ns", "--cluster", "-", columns=columns)
+        assert max(map(len, result.stdout.splitlines())) <= columns
+
+
+def test_json_has_every_value() -> None:
+    got = json.loads(run("pod", "vllm-0", "-n", "ns", "--cluster", "-", "-o", "json").stdout)
+    assert list(got) == ["explanation", "events", "noise"]
+    assert " ".join(got["explanation"]) == (
+        "pod need phase node scheduler devices record sentences remedies nodes ways"
+    )
+    assert " ".join(got["explanation"]["devices"][0]) == "uuid model share level neighbours"
+    assert " ".join(got["explanation"]["nodes"][0]) == "node obstacle detail"
+    assert [each["message"] for each in got["events"]] == ["not about the other"]
+
+
+# Keyed by a sentence: arguments; desired are words of the one error line.
+BAD: dict[str, tuple[list[str], list[str]]] = {
+    "a pod of another namespace": (["pod", "other", "-n", "ns", "--cluster", "-"], ["pod ns/other", "-n team"]),
+    "a pod that is not there": (["pod", "gone", "-n", "ns", "--cluster", "-"], ["pod ns/gone", "vllm-0, large"]),
+    "a pod of an empty namespace": (["pod", "gone", "--cluster", "-"], ["pod default/gone", "another -n"]),
+    "no name": (["pod", "-n", "ns", "--cluster", "-"], ["Missing argument 'NAME'"]),
+    "a file beside a cluster": (["pod", "large", "--cluster", "-", "--context", "x"], ["--context", "--cluster"]),
+    "a kubeconfig that is not there": (["pod", "large", "--kubeconfig", "missing"], ["kubeconfig missing"]),
+    "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "manifests, with -f"]),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_bad_input_is_one_clear_error(sentence: str) -> None:
+    arguments, named = BAD[sentence]
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert [word for word in named if word not in result.stderr] == []
+
+
+def test_help_is_that_of_the_pod() -> None:
+    assert "Explain where pod NAME of a live cluster runs" in words(run("pod", "--help"))
+    assert "explain pod notebook-3" in words(run("--help"))
+    assert all(
+        f"--{(each.name or '').replace('_', '-')}" in each.opts for each in command.params if each.name != "name"
+    )
+
+
+def test_options_have_names_in_the_environment() -> None:
+    result = CliRunner().invoke(
+        main,
+        ["explain", "pod", "large", "--cluster", "-"],
+        input=kubectl(*CLUSTER),
+        env={"TESSERA_EXPLAIN_POD_NAMESPACE": "ns", "COLUMNS": "100"},
+    )
+    assert "ns/large needs" in words(result)
+
+
+@pytest.mark.anyio
+async def test_events_of_a_live_pod() -> None:
+    kube = MemoryKube()
+    for each in CLUSTER[-3:]:
+        await kube.create(EVENTS, each)
+    found = await events_of(kube, PODS, "large", "ns")
+    assert sorted(each["count"] for each in found) == [1, 2]
+
+
+@pytest.mark.anyio
+async def test_a_live_pod_that_the_cluster_does_not_show_is_looked_up() -> None:
+    kube = MemoryKube()
+    await kube.create(NODES, node())
+    for each in (pod("runs"), pod("ended", phase="Succeeded"), event("ended", 1, "done")):
+        await kube.create(PODS if each["kind"] == "Pod" else EVENTS, each)
+    for name, want in (("runs", []), ("ended", ["Succeeded"]), ("gone", [])):
+        cluster, events, found = await observe_pod(kube, PodKey(f"ns/{name}"))
+        assert [each.pod.key for each in cluster.pods] == ["ns/runs"]
+        assert [each["status"]["phase"] for each in found] == want
+        assert len(events) == (name == "ended")
+
+
+@pytest.fixture
+def agent() -> Iterator[str]:
+    """Give the address of node n1's agent."""
+    with serving_reports(REPORT) as addresses:
+        yield addresses[0]
+
+
+TRAIN = [
+    node("n1"),
+    gpunode("n1", gpu(0, "T4", node="n1")),
+    pod("train", NEED, share(0, 8192, Mode.MEMORY_SHARE), node="n1", metadata={"namespace": "team"}),
+    pod("calm", NEED, share(0, 4096, Mode.MEMORY_SHARE), node="n1", metadata={"namespace": "team"}),
+    pod("away", NEED, node=None, metadata={"namespace": "team"}),
+]
+
+
+def test_who_slows_down_the_gpus_of_a_pod(agent: str) -> None:
+    options = ("-n", "team", "--cluster", "-", "--agent", agent)
+    got = words(run("pod", "train", *options, objects=TRAIN))
+    want = "What slows down its GPUs - GPU 0: thermal, driven by team/train/main; slowed down: team/notebook/main"
+    assert want in got
+    found = json.loads(run("pod", "train", *options, "-o", "json", objects=TRAIN).stdout)["noise"]
+    assert found == [{"gpu": 0, "cause": "thermal", "drivers": ["team/train/main"], "affected": ["team/notebook/main"]}]
+    assert "slows down" not in words(run("pod", "calm", *options, objects=TRAIN))
+
+
+def test_an_agent_of_another_node_is_refused(agent: str) -> None:
+    for name, namespace, want in (("vllm-0", "ns", "that of node gpu-a"), ("large", "ns", "on no node")):
+        got = run("pod", name, "-n", namespace, "--cluster", "-", "--agent", agent)
+        assert (got.exit_code, want in got.stderr, "that of n1" in got.stderr) == (2, True, True), got.output

@@ -1,0 +1,39 @@
+"""What the page shows by a real Prometheus, which has what agents, kube-state-metrics and our rules write."""
+
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from builders.exposed import node_metrics
+from harness.prometheusserver import history, serving_history
+from tessera.cli.usage.asking import asked
+from tessera.log import logger
+from tessera.server.page import PrometheusHistory
+
+OTHERS = b"""# TYPE server:tessera_requests_in_flight:2m gauge
+server:tessera_requests_in_flight:2m{namespace="ml",serving_tessera_dev_server="llm"} 7
+# TYPE kube_deployment_spec_replicas gauge
+kube_deployment_spec_replicas{namespace="ml",deployment="llm",pod="kube-state-metrics-1"} 3
+kube_deployment_spec_replicas{namespace="ml",deployment="other"} 9
+# TYPE kube_deployment_status_replicas_ready gauge
+kube_deployment_status_replicas_ready{namespace="ml",deployment="llm",pod="kube-state-metrics-1"} 2
+"""
+
+
+@pytest.mark.anyio
+async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> None:
+    now_s = int(time.time())
+    samples = history(node_metrics() + OTHERS, range(now_s - 7200, now_s + 1, 60))
+    with serving_history(tmp_path, samples) as url:
+        found = PrometheusHistory(partial(asked, url, None, None, deadline_s=30, most_bytes=1 << 20), url, logger())
+        await found.look()
+    assert {pod.rpartition("/")[2]: percent for pod, percent in found.activity().items()} == {
+        "busy": 20,
+        "slice": 25,
+    }
+    (service,) = found.services()
+    assert (service.namespace, service.name) == ("ml", "llm")
+    assert {(each.desired, each.ready, each.in_flight) for each in service.points} == {(3, 2, 7)}
+    assert 55 <= len(service.points) <= 61

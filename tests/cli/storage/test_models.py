@@ -1,0 +1,184 @@
+"""`tessera models`: its five commands on a folder, by exit code, table, JSON and errors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tessera.agent.storage.folder import ModelFolder
+from tessera.cli import main
+
+CONTENTS = {"config.json": b"{}", "empty": b"", "weights/a b+%.bin": bytes(range(256)) * 50_000}
+SYNC_KEYS = ["revision", "files", "bytes", "requests", "seconds", "peak_bytes_per_second"]
+LIST_KEYS = ["revision", "source", "files", "bytes", "last_used", "current", "pinned", "in_use"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    for name, data in CONTENTS.items():
+        path = tmp_path / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def top(source: Path, tmp_path: Path) -> Path:
+    """Give a folder with two revisions: the current one differs from the other in `config.json`."""
+    folder = tmp_path / "dst"
+    assert run("sync", source, folder).exit_code == 0
+    (source / "config.json").write_bytes(b"new")
+    assert run("sync", source, folder).exit_code == 0
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ("models", *map(str, arguments)))
+
+
+def document(*arguments: object) -> Any:
+    got = run(*arguments, "-o", "json")
+    assert got.stderr == ""
+    return json.loads(got.stdout)
+
+
+def test_sync_reports_what_it_did(source: Path, tmp_path: Path) -> None:
+    first = document("sync", source, tmp_path / "dst")
+    assert list(first) == SYNC_KEYS
+    assert (first["files"], first["bytes"]) == (3, sum(map(len, CONTENTS.values())))
+    assert first["peak_bytes_per_second"] > 0
+    assert (tmp_path / "dst/current").readlink() == Path("versions") / first["revision"]
+    again = document("sync", f"file://{source}", tmp_path / "dst")
+    assert (again["revision"], again["bytes"], again["peak_bytes_per_second"]) == (first["revision"], 0, 0)
+    table = run("sync", source, tmp_path / "dst")
+    assert (table.exit_code, table.stderr) == (0, "")  # no progress where no person watches
+    heads, _, row = table.stdout.splitlines()
+    assert heads.split() == ["revision", "files", "fetched", "MiB", "requests", "seconds"]
+    assert row.split()[:4] == [first["revision"][:12], "3", "0.0", "1"]
+    assert first["revision"] in run("sync", source, tmp_path / "dst", "-o", "wide").stdout
+
+
+def test_sync_takes_what_is_chosen(source: Path, tmp_path: Path) -> None:
+    run("sync", source, tmp_path / "dst", "--include", "*.json", "--include", "*.bin", "--exclude", "weights/*")
+    assert [each.name for each in (tmp_path / "dst/current").iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "want"),
+    [
+        (("sync", "ftp://host/folder", "{dst}"), 2, "scheme 'ftp'; expected s3://BUCKET/PREFIX"),
+        (("sync", "{source}/none", "{dst}"), 1, "there is no such folder"),
+        (("sync", "{source}", "{dst}", "--include", "none"), 1, "no objects"),
+        (("sync", "{source}", "{dst}", "--keep", "0"), 2, "--keep"),
+        (("sync", "{source}", "{dst}", "--bandwidth", "0"), 2, "--bandwidth"),
+        (("sync", "{source}", "{source}/config.json/dst"), 1, "config.json"),
+        (("sync", "{source}"), 2, "DST"),
+        (("verify", "{dst}"), 2, "no revision"),
+        (("verify", "{dst}", "--revision", "current"), 2, "no revision"),
+        (("warm", "{dst}"), 2, "no revision"),
+        (("evict", "{dst}", "3f2a"), 2, "no revision"),
+        (("evict", "{dst}"), 2, "REVISION"),
+    ],
+)
+def test_what_is_wrong_is_named(arguments: tuple[str, ...], code: int, want: str, source: Path, tmp_path: Path) -> None:
+    got = run(*(each.format(source=source, dst=tmp_path / "dst") for each in arguments))
+    assert (got.exit_code, got.stdout) == (code, "")
+    assert got.stderr.startswith(("error: ", "Usage: "))
+    assert want in got.stderr
+    assert arguments[0] == "sync" or not (tmp_path / "dst").exists()  # a mistyped name leaves no folder
+
+
+def test_a_broken_manifest_is_named(top: Path) -> None:
+    name = ModelFolder(top).current()
+    path = top / f".tessera/manifests/{name}.json"
+    path.write_bytes(path.read_bytes().replace(b"config.json", b"config.yaml"))
+    for command in ("list", "verify"):
+        got = run(command, top)
+        assert got.exit_code == 2
+        assert str(path) in got.stderr
+
+
+def test_list_shows_the_revisions(top: Path, source: Path) -> None:
+    rows = document("list", top)
+    assert [list(row) for row in rows] == [LIST_KEYS] * 2
+    assert [row["current"] for row in rows] == [True, False]
+    assert {row["source"] for row in rows} == {f"file://{source}"}
+    assert rows[0]["bytes"] == sum(map(len, CONTENTS.values())) + 1
+    lines = run("list", top).stdout.splitlines()
+    assert lines[0].split() == ["revision", "files", "MiB", "stays", "because", "source"]
+    assert lines[2].split() == [rows[0]["revision"][:12], "3", "12.2", "current", f"file://{source}"]
+    assert document("list", top / "none") == []
+
+
+def test_verify_names_damaged_files(top: Path) -> None:
+    whole = run("verify", top)
+    assert (whole.exit_code, whole.stdout, whole.stderr) == (0, "", "2 revisions, 0 damaged files\n")
+    (top / "current/weights/a b+%.bin").chmod(0o644)
+    with (top / "current/weights/a b+%.bin").open("r+b") as file:
+        file.write(b"\1")
+    (top / "current/config.json").unlink()
+    current = ModelFolder(top).current()
+    got = run("verify", top, "--revision", "current", "-o", "json")
+    assert got.exit_code == 1
+    assert [(row["revision"], row["file"]) for row in json.loads(got.stdout)] == [
+        (current, "config.json"),
+        (current, "weights/a b+%.bin"),
+    ]
+    both = run("verify", top)  # the revisions share the large file
+    assert both.exit_code == 1
+    assert both.stderr == "2 revisions, 3 damaged files\n"
+    assert both.stdout.count("weights/a b+%.bin") == 2
+
+
+def test_evict_removes_what_nobody_needs(top: Path) -> None:
+    current, other = (row["revision"] for row in document("list", top))
+    refused = run("evict", top, current[:20])
+    assert (refused.exit_code, "it is current" in refused.stderr) == (5, True)
+    assert run("evict", top, "").exit_code == 2  # both begin so
+    got = run("evict", top, other[:20])
+    assert (got.exit_code, got.output) == (0, "")
+    assert [each.name for each in (top / "versions").iterdir()] == [current]
+
+
+def test_a_revision_that_a_process_reads_stays(top: Path) -> None:
+    other = document("list", top)[1]["revision"]
+    with subprocess.Popen(["/bin/sleep", "60"], cwd=top / "versions" / other) as reader:
+        got = run("evict", top, other)
+        assert f"in use by process {reader.pid}" in got.stderr
+        reader.kill()
+    assert run("evict", top, other).exit_code == 0
+
+
+def test_warm_reads_the_current_revision(top: Path) -> None:
+    got = run("warm", top)
+    assert (got.exit_code, got.stdout) == (0, "12.2 MiB read\n")
+
+
+def test_a_second_sync_names_the_first(source: Path, tmp_path: Path) -> None:
+    """The first is slowed down, so that it surely holds the folder."""
+    command = [
+        sys.executable,
+        "-c",
+        "from tessera.cli import main; main()",
+        "models",
+        "sync",
+        str(source),
+        str(tmp_path / "dst"),
+    ]
+    slow = [*command, "--bandwidth", "0.1"]
+    with subprocess.Popen(slow, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as first:
+        lock = tmp_path / "dst/.tessera/lock"
+        while not (lock.exists() and lock.read_text() == str(first.pid)):
+            assert first.poll() is None
+            os.sched_yield()
+        got = run("sync", source, tmp_path / "dst")
+        first.send_signal(signal.SIGKILL)
+    assert got.exit_code == 5
+    assert f"process {first.pid} syncs or evicts there" in got.stderr
+    assert run("sync", source, tmp_path / "dst").exit_code == 0

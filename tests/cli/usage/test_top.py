@@ -1,0 +1,111 @@
+"""`tessera top` and `tessera recommend`, against agents in this process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from builders.usagereports import REPORT
+from harness.agents import serving_reports
+from tessera.api.tessera.usagereports import GpuReport, UsageReport
+from tessera.cli import main
+
+HOSTILE = UsageReport(node="[red]n2\x1b[31m", gpus=(GpuReport(index=0, model="[bold]", lost=True),))
+EMPTY = UsageReport(node="n3")
+
+
+@pytest.fixture
+def ports() -> Iterator[list[str]]:
+    """Give the addresses of three agents, in a thread of their own."""
+    with serving_reports(REPORT, HOSTILE, EMPTY) as addresses:
+        yield addresses
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, env={"COLUMNS": "200"})
+
+
+def lines(*arguments: str) -> list[str]:
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+def test_top_shows_devices_containers_and_who_drives_a_throttled_gpu(ports: list[str]) -> None:
+    found = lines("top", "--once", "--agent", ports[0])
+    assert "n1 0 T4 whole ██████░░░░░░ 7.9 GiB / 14.6 GiB 97 2 containers 91 C, 70 W, throttled: thermal" in found
+    assert any("7.9 GiB / 8.0 GiB 90 team/train/main" in line for line in found)
+    assert any("░░░░░░░░░░░░ 0.0 GiB / 8.0 GiB - team/notebook/main" in line for line in found)
+    assert "n1 1 A100-40GB whole █░░░░░░░░░░░ 2.0 GiB / 40.0 GiB 12 web/serve/llm" in found
+    assert "n1 2 A100-40GB 1g.5gb@1 - / 4.8 GiB - nobody" in found
+    assert "n1 3 A100-40GB lost" in found
+    assert "node n1, GPU 0: thermal, driven by team/train/main; slowed down: team/notebook/main" in found
+    assert "node n1, GPU 2: saturated, driven by nobody knows who" in found
+
+
+def test_what_an_agent_says_is_no_markup_and_no_escape_sequence(ports: list[str]) -> None:
+    text = call("top", "--once", *(word for port in ports for word in ("--agent", port))).stdout
+    assert "[red]n2" in text
+    assert "[bold]" in text
+    assert "\x1b" not in text
+    assert "no GPU was observed" in text
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_top_has_documents(ports: list[str], output: str) -> None:
+    text = call("top", "--once", "-o", output, "--agent", ports[0]).stdout
+    if output == "json":
+        assert json.loads(text)[0]["gpus"][0]["devices"][0]["containers"][1]["usedMib"] == 8100
+    else:
+        assert "usedMib: 8100" in text
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
+def test_top_goes_on_until_it_is_interrupted_whatever_becomes_of_the_agents(ports: list[str], output: str) -> None:
+    program = "from tessera.cli import main; main()"
+    command = [sys.executable, "-c", program, "top", "--interval-s", "0.1", "-o", output, "--agent", ports[0]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as running:
+        assert running.stdout is not None
+        seen = 0
+        for line in running.stdout:
+            seen += "train" in line
+            if seen > 3:
+                break
+        running.send_signal(signal.SIGINT)
+        running.stdout.read()
+    assert running.returncode == 0
+
+
+REFUSED: dict[str, tuple[list[str], int, str]] = {
+    "no cluster and no agent": (["top", "--kubeconfig", "nowhere"], 2, "nowhere"),
+    "a cluster beside agents": (["top", "--context", "c", "--agent", "a"], 2, "--agent as well"),
+    "a cluster beside Prometheus": (["recommend", "--context", "c", "--prometheus", "http://a"], 2, "--prometheus as"),
+    "nobody answers": (["top", "--once", "--agent", "127.0.0.1:1"], 4, "expected its report of GPU usage"),
+    "no address": (["recommend", "--agent", "ftp://a:1"], 2, "address of a server"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_asked_is_told(case: str) -> None:
+    arguments, code, words = REFUSED[case]
+    result = call(*arguments)
+    assert (result.exit_code, words in result.stderr) == (code, True), result.output
+
+
+def test_recommendations_have_the_most_urgent_first_and_what_is_saved(ports: list[str]) -> None:
+    found = lines("recommend", "--agent", ports[0])
+    rows = [line for line in found if "/" in line]
+    assert rows == [
+        "team/train/main n1 0 whole 8.0 GiB 8.0 GiB 70 2 h 5 min too-little 10 GiB",
+        "team/notebook/main n1 0 whole 8.0 GiB 0.0 GiB - 2 min unused 8.0 GiB",
+        "web/serve/llm n1 1 whole 40.0 GiB 2.9 GiB 10 1 min too-much 1g.5gb 35.2 GiB",
+    ]
+    assert found[-1] == "4 containers, 3 shown; 43.2 GiB could be allocated to others"
+    everything: list[dict[str, Any]] = json.loads(call("recommend", "--all", "-o", "json", "--agent", ports[0]).stdout)
+    assert [each["verdict"] for each in everything] == ["too-little", "unused", "too-much", "fits"]

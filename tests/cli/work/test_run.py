@@ -1,0 +1,161 @@
+"""`tessera run`: the Job that options make, and how it is followed, in a cluster of this process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
+from tessera.cli import main
+from tessera.cli.work.following import follow_job, print_log, state_of
+from tessera.clients.kube import JOBS, PODS, MemoryKube
+from tessera.errors import Conflict, InvalidInput, Unavailable
+
+
+def dry(*options: str) -> Result:
+    call = ("run", "--dry-run", "--kubeconfig", "nowhere", *options)
+    return CliRunner().invoke(main, call)
+
+
+def container(*options: str) -> Any:
+    found = dry("--image", "r.example/team/Py_Torch:2@sha256:1", *options)
+    assert found.exit_code == 0, found.output
+    job = yaml.safe_load(found.stdout)
+    assert job["metadata"]["generateName"] == "py-torch-"
+    assert "where it would run is not known" in found.stderr
+    return job["spec"]["template"]["spec"]["containers"][0]
+
+
+ASKS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "an amount": (("--gpu-memory", "10"), {"tessera.dev/gpu-memory": "10"}),
+    "more of it": (
+        ("--gpu-memory", "10", "--gpu-compute", "30", "--gpus", "2"),
+        {"tessera.dev/gpu-memory": "10", "tessera.dev/gpu-compute": "30", "tessera.dev/gpu-count": "2"},
+    ),
+    "whole GPUs": (("--gpus", "2"), {"nvidia.com/gpu": "2"}),
+    "a slice": (("--slice", "1g.10gb+me"), {"nvidia.com/mig-1g.10gb.me": "1"}),
+    "models": (("--model", "a", "--model", "b"), {"models.tessera.dev/a": "1", "models.tessera.dev/b": "1"}),
+    "more than a GPU": (("--cpu", "4", "--memory", "16Gi"), {"cpu": "4", "memory": "16Gi"}),
+}
+
+
+@pytest.mark.parametrize("case", ASKS)
+def test_options_are_limits(case: str) -> None:
+    options, want = ASKS[case]
+    assert container(*options)["resources"]["limits"] == want
+
+
+def test_a_command_its_environment_and_secrets() -> None:
+    found = container("--env", "A=b=c", "--env-secret", "TOKEN=hub/key", "--", "python", "-c", "print(1)", "--image")
+    assert found["command"] == ["python", "-c", "print(1)", "--image"]
+    secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "key"}}}
+    assert found["env"] == [{"name": "A", "value": "b=c"}, secret]
+
+
+REFUSED = {
+    "no image": ((), "--image"),
+    "no variable": (("--image", "a", "--env", "A"), "NAME=VALUE"),
+    "no key of a secret": (("--image", "a", "--env-secret", "A=b"), "NAME=SECRET/KEY"),
+    "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "one way to say how much"),
+    "isolation of nothing": (("--image", "a", "--isolation", "driver"), "--gpu-memory as well"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_options_that_make_no_sense_are_refused(case: str) -> None:
+    options, words = REFUSED[case]
+    found = dry(*options)
+    assert (found.exit_code, words in found.stderr) == (2, True), found.stderr
+
+
+class Cluster:
+    """One Job, whose pod gets on as the test says."""
+
+    def __init__(self, kube: MemoryKube | None = None) -> None:
+        self.kube = kube or MemoryKube()
+
+    async def submit(self) -> None:
+        await self.kube.create(JOBS, job_object(JobRequest(name="j", namespace="ns", image="a")))
+
+    async def pod(self, status: Mapping[str, Any], node: str = "") -> None:
+        metadata = {"name": "j-1", "namespace": "ns", "labels": dict(job_selection("j"))}
+        body = {"metadata": metadata, "spec": {"nodeName": node} if node else {}}
+        if await self.kube.get(PODS, "j-1", "ns") is None:
+            await self.kube.create(PODS, body)
+        await self.kube.patch(PODS, "j-1", {"spec": body["spec"]}, namespace="ns")
+        await self.kube.patch(PODS, "j-1", {"status": status}, namespace="ns", subresource="status")
+
+    async def ends(self, code: int) -> None:
+        state = {"terminated": {"exitCode": code}}
+        await self.pod({"phase": "Failed", "containerStatuses": [{"name": "main", "state": state}]}, "n")
+
+
+RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+PENDING = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU has room"}]}
+
+
+async def said(capture: pytest.CaptureFixture[str], words: str) -> str:
+    """Return what was printed on both streams when `words` are on either."""
+    found = ""
+    async with asyncio.timeout(20):
+        while words not in found:
+            await asyncio.sleep(0.01)
+            found += "".join(capture.readouterr())
+    return found
+
+
+@pytest.mark.anyio
+async def test_a_job_is_followed_to_the_end_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Cluster()
+    await one.submit()
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "j: Pending")
+    await one.pod(PENDING)
+    await said(capsys, "j: Pending: no GPU has room")
+    one.kube.written["ns", "j-1"] = [b"epoch 1\n"]
+    await one.pod(RUNS, "n")
+    await said(capsys, "epoch 1")
+    one.kube.written["ns", "j-1"].append(b"epoch 2\n")
+    await said(capsys, "epoch 2")
+    await one.ends(3)
+    assert await task == 3
+    assert "j: Failed on n: its command ended with 3" in "".join(capsys.readouterr())
+    await print_log(one.kube, await state_of(one.kube, "j", "ns"))
+    assert capsys.readouterr().out == "epoch 1\nepoch 2\n"
+
+
+@pytest.mark.anyio
+async def test_a_job_that_ends_without_its_command_is_told_from_one_that_was_deleted() -> None:
+    one = Cluster()
+    await one.submit()
+    await one.pod({"phase": "Failed", "reason": "Evicted"}, "n")
+    with pytest.raises(Conflict, match="Evicted"):
+        await follow_job(one.kube, "j", "ns")
+    await one.kube.delete(JOBS, "j", namespace="ns")
+    with pytest.raises(Conflict, match="deleted meanwhile"):
+        await follow_job(one.kube, "j", "ns")
+    with pytest.raises(InvalidInput, match="no such job"):
+        await state_of(one.kube, "j", "ns")
+
+
+class SilentLogs(MemoryKube):
+    """An API that gives no logs."""
+
+    async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
+        async for piece in super().logs(name, namespace, follow=False):
+            yield piece
+        raise Unavailable(f"log of {namespace}/{name}", found="cut", expected=f"follow={follow}")
+
+
+@pytest.mark.anyio
+async def test_a_log_that_breaks_off_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Cluster(SilentLogs())
+    await one.submit()
+    await one.pod(RUNS, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "tessera logs j -n ns prints it from its start")
+    await one.ends(0)
+    assert await task == 0

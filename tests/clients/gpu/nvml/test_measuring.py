@@ -1,0 +1,96 @@
+"""What NVML measures, and what is None where it does not."""
+
+import pynvml
+import pytest
+
+from harness.gpuworlds import QUICK, NvmlWorld, Start
+from tessera.clients.gpu import NvmlDriver
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.readings import EngineActivity
+from tessera.sim.nvmlsim import FOREVER, Machine, Process
+
+pytestmark = pytest.mark.anyio
+WHOLE = EngineActivity(graphics_percent=60, sm_percent=60, tensor_percent=30, dram_percent=30)
+
+
+async def test_power_clocks_temperature_errors_and_throttling_are_measured(world: NvmlWorld) -> None:
+    machine = world.machine
+    t4 = (await world.driver.inventory()).gpus[1]
+    idle = await world.driver.measure(t4.uuid)
+    assert idle.clocks_event_reasons == pynvml.nvmlClocksEventReasonGpuIdle
+    machine.add_process(1, Process(pid=7, memory_mib=64, sm_percent=70))
+    for field, value in {
+        "temperature_c": 91,
+        "throttle_reasons": 0x24,
+        "ecc_corrected": 5,
+        "ecc_uncorrected": 2,
+    }.items():
+        machine.set(1, field, value)
+    busy = await world.driver.measure(t4.uuid)
+    assert (busy.gpu_percent, busy.temperature_c, busy.clocks_event_reasons) == (70, 91, 0x24)
+    assert (busy.ecc_corrected, busy.ecc_uncorrected) == (5, 2)
+    assert [(each.pid, each.sm_percent) for each in busy.processes] == [(7, 70)]
+    assert busy.sm_clock_mhz is not None
+    assert idle.sm_clock_mhz is not None
+    assert busy.sm_clock_mhz > idle.sm_clock_mhz
+    assert busy.power_watts is not None
+    assert idle.power_watts is not None
+    assert busy.power_watts > idle.power_watts
+    assert (busy.energy_mj, busy.remapped_rows, busy.activity) == (None, None, None)
+
+
+async def test_an_older_driver_calls_event_reasons_throttle_reasons(world: NvmlWorld) -> None:
+    t4 = (await world.driver.inventory()).gpus[1]
+    world.machine.set(1, "throttle_reasons", 0x4)
+    world.machine.fault("nvmlDeviceGetCurrentClocksEventReasons", code=pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    assert (await world.driver.measure(t4.uuid)).clocks_event_reasons == 0x4
+
+
+async def test_what_fails_is_none_and_keeps_nothing_else_from_being_measured(world: NvmlWorld) -> None:
+    t4 = (await world.driver.inventory()).gpus[1]
+    for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature", "nvmlDeviceGetMemoryInfo*"):
+        world.machine.fault(name, code=pynvml.NVML_ERROR_UNKNOWN, times=FOREVER)
+    found = await world.driver.measure(t4.uuid)
+    assert (found.power_watts, found.temperature_c, found.memory_used_mib) == (None, None, None)
+    assert found.sm_clock_mhz is not None
+
+
+async def test_a_hopper_measures_its_engines_from_the_second_reading_on(start: Start) -> None:
+    machine = start("H100-80GB")
+    machine.add_process(0, Process(pid=7, sm_percent=60))
+    async with await NvmlDriver.open(deadlines=QUICK) as driver:
+        uuid = (await driver.inventory()).gpus[0].uuid
+        assert (await driver.measure(uuid)).activity is None
+        assert (await driver.measure(uuid)).activity == WHOLE
+        machine.fault("nvmlGpmMetricsGet", code=pynvml.NVML_ERROR_UNKNOWN)
+        assert (await driver.measure(uuid)).activity is None
+
+
+async def test_instances_of_a_hopper_measure_their_engines_each_for_itself(start: Start) -> None:
+    machine: Machine = start("H100-80GB")
+    one, other = Placement(0, 1, "1g.10gb"), Placement(4, 4, "3g.40gb")
+    async with await NvmlDriver.open(deadlines=QUICK) as driver:
+        uuid = (await driver.inventory()).gpus[0].uuid
+        await driver.set_mig(uuid, enabled=True)
+        for placement in (one, other):
+            await driver.create_instance(uuid, placement)
+        gpu = (await driver.inventory()).gpus[0]
+        on = next(each for each in gpu.instances if each.placement == other)
+        process = Process(pid=7, sm_percent=60, gpu_instance=on.gpu_instance, compute_instance=on.compute_instance)
+        machine.add_process(0, process)
+        await driver.measure(uuid)
+        found = await driver.measure(uuid)
+        assert found.activity is None
+        assert {each.placement: each.activity and each.activity.sm_percent for each in found.instances} == {
+            one: 0,
+            other: 60,
+        }
+        machine.remove_process(7)
+        await driver.destroy_instance(uuid, other)
+        await driver.inventory()
+        assert [each.placement for each in (await driver.measure(uuid)).instances] == [one]
+
+
+async def test_a_gpu_that_was_never_read_is_read_before_it_is_measured(world: NvmlWorld) -> None:
+    uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(1))
+    assert (await world.driver.measure(uuid)).memory_used_mib == 0

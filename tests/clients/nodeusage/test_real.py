@@ -1,0 +1,61 @@
+"""Reports of agents over HTTP."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from builders.usagereports import REPORT
+from conformance.nodeusagesuite import NodeUsageSuite
+from tessera.api.tessera.usagereports import write_usage
+from tessera.clients.nodeusage import HttpUsage, real
+from tessera.errors import InvalidInput, Unavailable
+from tessera.probes import exposing
+
+
+class TestHttpUsage(NodeUsageSuite):
+    @pytest.fixture
+    def answers(self) -> list[bytes]:
+        return [write_usage(REPORT)]
+
+    @pytest.fixture
+    async def usages(self, answers: list[bytes]) -> AsyncIterator[HttpUsage]:
+        async with exposing(0, bytes, lambda: answers[0]) as port:
+            usages = HttpUsage([f"127.0.0.1:{port}"])
+            yield usages
+            await usages.close()
+
+    @pytest.fixture
+    def silence(self, answers: list[bytes]) -> Callable[[], object]:
+        return lambda: answers.__setitem__(0, b"<html>")
+
+
+@pytest.mark.anyio
+async def test_what_is_no_agent_is_told_from_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failed(address: str) -> str:
+        usages = HttpUsage([address])
+        with pytest.raises(Unavailable) as error:
+            await usages.read()
+        await usages.close()
+        assert "port-forward" in str(error.value)
+        return str(error.value)
+
+    async with exposing(0, bytes) as port:
+        assert "HTTP 404" in await failed(f"http://127.0.0.1:{port}/")
+    assert "127.0.0.1" in await failed(f"127.0.0.1:{port}")
+    async with exposing(0, bytes, lambda: b" " * 100) as port:
+        monkeypatch.setattr(real, "_MOST_BYTES", 10)
+        assert "more than 10 bytes" in await failed(f"127.0.0.1:{port}")
+        monkeypatch.setattr(real, "_DEADLINE_S", 0.0)
+        assert "no answer in 0 s" in await failed(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["", "http://a:b", "ftp://a:1"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(InvalidInput, match="address of a server"):
+        HttpUsage([address])
+
+
+def test_the_port_is_that_of_the_chart_where_none_is_given() -> None:
+    urls: list[Any] = [real._url(each) for each in ("n1", "http://n1/", "n1:80", "[::1]:7")]
+    assert urls == ["http://n1:9400", "http://n1:9400", "http://n1:80", "http://[::1]:7"]

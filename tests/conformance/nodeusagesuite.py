@@ -1,0 +1,25 @@
+"""What every implementation of `NodeUsages` does; each is run through it by a subclass."""
+
+from collections.abc import Callable
+
+import pytest
+
+from builders.usagereports import REPORT
+from tessera.clients.nodeusage import NodeUsages
+from tessera.errors import Unavailable
+
+
+@pytest.mark.anyio
+class NodeUsageSuite:
+    """Subclasses give `usages`, of node n1's agent, and `silence`, after which it does not answer."""
+
+    async def test_reports_are_as_the_agent_gives_them(self, usages: NodeUsages) -> None:
+        assert await usages.read() == (REPORT,)
+        assert await usages.read() == (REPORT,)
+
+    async def test_an_agent_that_does_not_answer_is_named(
+        self, usages: NodeUsages, silence: Callable[[], object]
+    ) -> None:
+        silence()
+        with pytest.raises(Unavailable, match="agent"):
+            await usages.read()

@@ -1,0 +1,137 @@
+"""ModelCaches in a cluster of this process: the controller tells nodes what they shall have, and sums up."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tessera.api.tessera.modelcaches import node_status, read_node_models
+from tessera.clients.kube import (
+    MODEL_CACHES,
+    NODE_MODELS,
+    NODES,
+    PODS,
+    Kind,
+    MemoryKube,
+    Object,
+    Selection,
+    Store,
+    follow,
+)
+from tessera.controller.models import ModelCaches
+from tessera.core.storage.modelcache import ObservedModel
+
+pytestmark = pytest.mark.anyio
+
+ONE = "1" * 64
+NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
+
+
+def cache(name: str = "llama", **spec: Any) -> Object:
+    return {"metadata": {"name": name, "generation": 1}, "spec": {"source": f"s3://models/{name}", **spec}}
+
+
+class Cluster:
+    """Nodes, of which all have an agent, and a controller inside `running`."""
+
+    def __init__(self) -> None:
+        self.kube = MemoryKube()
+
+    async def add(self, name: str, *, ready: str = "True", pool: str = "gpu") -> None:
+        conditions = [{"type": "Ready", "status": ready}]
+        each = {"metadata": {"name": name, "labels": {"pool": pool}}, "status": {"conditions": conditions}}
+        await self.kube.create(NODES, each)
+        await self.kube.create(NODE_MODELS, {"metadata": {"name": name}})
+
+    async def say(self, node: str, *observed: ObservedModel) -> None:
+        status = node_status(observed, folder="/m", free_bytes=0, reason="")
+        await self.kube.patch(NODE_MODELS, node, {"status": status}, subresource="status")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        nodes = Store(self.kube, NODES)
+        loops = (nodes.run(), ModelCaches(self.kube, nodes, now=lambda: NOW, least_s=0.01).run())
+        tasks = [asyncio.create_task(each) for each in loops]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def until(self, kind: Kind, name: str, ready: Callable[[Object], bool]) -> Object:
+        """Return an object when it is as desired."""
+        selection = Selection(fields=(("metadata.name", name),))
+        async with asyncio.timeout(10):
+            async for change in follow(self.kube, kind, selection, on_trouble=lambda _: None):
+                if change.object is not None and ready(change.object):
+                    return change.object
+        raise AssertionError
+
+    async def told(self, node: str, *names: str) -> None:
+        """Return when a node was told to have these models, in this order."""
+
+        def ready(found: Object) -> bool:
+            desired = read_node_models(found).desired
+            return desired is not None and tuple(each.name for each in desired) == names
+
+        await self.until(NODE_MODELS, node, ready)
+
+
+@pytest.fixture
+async def cluster() -> Cluster:
+    one = Cluster()
+    await one.add("n1")
+    return one
+
+
+async def test_selected_nodes_are_told_those_of_pending_pods_first(cluster: Cluster) -> None:
+    await cluster.add("n2", pool="other")
+    limits = {"resources": {"limits": {"models.tessera.dev/mistral": "1", "cpu": "1"}}}
+    pod = {"metadata": {"name": "p", "namespace": "x"}, "spec": {"containers": [{"name": "a", **limits}]}}
+    await cluster.kube.create(PODS, pod)
+    await cluster.kube.create(MODEL_CACHES, cache("llama"))
+    await cluster.kube.create(MODEL_CACHES, cache("mistral", nodeSelector={"matchLabels": {"pool": "gpu"}}))
+    async with cluster.running():
+        await cluster.told("n1", "mistral", "llama")
+        await cluster.told("n2", "llama")
+        found = await cluster.until(MODEL_CACHES, "mistral", lambda each: bool(each.get("status")))
+        assert (found["status"]["nodes"], found["status"]["pendingPods"]) == (1, 1)
+        await cluster.kube.delete(MODEL_CACHES, "llama")
+        await cluster.told("n2")
+
+
+async def test_what_nodes_report_is_summed_up(cluster: Cluster) -> None:
+    await cluster.add("n2", ready="Unknown")
+    await cluster.kube.create(MODEL_CACHES, cache())
+    async with cluster.running():
+        await cluster.say("n1", ObservedModel(name="llama", state="Ready", revision=ONE, bytes=7))
+        found = await cluster.until(MODEL_CACHES, "llama", lambda each: each.get("status", {}).get("ready") == 1)
+    status = found["status"]
+    assert (status["nodes"], status["revision"], status["bytes"]) == (2, ONE, 7)
+    assert list(status["problems"]) == [{"node": "n2", "reason": "the node is not ready"}]
+
+
+async def test_an_edit_that_cannot_be_carried_out_removes_no_model_from_a_disk(cluster: Cluster) -> None:
+    await cluster.kube.create(MODEL_CACHES, cache())
+    async with cluster.running():
+        await cluster.told("n1", "llama")
+        await cluster.kube.patch(MODEL_CACHES, "llama", {"spec": {"source": "https://me:pw@h/"}})
+        await cluster.kube.create(MODEL_CACHES, cache("another"))
+        found = await cluster.until(
+            MODEL_CACHES, "llama", lambda each: each["status"]["conditions"][0]["status"] == "False"
+        )
+        await cluster.told("n1", "llama", "another")
+    assert "credentials in an address" in found["status"]["conditions"][0]["message"]
+
+
+async def test_a_report_that_is_none_stops_no_other_node(cluster: Cluster) -> None:
+    await cluster.kube.create(NODE_MODELS, {"metadata": {"name": "odd"}})
+    odd = {"status": {"models": [{"name": "llama", "state": "Odd"}]}}
+    await cluster.kube.patch(NODE_MODELS, "odd", odd, subresource="status")
+    await cluster.kube.create(MODEL_CACHES, {**cache(), "status": {"nodes": "many"}})
+    async with cluster.running():
+        await cluster.told("n1", "llama")

@@ -1,0 +1,295 @@
+"""The page's view of a fleet: strips, who is on them, what a viewer may see, and what changed."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
+from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.fleetviews import read_change, read_fleet, write_change, write_event, write_fleet
+from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
+from tessera.core.explain.fleetview import (
+    EVERYTHING,
+    FleetView,
+    GpuView,
+    ImageView,
+    NodeView,
+    Observation,
+    Part,
+    PendingView,
+    ScalePoint,
+    Scope,
+    Service,
+    Tenant,
+    changes,
+    fleet_view,
+    in_scope,
+)
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.storage.warmup import ObservedImage
+from tessera.core.workload.need import PodKey
+
+NEED, MIG, WHOLE = {"tessera.dev/gpu-memory": 4}, {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/gpu": 1}
+A100 = "A100-40GB"
+
+
+def seen(*objects: Object, **more: Any) -> FleetView:
+    return fleet_view(Observation(cluster=read_cluster(as_fields(objects)), **more))
+
+
+def only(*objects: Object, **more: Any) -> GpuView:
+    (found,) = seen(*objects, **more).nodes
+    (one,) = found.gpus
+    return one
+
+
+def drawn(view: GpuView) -> list[tuple[object, ...]]:
+    return [(p.start, p.size, p.label, p.state, p.exists, p.idle, [t.pod for t in p.tenants]) for p in view.parts]
+
+
+def test_instances_that_exist_are_planned_or_used_are_told_apart() -> None:
+    layout = (place(A100, "1g.5gb", 6), place(A100, "2g.10gb", 0))
+    desired = (DesiredDevices(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 2),)),)
+    got = only(
+        node(),
+        gpunode("a", gpu(0, layout=layout), desired=desired),
+        pod("p", MIG, cut(0, "1g.5gb", 6)),
+        pod("new", MIG, cut(0, "1g.5gb", 4)),
+    )
+    assert drawn(got) == [
+        (0, 2, "2g.10gb", "unused", True, False, []),
+        (2, 1, "1g.5gb", "desired", False, False, []),
+        (3, 1, "", "free", True, False, []),
+        (4, 1, "1g.5gb", "held", False, False, ["new"]),
+        (5, 1, "", "free", True, False, []),
+        (6, 1, "1g.5gb", "held", True, False, ["p"]),
+        (7, 1, "", "free", True, False, []),
+    ]
+    assert (got.width, got.mode, got.health, got.allocated_mib) == (8, "mig", "healthy", 2 * 4864)
+
+
+def test_several_pods_take_turns_on_one_instance() -> None:
+    shared = cut(0, "1g.5gb", 6, mode=Mode.MIG_TIME_SLICING)
+    layout = gpu(0, layout=(place(A100, "1g.5gb", 6),))
+    got = only(node(), gpunode("a", layout), pod("p", MIG, shared), pod("q", MIG, shared))
+    assert [tenant.pod for part in got.parts for tenant in part.tenants] == ["p", "q"]
+
+
+def test_amounts_lie_one_after_the_other_with_what_is_free_behind_them() -> None:
+    one, two = share(0, 16384, Mode.MPS), share(0, 8192, Mode.MPS)
+    got = only(node(), gpunode("a", gpu(0)), pod("p", NEED, one), pod("q", NEED, two))
+    assert drawn(got) == [
+        (0, 16384, "16 GiB", "held", True, False, ["p"]),
+        (16384, 8192, "8 GiB", "held", True, False, ["q"]),
+        (24576, got.memory_mib - 24576, "", "free", True, False, []),
+    ]
+    assert got.width == got.memory_mib
+
+
+def test_a_whole_gpu_has_no_part_left() -> None:
+    got = only(node(), gpunode("a", gpu(0)), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)))
+    assert drawn(got) == [(0, got.memory_mib, "whole", "held", True, False, ["p"])]
+
+
+def test_idle_is_what_is_allocated_and_known_not_to_be_used() -> None:
+    whole = (node(), pod("p", WHOLE, share(0, 40000, Mode.WHOLE)))
+    two = (node(), pod("p", NEED, share(0, 8192, Mode.MPS)), pod("q", NEED, share(0, 8192, Mode.MPS)))
+    one_g = (node(), pod("p", MIG, cut(0, "1g.5gb", 6)))
+    plain, partitioned = gpu(0), gpu(0, layout=(place(A100, "1g.5gb", 6),))
+
+    def idle(objects: tuple[Object, ...], card: Any, used: tuple[Used, ...], **active: float) -> list[bool]:
+        activity = {PodKey(f"ns/{name}"): percent for name, percent in active.items()}
+        got = only(*objects, gpunode("a", card, used=used), activity=activity)
+        return [part.idle for part in got.parts if part.state == "held"]
+
+    nothing, some = Used(gpu="GPU-a-0", memory_mib=0), Used(gpu="GPU-a-0", memory_mib=99)
+    other = Used(gpu="GPU-other", memory_mib=0)
+    assert idle(whole, plain, ()) == [False]
+    assert idle(whole, plain, (nothing,)) == [True]
+    assert idle(whole, plain, (some, other)) == [False]
+    assert idle(whole, plain, (some,), p=0.5) == [True]
+    assert idle(whole, plain, (some,), p=1.0) == [False]
+    assert idle(whole, plain, (nothing,), p=90.0) == [False]
+    assert idle(two, plain, (nothing,), p=0.0) == [True, False]
+    in_use = Used(gpu="GPU-a-0", placement=place(A100, "1g.5gb", 6), memory_mib=1)
+    assert idle(one_g, partitioned, (in_use,)) == [False]
+    assert idle(one_g, partitioned, (msgspec.structs.replace(in_use, memory_mib=0),)) == [True]
+
+
+def test_what_is_wrong_is_named_on_its_gpu_and_node() -> None:
+    unhealthy = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
+    found = seen(
+        node(),
+        gpunode("a", gpu(0), unhealthy=unhealthy),
+        pod("p", WHOLE, share(0, 40960, Mode.WHOLE)),
+        pod("q", WHOLE, share(0, 40960, Mode.WHOLE)),
+        pod("far", WHOLE, share(7, 40960, Mode.WHOLE)),
+    )
+    (one,) = found.nodes
+    assert one.gpus[0].health == "unhealthy"
+    assert one.gpus[0].problems[0] == "Xid 79"
+    assert len(one.gpus[0].problems) > 1
+    assert one.problem == "ns/far holds GPU 7, which the node does not have"
+
+
+LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "1"}
+
+
+def test_labels_alone_say_less_than_an_agent() -> None:
+    (one,) = seen(node("a", {"nvidia.com/gpu": "1"}, **LABELS)).nodes
+    assert (one.gpus[0].health, one.gpus[0].mode) == ("unknown", "")
+
+
+def test_images_services_and_pods_without_a_known_gpu() -> None:
+    images = {"a": (ObservedImage(image="vllm:1", state="Present", bytes=7),)}
+    service = Service(namespace="ns", name="llm", points=(ScalePoint(1.0, 2, 1, 3.5),), reason="why")
+    waiting = pod("w", NEED, node=None, status={"conditions": [UNSCHEDULED]})
+    lost = pod("lost", {"nvidia.com/gpu": 2}, annotations={})
+    found = seen(node(), gpunode("a", gpu(0)), waiting, lost, images=images, services=(service,))
+    (one,) = found.nodes
+    assert one.images == (ImageView(image="vllm:1", state="Present", bytes=7),)
+    assert found.services == (service,)
+    assert [(each.namespace, each.pod) for each in one.unplaced] == [("ns", "lost")]
+    assert found.pending == (
+        PendingView(namespace="ns", pod="w", need="4 GiB with driver isolation", reason="no room"),
+    )
+    assert found.namespaces == ("ns",)
+
+
+UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "no room"}
+
+
+def test_who_sees_everything_gets_the_view_itself() -> None:
+    view = seen(node(), gpunode("a", gpu(0)))
+    assert in_scope(view, EVERYTHING) is view
+
+
+def test_others_are_parts_without_names() -> None:
+    holder = Tenant(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
+    mine = msgspec.structs.replace(holder, namespace="mine", pod="open", active_percent=3.0)
+    part = Part(start=0, size=1, label="1g", state="held", idle=True, tenants=(holder, mine))
+    card = GpuView(
+        index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,),
+        problems=("Xid 79", "theirs/secret and mine/open overlap"),
+    )  # fmt: skip
+    point = ScalePoint(1.0, 1, 1, 1.0)
+    view = FleetView(
+        nodes=(
+            NodeView(
+                name="n", problem="secret.", gpus=(card,), unplaced=(holder,), images=(ImageView(image="i", state="s"),)
+            ),
+        ),
+        pending=(
+            PendingView(namespace="theirs", pod="w", need="1"),
+            PendingView(namespace="mine", pod="w2", need="1", reason="once theirs/secret ends"),
+            PendingView(namespace="mine", pod="w3", need="1", reason="no node is large enough"),
+        ),
+        services=(
+            Service(namespace="theirs", name="llm", points=(point,)),
+            Service(namespace="mine", name="chat", points=(point,), reason="as llm"),
+        ),
+        namespaces=("mine", "theirs"),
+        notes=("theirs/secret cannot be read",),
+    )
+    got = in_scope(view, Scope(namespaces=frozenset({"mine"})))
+    (one,) = got.nodes
+    hidden, shown = one.gpus[0].parts[0].tenants
+    assert hidden == Tenant(phase="running", isolation="hardware", memory_mib=5)
+    assert shown == mine
+    withheld = "withheld: it names pods of other namespaces"
+    assert one.gpus[0].problems == ("Xid 79", withheld)
+    assert (one.problem, one.images, one.unplaced) == (withheld, (), (hidden,))
+    assert [(each.pod, each.reason) for each in got.pending] == [("w2", withheld), ("w3", "no node is large enough")]
+    assert got.pending_elsewhere == 1
+    assert [(each.name, each.reason) for each in got.services] == [("chat", withheld)]
+    assert (got.namespaces, got.partial, got.notes) == (("mine",), True, ())
+
+
+# Laws
+
+HIDDEN = st.from_regex(r"zq[a-z0-9]{1,4}([-.][a-z0-9]{1,3})?", fullmatch=True)
+NAMESPACE = st.from_regex(r"zq[a-z0-9]{1,4}(-[a-z0-9]{1,3})?", fullmatch=True)
+TEXTS = ("once {0}/{1} ends", "pods {1}, {0}: too many", "{1}.{0}.svc", "({0})", '"{1}"', "is held by {0}/{1}.")
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
+    """Return a view of which a viewer sees the namespace `mine`, and the names that must not be seen."""
+    hidden = [(draw(NAMESPACE), draw(HIDDEN)) for _ in range(draw(st.integers(1, 4)))]
+
+    def text() -> str:
+        return draw(st.sampled_from(TEXTS)).format(*draw(st.sampled_from(hidden)))
+
+    def tenants() -> tuple[Tenant, ...]:
+        named = [Tenant(namespace=namespace, pod=name) for namespace, name in hidden]
+        return (*named, Tenant(namespace="mine", pod="p"))
+
+    part = Part(start=0, size=1, state="held", tenants=tenants())
+    card = GpuView(
+        index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(text(),)
+    )
+    images = (ImageView(image=text(), state="Present"),)
+    one = NodeView(name="n", problem=text(), gpus=(card,), unplaced=tenants(), images=images)
+    view = FleetView(
+        nodes=(one,),
+        pending=(
+            *(PendingView(namespace=namespace, pod=name, need="1") for namespace, name in hidden),
+            PendingView(namespace="mine", pod="w", need="1", reason=text()),
+        ),
+        services=(
+            *(Service(namespace=namespace, name=name, points=()) for namespace, name in hidden),
+            Service(namespace="mine", name="s", points=(), reason=text()),
+        ),
+        namespaces=("mine", *(namespace for namespace, _ in hidden)),
+        notes=(text(),),
+    )
+    return view, {name for pair in hidden for name in pair}
+
+
+@given(fleets())
+def test_no_hidden_name_is_in_any_byte(drawn_fleet: tuple[FleetView, set[str]]) -> None:
+    view, hidden = drawn_fleet
+    shown = in_scope(view, Scope(namespaces=frozenset({"mine"})))
+    sent = write_fleet(shown) + write_change(changes(FleetView(nodes=()), shown))
+    assert not [name for name in hidden if name.encode() in sent]
+    assert b"mine" in sent
+
+
+def applied(before: FleetView, content: bytes) -> FleetView:
+    """Return the view after a change, as the page makes it."""
+    change = read_change(content)
+    kept = {each.name: each for each in before.nodes if each.name not in change.gone}
+    kept |= {each.name: each for each in change.nodes}
+    rest = change.rest or before
+    return msgspec.structs.replace(rest, nodes=tuple(kept[name] for name in sorted(kept)))
+
+
+NODES = st.dictionaries(st.sampled_from("abc"), st.booleans()).map(
+    lambda found: tuple(NodeView(name=name, ready=ready) for name, ready in sorted(found.items()))
+)
+VIEWS = st.builds(FleetView, nodes=NODES, pending_elsewhere=st.integers(0, 2), namespaces=st.just(("x",)))
+
+
+@given(VIEWS, VIEWS)
+def test_a_change_leads_from_one_view_to_the_other(before: FleetView, after: FleetView) -> None:
+    change = changes(before, after)
+    assert applied(before, write_change(change)) == after
+    assert bool(change) == (before != after)
+
+
+@given(VIEWS)
+def test_what_is_written_is_read(view: FleetView) -> None:
+    assert read_fleet(write_fleet(view)) == view
+
+
+def test_an_event_ends_with_an_empty_line() -> None:
+    assert write_event("fleet", b"{}", "r1-2") == b"event: fleet\nid: r1-2\ndata: {}\n\n"
+    assert write_event("viewer", b"{}") == b"event: viewer\ndata: {}\n\n"
+
+
+def test_sharing_fixed_by_an_administrator_is_a_strip_too() -> None:
+    fixed = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("nvidia.com/gpu", 4),))
+    got = only(node(), gpunode("a", gpu(0, sharing=fixed)), pod("p", WHOLE, share(0, 10000, Mode.TIME_SLICING)))
+    assert [part.state for part in got.parts] == ["held", "free"]

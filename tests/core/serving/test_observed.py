@@ -1,0 +1,130 @@
+"""A server's sums over pods that come, restart and go: they never go back, and what cannot be read is said."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.core.serving.autoscaler import Load
+from tessera.core.serving.observed import Observation, Observed, observe
+from tessera.core.serving.queuetime import Counters, Missing
+
+DOWN = Missing("connection refused")
+
+
+def sample(
+    at_s: float, ended: float, *, in_flight: float = 0.0, waits_s: float = 0.0, started_s: float = 0.0
+) -> Counters:
+    return Counters(
+        at_s=at_s,
+        started_s=started_s,
+        queued_s=ended * waits_s,
+        dequeued=ended,
+        served_s=2 * ended,
+        completed=ended,
+        waiting=in_flight / 2,
+        running=in_flight / 2,
+    )
+
+
+def looks(*each: Mapping[str, Counters | Missing]) -> Observation:
+    """Return what the last of some looks finds, 15 s apart, with as many ready pods as there are."""
+    known, found = Observed(), None
+    for number, pods in enumerate(each, 1):
+        known, found = observe(known, pods, at_s=15.0 * number, replicas=len(pods), ready=len(pods))
+    assert found is not None
+    return found
+
+
+def test_two_pods() -> None:
+    found = looks(
+        {"a": sample(15, 10), "b": sample(15, 10)},
+        {"a": sample(30, 14, in_flight=6, waits_s=1), "b": sample(30, 10, in_flight=2)},
+    )
+    assert found.load == Load(at_s=30.0, arrived=32, completed=24, served_s=48.0, in_flight=8, replicas=2, ready=2)
+    assert (found.waiting, found.in_flight) == (4.0, 8.0)
+    assert found.queue_time_s == pytest.approx(3.5), "14 s by 4 requests: the wait of the former ten was not known"
+
+
+def test_an_idle_server_waits_for_nothing() -> None:
+    assert looks({"a": sample(15, 10)}, {"a": sample(30, 10)}).queue_time_s == 0.0
+
+
+def test_a_pod_that_is_gone_answered_what_it_had() -> None:
+    found = looks(
+        {"a": sample(15, 10, in_flight=4), "b": sample(15, 10, in_flight=2)},
+        {"a": sample(30, 12, in_flight=4)},
+    )
+    assert isinstance(found.load, Load)
+    assert (found.load.completed, found.load.arrived, found.load.in_flight) == (24, 28, 4)
+
+
+def test_a_pod_that_cannot_be_read_is_as_busy_as_the_others_and_counts_again_later() -> None:
+    one = {"a": sample(15, 10, in_flight=4), "b": sample(15, 10, in_flight=4)}
+    two: dict[str, Counters | Missing] = {"a": sample(30, 20, in_flight=6), "b": DOWN}
+    found = looks(one, two)
+    assert isinstance(found.load, Load)
+    assert (found.load.in_flight, found.load.completed) == (12, 30)
+    assert found.pods["b"] == DOWN
+    again = looks(one, two, {"a": sample(45, 30, in_flight=6), "b": sample(45, 30, in_flight=6)})
+    assert isinstance(again.load, Load)
+    assert again.load.completed == 60
+
+
+@pytest.mark.parametrize(
+    ("pods", "want"),
+    [
+        ({}, "it has no pod that could be asked"),
+        ({"a": DOWN}, "1 of 1 pods (a): connection refused"),
+        (
+            {"a": DOWN, "b": Missing("no series"), "c": DOWN},
+            "2 of 3 pods (a): connection refused; 1 of 3 pods (b): no series",
+        ),
+        ({"a": sample(20_000, 1)}, "1 of 1 pods (a): seen for the first time; the next look compares"),
+    ],
+)
+def test_nothing_to_go_by(pods: dict[str, Counters | Missing], want: str) -> None:
+    found = looks(pods)
+    for each in (found.load, found.queue_time_s, found.waiting, found.in_flight):
+        assert each == Missing(want)
+
+
+def test_less_than_half_of_the_pods_is_too_few() -> None:
+    found = looks({"a": sample(15, 1), "b": DOWN, "c": DOWN})
+    assert isinstance(found.load, Missing)
+    assert found.queue_time_s == 0.0, "what is known of one is still shown"
+
+
+def test_a_pod_that_never_answered_leaves_nothing_behind() -> None:
+    known, _ = observe(Observed(), {"a": DOWN}, at_s=15.0, replicas=1, ready=1)
+    assert known == Observed()
+
+
+POD = st.one_of(
+    st.none(),  # not there
+    st.just(DOWN),
+    st.tuples(st.integers(0, 50), st.floats(0, 20), st.booleans()),  # requests that ended, in flight, restarted
+)
+
+
+@given(st.lists(st.lists(POD, min_size=3, max_size=3), min_size=2, max_size=12))
+def test_sums_never_go_back(rounds: list[list[tuple[int, float, bool] | Missing | None]]) -> None:
+    known, counted, started = Observed(), dict[int, float](), dict[int, float]()
+    for number, pods in enumerate(rounds, 1):
+        at_s, former = 15.0 * number, known
+        given: dict[str, Counters | Missing] = {}
+        for name, each in enumerate(pods):
+            if isinstance(each, tuple):
+                if each[2]:
+                    counted[name], started[name] = 0.0, at_s - 1
+                counted[name] = counted.get(name, 0.0) + each[0]
+                given[str(name)] = sample(at_s, counted[name], in_flight=each[1], started_s=started.get(name, 0.0))
+            elif each is not None:
+                given[str(name)] = each
+        known, found = observe(former, given, at_s=at_s, replicas=3, ready=len(given))
+        assert known.arrived >= former.arrived
+        assert known.completed >= former.completed
+        assert known.served_s >= former.served_s
+        if isinstance(found.load, Load):
+            assert found.load.arrived >= found.load.completed

@@ -1,0 +1,125 @@
+"""How long requests wait, from two samples: restarts, idle pods, first samples, gaps."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between
+
+OLD = -10_000.0
+
+
+def counters(at_s: float = 100.0, **given: float | None) -> Counters:
+    usual = {
+        "started_s": OLD,
+        "queued_s": 0.0,
+        "dequeued": 0.0,
+        "served_s": 0.0,
+        "completed": 0.0,
+        "waiting": 0.0,
+        "running": 0.0,
+    }
+    return Counters(at_s=at_s, **{**usual, **given})  # type: ignore[arg-type]  # a table of numbers
+
+
+FORMER = counters(85.0, queued_s=10.0, dequeued=100.0, served_s=50.0, completed=100.0)
+CASES: dict[str, tuple[Counters | None, Counters, float]] = {
+    "requests that waited": (FORMER, counters(queued_s=12.0, dequeued=104.0, served_s=51.0, completed=104.0), 0.5),
+    "one request counts as one": (
+        FORMER,
+        counters(queued_s=10.04, dequeued=101.0, served_s=51.0, completed=101.0),
+        0.04,
+    ),
+    "an idle pod": (FORMER, counters(queued_s=10.0, dequeued=100.0, served_s=50.0, completed=100.0), 0.0),
+    "requests that came just now": (
+        FORMER,
+        counters(queued_s=10.0, dequeued=100.0, served_s=50.0, completed=100.0, waiting=3.0),
+        0.0,
+    ),
+    "requests that nobody serves wait for the window at least": (
+        counters(85.0, queued_s=10.0, dequeued=100.0, served_s=50.0, completed=100.0, waiting=2.0),
+        counters(queued_s=10.0, dequeued=100.0, served_s=50.0, completed=100.0, waiting=3.0),
+        15.0,
+    ),
+    "a restart, which the kubelet said": (
+        FORMER,
+        counters(started_s=90.0, queued_s=20.0, dequeued=200.0, served_s=60.0, completed=200.0),
+        0.1,
+    ),
+    "a restart, which a counter says": (
+        FORMER,
+        counters(queued_s=1.0, dequeued=4.0, served_s=60.0, completed=110.0),
+        0.25,
+    ),
+    "a restart with nothing since": (FORMER, counters(), 0.0),
+    "a new pod": (None, counters(started_s=60.0, queued_s=3.0, dequeued=2.0, served_s=1.0, completed=2.0), 1.5),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_queue_time(case: str) -> None:
+    former, now, want = CASES[case]
+    found = between(former, now)
+    assert isinstance(found, Window)
+    assert found.queue_time_s == pytest.approx(want)
+
+
+MISSING: dict[str, tuple[Counters | None, Counters, str]] = {
+    "the first sample of a pod that ran before": (None, counters(), "seen for the first time"),
+    "a gap": (FORMER, counters(85.1 + LONGEST_S), "no sample for 120 s"),
+    "the same moment": (FORMER, counters(85.0), "a clock went back"),
+    "a clock that went back": (FORMER, counters(80.0), "a clock went back"),
+    "a pod that starts in the future": (None, counters(started_s=101.0), "a clock went back"),
+}
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_what_says_nothing(case: str) -> None:
+    former, now, want = MISSING[case]
+    found = between(former, now)
+    assert isinstance(found, Missing)
+    assert want in found.reason
+
+
+def test_what_an_engine_does_not_say_follows_from_littles_law() -> None:
+    now = counters(queued_s=40.0, dequeued=110.0, served_s=95.0, completed=110.0, waiting=None, running=None)
+    found = between(FORMER, now)
+    assert isinstance(found, Window)
+    assert (found.waiting, found.running, found.in_flight) == (2.0, 3.0, 5.0)
+
+
+def test_the_window_has_what_happened() -> None:
+    found = between(
+        FORMER, counters(queued_s=12.0, dequeued=104.0, served_s=53.0, completed=105.0, waiting=1.0, running=4.0)
+    )
+    assert found == Window(
+        seconds=15.0, queued_s=2.0, dequeued=4.0, served_s=3.0, completed=5.0, waiting=1.0, running=4.0, stuck=False
+    )
+
+
+@given(
+    waits=st.lists(st.floats(0, 100), max_size=30),
+    restarts=st.sets(st.integers(0, 30)),
+    looks=st.sets(st.integers(1, 30), min_size=2),
+)
+def test_windows_add_up_to_what_happened_whatever_restarts(
+    waits: list[float], restarts: set[int], looks: set[int]
+) -> None:
+    """A request ends each second; a restart loses what was counted since the last look, and nothing else."""
+    started, queued, number = 0.0, 0.0, 0
+    former: Counters | None = None
+    lost, got_queued, got_number, since = 0, 0.0, 0.0, 0
+    for second in range(1, 31):
+        if second in restarts:
+            lost, since = lost + since, 0
+            started, queued, number = second - 0.5, 0.0, 0
+        if second <= len(waits):
+            queued, number, since = queued + waits[second - 1], number + 1, since + 1
+        if second in looks:
+            now = counters(float(second), started_s=started, queued_s=queued, dequeued=number, completed=number)
+            found = between(former, now)
+            assert isinstance(found, Window)
+            got_queued, got_number, since, former = got_queued + found.queued_s, got_number + found.dequeued, 0, now
+            assert found.queue_time_s >= 0
+    assert got_number + lost + since == len(waits)
+    assert got_queued <= sum(waits) + 1e-6

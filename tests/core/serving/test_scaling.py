@@ -1,0 +1,117 @@
+"""What the policy is given of a server, and what it answers where something is missing."""
+
+import msgspec
+import pytest
+
+from tessera.core.serving.autoscaler import Load
+from tessera.core.serving.decisions import Decision
+from tessera.core.serving.queuetime import Missing
+from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
+
+FACTS = Facts(replicas=2, least=1, most=5, slots=8)
+BAD = Missing("1 of 1 pods (a): no answer")
+
+
+def load(at_s: float = 0.0, *, in_flight: int = 0, replicas: int = 2) -> Load:
+    return Load(at_s=at_s, arrived=0, completed=0, served_s=0.0, in_flight=in_flight, replicas=replicas, ready=replicas)
+
+
+def run(facts: Facts, *, in_flight: int, looks: int = 40) -> Decision:
+    """Return the decision after ten minutes of so many requests in flight."""
+    remembered, found = Remembered(), None
+    for number in range(looks):
+        remembered, found = scale(remembered, facts, load(15.0 * number, in_flight=in_flight), 15.0 * number)
+    assert found is not None
+    return found
+
+
+def test_a_full_server_gets_more_replicas() -> None:
+    found = run(FACTS, in_flight=40)
+    assert found.replicas == 3, "one more than there are at each look"
+    assert not found.bad
+
+
+@pytest.mark.parametrize(
+    ("facts", "want"),
+    [
+        (Facts(replicas=2, slots=8), "no HorizontalPodAutoscaler targets its Deployment, so there are no bounds"),
+        (Facts(replicas=2, most=5), "annotate its Deployment with serving.tessera.dev/slots"),
+    ],
+)
+def test_nobody_asked_for_a_decision(facts: Facts, want: str) -> None:
+    remembered, found = scale(Remembered(), facts, load(), 0.0)
+    assert remembered == Remembered()
+    assert (found.replicas, found.bad) == (None, False)
+    assert found.reason.endswith(want)
+
+
+def test_an_annotation_that_cannot_be_read_is_bad_input_and_told() -> None:
+    facts = msgspec.structs.replace(FACTS, trouble="annotation x: 'y'; expected a number")
+    _, found = scale(Remembered(), facts, load(), 0.0)
+    assert (found.replicas, found.reason, found.bad) == (None, facts.trouble, True)
+
+
+def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
+    remembered, good = scale(Remembered(), FACTS, load(), 0.0)
+    kept, found = scale(remembered, FACTS, BAD, 15.0)
+    assert (found.replicas, found.bad) == (good.replicas, True)
+    assert kept == remembered
+    _, late = scale(kept, FACTS, BAD, 300.0)
+    assert (late.replicas, late.bad) == (None, True)
+
+
+def test_while_a_pod_finds_no_place_no_more_are_asked_for() -> None:
+    found = run(Facts(replicas=2, least=1, most=5, slots=8, unschedulable=1), in_flight=40)
+    assert found.replicas == 2
+    assert found.reason.endswith("; 1 of them find no place now, so no more are asked for")
+    none = run(Facts(replicas=0, least=3, most=5, slots=8, unschedulable=1), in_flight=40, looks=1)
+    assert none.replicas == 1
+
+
+def burst(facts: Facts) -> Decision:
+    """Return the decision when so many requests come that ten replicas are needed."""
+    remembered, found = Remembered(), None
+    for number in range(40):
+        now = msgspec.structs.replace(
+            load(15.0 * number, in_flight=8), arrived=number * 200, completed=number * 200, served_s=number * 600.0
+        )
+        remembered, found = scale(remembered, facts, now, now.at_s)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("room", "want"), [(0, 3), (1, 4), (2, 5), (3, 5), (64, 5), (None, 5)])
+def test_no_more_than_one_beyond_those_that_find_a_place_are_asked_for(room: int | None, want: int) -> None:
+    found = burst(msgspec.structs.replace(FACTS, room=room))
+    assert found.replicas == want
+    said = found.reason.endswith(f"; GPUs have a place for {room} more now, so no more are asked for")
+    assert said is (want < 5)
+
+
+def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_there() -> None:
+    def asked(replicas: int | None, *, bad: bool = False) -> Decision:
+        return Decision(replicas=replicas, reason="r", bad=bad)
+
+    assert [to_count(FACTS, asked(number)) for number in (None, 1, 2, 3, 4, 5, 1 << 40)] == [0, 0, 0, 0, 1, 2, 64]
+    assert to_count(FACTS, asked(5, bad=True)) == 0
+    assert to_count(msgspec.structs.replace(FACTS, unschedulable=1), asked(5)) == 0
+
+
+def test_without_a_pod_nobody_counts_so_one_stays() -> None:
+    found = run(Facts(replicas=2, least=0, most=5, slots=8), in_flight=0, looks=200)
+    assert found.replicas == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "want"),
+    [
+        (FACTS, "in 120 s"),
+        (Facts(replicas=2, most=5, slots=8, started_s=(30.0, 50.0, 1000.0)), "in 50 s"),
+        (Facts(replicas=2, most=5, slots=8, started_s=(0.1,)), "in 5 s"),
+        (Facts(replicas=2, most=5, slots=8, started_s=(90_000.0,)), "in 1800 s"),
+        (Facts(replicas=2, most=5, slots=8, started_s=(30.0,), cold_start_s=70.0), "in 70 s"),
+    ],
+)
+def test_the_cold_start(facts: Facts, want: str) -> None:
+    _, found = scale(Remembered(), facts, load(), 0.0)
+    assert want in found.reason

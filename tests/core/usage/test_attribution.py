@@ -1,0 +1,129 @@
+"""Whose memory and load it is."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, tenant
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
+from tessera.core.usage.attribution import ContainerUse, DeviceUse, Owner, Tenant, attributed
+
+A, B, C = (tenant(name) for name in "abc")
+
+
+def owner(pod: str, container: str = "main") -> Owner:
+    return Owner(uid=f"uid-{pod}", container=container)
+
+
+def process(pid: int, memory_mib: int | None, percent: int | None = None, on: int | None = None) -> ProcessReading:
+    return ProcessReading(pid=pid, memory_mib=memory_mib, sm_percent=percent, gpu_instance=on)
+
+
+def device_of(reading: GpuReading, tenants: list[Tenant], owners: dict[int, Owner] | None) -> DeviceUse:
+    (device,) = attributed(GPU, reading, tenants, owners).devices
+    return device
+
+
+def uses(device: DeviceUse) -> dict[str, tuple[int | None, float | None]]:
+    return {each.tenant.pod: (each.memory_mib, each.gpu_percent) for each in device.containers}
+
+
+def test_three_pods_on_a_shared_gpu_have_what_their_processes_use() -> None:
+    reading = GpuReading(
+        memory_used_mib=1000,
+        gpu_percent=90,
+        processes=(process(1, 300, 50), process(2, 100, 20), process(3, 200, 20), process(9, 150, 5)),
+    )
+    owners = {1: owner("a"), 2: owner("a"), 3: owner("b")}
+    device = device_of(reading, [C, A, B], owners)
+    assert uses(device) == {"a": (400, 70), "b": (200, 20), "c": (0, None)}
+    assert (device.used_mib, device.left_mib, device.alone) == (1000, 400, None)
+
+
+def test_a_container_that_has_a_device_to_itself_uses_all_of_it() -> None:
+    own = tenant("a", exclusive=True)
+    device = device_of(GpuReading(memory_used_mib=700, gpu_percent=30, processes=(process(1, 300),)), [own], None)
+    assert uses(device) == {"a": (700, 30)}
+    assert (device.left_mib, device.alone) == (0, own)
+    two = device_of(GpuReading(memory_used_mib=700), [own, tenant("b", exclusive=True)], {})
+    assert (two.alone, uses(two)) == (None, {"a": (0, None), "b": (0, None)})
+
+
+def test_what_the_driver_does_not_report_of_one_process_is_not_known_of_its_container() -> None:
+    reading = GpuReading(memory_used_mib=500, processes=(process(1, 300, 50), process(2, None), process(3, 9, 4)))
+    device = device_of(reading, [A, B], {1: owner("a"), 2: owner("a"), 3: owner("b")})
+    assert uses(device) == {"a": (None, None), "b": (9, 4)}
+    assert device.left_mib is None
+
+
+def test_where_processes_cannot_be_seen_only_idle_devices_are_known() -> None:
+    assert uses(device_of(GpuReading(processes=(process(1, 3),)), [A, B], None)) == {
+        "a": (None, None),
+        "b": (None, None),
+    }
+    assert uses(device_of(GpuReading(), [A, B], None)) == {"a": (0, None), "b": (0, None)}
+
+
+def test_a_process_of_which_only_the_pod_is_known_is_its_one_container_s() -> None:
+    other = tenant("b", container="side")
+    reading = GpuReading(memory_used_mib=10, processes=(process(1, 3, 1), process(2, 4, 1)))
+    device = device_of(reading, [A, B, other], {1: owner("a", ""), 2: owner("b", "")})
+    found = [(each.tenant.pod, each.tenant.container, each.memory_mib) for each in device.containers]
+    assert found == [("a", "main", 3), ("b", "main", None), ("b", "side", None)]
+
+
+def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody() -> None:
+    small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
+    tenants = [tenant("a", small), tenant("b", small), tenant("c", large, exclusive=True), tenant("d", WHOLE)]
+    reading = GpuReading(
+        instances=(
+            InstanceReading(placement=LARGE, memory_used_mib=900, activity=EngineActivity(sm_percent=40)),
+            InstanceReading(placement=SMALL, memory_used_mib=60),
+        ),
+        processes=(process(1, 40, on=7), process(2, 20, on=7), process(3, 800, on=2)),
+    )
+    found = attributed(PARTITIONED, reading, tenants, {1: owner("a"), 2: owner("b"), 3: owner("c")})
+    first, second = found.devices
+    assert (first.device, uses(first)) == (small, {"a": (40, None), "b": (20, None)})
+    assert (second.device, uses(second), second.activity) == (
+        large,
+        {"c": (900, None)},
+        EngineActivity(sm_percent=40),
+    )
+    gone = attributed(PARTITIONED, GpuReading(), tenants, {}).devices
+    assert [(each.used_mib, each.activity) for each in gone] == [(None, None), (None, None)]
+
+
+def test_a_container_that_has_a_device_twice_is_counted_once_with_all_that_it_was_granted() -> None:
+    twice = [A, msgspec.structs.replace(A, granted_mib=512), A]
+    (found,) = device_of(GpuReading(), twice, {}).containers
+    assert found == ContainerUse(tenant=msgspec.structs.replace(A, granted_mib=1536), memory_mib=0)
+    unknown = device_of(GpuReading(), [A, msgspec.structs.replace(A, granted_mib=None)], {})
+    assert unknown.containers[0].tenant.granted_mib is None
+
+
+PROCESSES = st.lists(
+    st.builds(
+        ProcessReading,
+        pid=st.integers(1, 9),
+        memory_mib=st.one_of(st.none(), st.integers(0, 2000)),
+        sm_percent=st.one_of(st.none(), st.integers(0, 100)),
+    ),
+    unique_by=lambda each: each.pid,
+    max_size=9,
+)
+OWNERS = st.dictionaries(st.integers(1, 9), st.sampled_from([owner(each) for each in "abcx"]))
+
+
+@given(PROCESSES, OWNERS, st.one_of(st.none(), st.integers(0, 40000)))
+def test_containers_never_use_more_than_all_processes_do_and_all_memory_is_somebody_s(
+    processes: list[ProcessReading], owners: dict[int, Owner], used_mib: int | None
+) -> None:
+    device = device_of(GpuReading(memory_used_mib=used_mib, processes=tuple(processes)), [A, B, C], owners)
+    known = [each.memory_mib for each in device.containers if each.memory_mib is not None]
+    assert sum(known) <= sum(each.memory_mib or 0 for each in processes)
+    if device.left_mib is not None:
+        assert used_mib is not None
+        assert sum(known) + device.left_mib == max(used_mib, sum(known))
+    assert all(0 <= (each.gpu_percent or 0) <= 100 for each in device.containers)

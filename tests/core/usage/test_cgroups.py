@@ -1,0 +1,39 @@
+"""Which container a process runs in."""
+
+import pytest
+
+from tessera.core.usage.attribution import Owner
+from tessera.core.usage.cgroups import owner_of
+
+UID, OTHER = "0f0f0f0f-1111-2222-3333-444444444444", "9f0f0f0f-1111-2222-3333-444444444444"
+ID = "ab" * 32
+SYSTEMD = f"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UID.replace('-', '_')}.slice"
+MAIN, POD = Owner(uid=UID, container="main"), Owner(uid=UID)
+
+CASES = {
+    "containerd, systemd": (f"{SYSTEMD}/cri-containerd-{ID}.scope\n", MAIN),
+    "CRI-O": (f"{SYSTEMD}/crio-{ID}.scope\n", MAIN),
+    "cgroupfs": (f"0::/kubepods/burstable/pod{UID}/{ID}\n", MAIN),
+    "guaranteed, cgroupfs": (f"0::/kubepods/pod{UID}/{ID}", MAIN),
+    "kind's kubelet": (
+        SYSTEMD.replace("/kubepods.slice", "/kubelet.slice/kubelet-kubepods.slice") + f"/cri-containerd-{ID}.scope",
+        MAIN,
+    ),
+    "version 1": (f"12:pids:/user.slice\n4:memory:/kubepods/pod{UID}/{ID}\n", MAIN),
+    "nested by the container, with another pod's name": (
+        f"{SYSTEMD}/cri-containerd-{ID}.scope/kubepods/pod{OTHER}/{'cd' * 32}\n",
+        MAIN,
+    ),
+    "the pod's own group": (f"{SYSTEMD}\n", POD),
+    "a container that is not known": (f"{SYSTEMD}/cri-containerd-{'cd' * 32}.scope\n", POD),
+    "a group that is no container": (f"{SYSTEMD}/something\n", POD),
+    "a static pod": (f"0::/kubepods/pod{'ab' * 16}/{ID}\n", Owner(uid="ab" * 16, container="main")),
+    "the machine's": ("0::/system.slice/ssh.service\n", None),
+    "nothing": ("", None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_process_is_its_container_s(case: str) -> None:
+    text, want = CASES[case]
+    assert owner_of(text, {ID: "main"}, [UID, OTHER]) == want

@@ -1,0 +1,271 @@
+"""What is exposed of a node's GPUs."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders.usage import GPU, INSTANCES, LARGE, PARTITIONED, SMALL, WHOLE, instance, tenant
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.readings import (
+    EngineActivity,
+    GpuReading,
+    InstanceReading,
+    ProcessReading,
+    RemappedRows,
+)
+from tessera.core.usage import nodemetrics
+from tessera.core.usage.attribution import Owner, attributed
+from tessera.core.usage.families import Family
+from tessera.core.usage.nodemetrics import (
+    NODE_METRICS,
+    DeviceState,
+    GpuCounts,
+    NodeUsage,
+    node_families,
+    series_bound,
+)
+
+SMALL_ONE, LARGE_ONE = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
+FULL = GpuReading(
+    memory_used_mib=700,
+    gpu_percent=30,
+    memory_percent=10,
+    encoder_percent=0,
+    decoder_percent=0,
+    activity=EngineActivity(graphics_percent=50, sm_percent=25, tensor_percent=12.5, dram_percent=0),
+    sm_clock_mhz=1410,
+    memory_clock_mhz=1215,
+    temperature_c=61,
+    power_watts=250.5,
+    energy_mj=123456,
+    clocks_event_reasons=0x24,
+    ecc_corrected=1,
+    ecc_uncorrected=0,
+    remapped_rows=RemappedRows(corrected=1, uncorrected=2, failed=False),
+)
+
+
+def values(families: tuple[Family, ...], name: str, *labels: str) -> Mapping[tuple[str, ...], float]:
+    samples = next((each.samples for each in families if each.metric.name == name), ())
+    return {tuple(dict(each.labels).get(label, "") for label in labels): each.value for each in samples}
+
+
+def usage(reading: GpuReading, *tenants: object, owners: dict[int, Owner] | None = None) -> NodeUsage:
+    own = attributed(GPU, reading, tenants, {} if owners is None else owners)  # type: ignore[arg-type]  # tenants
+    return NodeUsage(node="n1", gpus=(own,))
+
+
+def test_a_whole_gpu_of_one_pod_has_dcgm_s_labels_and_the_pod_s() -> None:
+    families = node_families(usage(FULL, tenant("a", exclusive=True, granted_mib=40000)))
+    power = next(each for each in families if each.metric.name == "DCGM_FI_DEV_POWER_USAGE")
+    assert [dict(each.labels) for each in power.samples] == [
+        {
+            "gpu": "0",
+            "UUID": "GPU-0",
+            "pci_bus_id": "00000000:07:00.0",
+            "device": "nvidia0",
+            "modelName": "NVIDIA A100-SXM4-40GB",
+            "Hostname": "n1",
+            "hostname": "n1",
+            "namespace": "team",
+            "pod": "a",
+            "container": "main",
+            "pod_uid": "uid-a",
+        }
+    ]
+    want = {
+        "DCGM_FI_DEV_FB_USED": 700,
+        "DCGM_FI_DEV_FB_FREE": GPU.memory_mib - 700,
+        "DCGM_FI_DEV_GPU_UTIL": 30,
+        "DCGM_FI_DEV_GPU_TEMP": 61,
+        "DCGM_FI_DEV_POWER_USAGE": 250.5,
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.5,
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.125,
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 2,
+        "tessera_device_memory_used_bytes": 700 << 20,
+        "tessera_container_memory_granted_bytes": 40000 << 20,
+        "tessera_gpu_lost": 0,
+    }
+    assert {name: dict(values(families, name))[()] for name in want} == want
+    throttled = values(families, "tessera_gpu_throttled", "cause")
+    assert [cause for (cause,), value in throttled.items() if value] == ["power-cap", "thermal"]
+    assert dict(values(families, "tessera_gpu_layout_info", "layout")) == {("off",): 1}
+
+
+def test_what_is_not_measured_has_no_series_and_an_idle_gpu_no_pod() -> None:
+    families = node_families(usage(GpuReading(memory_used_mib=3)))
+    names = {each.metric.name for each in families}
+    assert not names & {"DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_UTIL", "tessera_gpu_throttled"}
+    assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("",): 3}
+
+
+def test_pods_of_a_shared_gpu_have_their_own_memory_and_the_rest_is_nobody_s() -> None:
+    reading = GpuReading(
+        memory_used_mib=500, gpu_percent=70, processes=(ProcessReading(pid=1, memory_mib=300, sm_percent=60),)
+    )
+    shared = usage(reading, tenant("a"), tenant("b"), owners={1: Owner(uid="uid-a", container="main")})
+    families = node_families(shared)
+    assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("",): 200, ("a",): 300, ("b",): 0}
+    assert dict(values(families, "DCGM_FI_DEV_GPU_UTIL", "pod")) == {("",): 70, ("a",): 60}
+    assert dict(values(families, "tessera_device_containers", "gpu")) == {("0",): 2}
+    unlimited = node_families(usage(GpuReading(), tenant("a", granted_mib=None), tenant("b")))
+    assert dict(values(unlimited, "tessera_container_memory_granted_bytes", "pod")) == {("b",): 1 << 30}
+
+
+def test_instances_have_their_profile_and_id_and_the_gpu_its_free_slices() -> None:
+    reading = GpuReading(
+        temperature_c=50,
+        instances=(
+            InstanceReading(placement=SMALL, memory_used_mib=10),
+            InstanceReading(placement=LARGE, memory_used_mib=900),
+        ),
+    )
+    own = attributed(PARTITIONED, reading, [tenant("a", LARGE_ONE, exclusive=True)], {})
+    families = node_families(NodeUsage(node="n1", gpus=(own,)))
+    labels = ("GPU_I_PROFILE", "GPU_I_ID", "pod")
+    assert dict(values(families, "DCGM_FI_DEV_FB_USED", *labels)) == {
+        ("1g.5gb", "7", ""): 10,
+        ("3g.20gb", "2", "a"): 900,
+    }
+    assert dict(values(families, "DCGM_FI_DEV_GPU_TEMP", *labels)) == {("", "", ""): 50}
+    assert dict(values(families, "tessera_gpu_free_memory_slices", "gpu")) == {("1",): 4}
+    assert dict(values(families, "tessera_gpu_largest_free_memory_slices", "gpu")) == {("1",): 4}
+    assert dict(values(families, "tessera_gpu_layout_info", "layout")) == {("1g.5gb@0,3g.20gb@4",): 1}
+
+
+def test_states_and_counts_are_those_of_the_agent() -> None:
+    own = attributed(PARTITIONED, GpuReading(), [], {})
+    states = (
+        DeviceState(device=DeviceId("GPU-1"), healthy=True),
+        DeviceState(device=SMALL_ONE, healthy=False, mode="mig-mps", isolation="driver-mps"),
+        DeviceState(device=DeviceId("GPU-gone"), healthy=False),
+    )
+    counts = (GpuCounts(gpu="GPU-1", last_xid=79, xids=(("hardware", 2),), layout_changes=3),)
+    families = node_families(NodeUsage(node="n1", gpus=(own,), states=states, counts=counts, blind=True))
+    assert dict(values(families, "tessera_device_healthy", "GPU_I_ID")) == {("",): 1, ("7",): 0}
+    assert dict(values(families, "tessera_device_sharing_info", "GPU_I_ID", "mode", "isolation")) == {
+        ("7", "mig-mps", "driver-mps"): 1
+    }
+    assert dict(values(families, "tessera_gpu_xid_errors_total", "class")) == {
+        ("application",): 0,
+        ("hardware",): 2,
+        ("other",): 0,
+    }
+    assert dict(values(families, "DCGM_FI_DEV_XID_ERRORS")) == {(): 79}
+    assert dict(values(families, "tessera_gpu_layout_changes_total")) == {(): 3}
+    assert dict(values(families, "tessera_exporter_blind")) == {(): 1}
+
+
+def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
+    gone = msgspec.structs.replace(GPU, lost=True)
+    families = node_families(NodeUsage(node="n1", gpus=(attributed(gone, GpuReading(), [tenant("a")], {}),)))
+    assert dict(values(families, "tessera_gpu_lost")) == {(): 1}
+    assert not values(families, "DCGM_FI_DEV_GPU_TEMP")
+
+
+def test_too_many_containers_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodemetrics, "_MOST_CONTAINERS", 2)
+    families = node_families(usage(GpuReading(), *(tenant(name) for name in "abc")))
+    assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 0, ("b",): 0}
+    assert dict(values(families, "tessera_exporter_containers_left_out")) == {(): 1}
+
+
+def test_two_instances_of_one_id_are_one_series() -> None:
+    twin = msgspec.structs.replace(PARTITIONED, instances=(INSTANCES[0], msgspec.structs.replace(INSTANCES[0])))
+    families = node_families(NodeUsage(node="n1", gpus=(attributed(twin, GpuReading(), [], {}),)))
+    memory = next(each for each in families if each.metric.name == "tessera_device_memory_bytes")
+    assert len(memory.samples) == 1
+
+
+ANYTHING = st.one_of(
+    st.none(), st.integers(-(2**64), 2**65), st.floats(allow_nan=True, allow_infinity=True), st.just(2**64 - 1)
+)
+READINGS = st.builds(
+    GpuReading,
+    **{
+        name: ANYTHING
+        for name in GpuReading.__struct_fields__
+        if name not in {"activity", "remapped_rows", "instances", "processes"}
+    },
+    activity=st.one_of(st.none(), st.builds(EngineActivity, sm_percent=ANYTHING, graphics_percent=ANYTHING)),
+    instances=st.lists(
+        st.builds(InstanceReading, placement=st.sampled_from([SMALL, LARGE]), memory_used_mib=ANYTHING)
+    ).map(tuple),
+    processes=st.lists(
+        st.builds(
+            ProcessReading,
+            pid=st.integers(-2, 9),
+            memory_mib=ANYTHING,
+            sm_percent=ANYTHING,
+            gpu_instance=st.sampled_from([None, 2, 7, 99]),
+        )
+    ).map(tuple),
+)
+
+
+@settings(max_examples=60)
+@given(
+    READINGS,
+    st.booleans(),
+    st.lists(st.sampled_from([tenant(n, d) for n in "ab" for d in (WHOLE, SMALL_ONE, LARGE_ONE)])),
+    st.one_of(st.none(), st.dictionaries(st.integers(1, 9), st.just(Owner(uid="uid-a", container="main")))),
+)
+def test_whatever_a_driver_says_values_are_possible_series_unique_and_bounded(
+    reading: GpuReading, partitioned: bool, tenants: list[object], owners: dict[int, Owner] | None
+) -> None:
+    facts = PARTITIONED if partitioned else GPU
+    own = attributed(facts, reading, tenants, owners)  # type: ignore[arg-type]  # they are tenants
+    states = tuple(DeviceState(device=each.device, mode="whole") for each in own.devices)
+    families = node_families(NodeUsage(node="n1", gpus=(own,), states=states))
+    samples = [each for family in families for each in family.samples]
+    assert all(0 <= each.value < 2**63 for each in samples)
+    for family in families:
+        assert family.metric in NODE_METRICS
+        assert len({each.labels for each in family.samples}) == len(family.samples)
+    containers = sum(len(each.containers) for each in own.devices)
+    assert len(samples) <= series_bound(1, len(facts.instances), containers)
+    allocated = {each.tenant.pod for device in own.devices for each in device.containers if each.memory_mib is not None}
+    assert allocated == {pod for (pod,) in values(families, "DCGM_FI_DEV_FB_USED", "pod") if pod}
+
+
+def test_a_gpu_without_mig_has_no_layout() -> None:
+    plain = msgspec.structs.replace(GPU, mig=None)
+    families = node_families(NodeUsage(node="n1", gpus=(attributed(plain, GpuReading(), [], {}),)))
+    assert not values(families, "tessera_gpu_layout_info")
+    assert dict(values(families, "tessera_gpu_lost")) == {(): 0}
+
+
+def test_every_gpu_and_every_mig_instance_of_a_mixed_node_has_its_memory_and_its_pod() -> None:
+    """The node of DCGM exporter's own table: GPU 0 with two small instances, one of them a pod's, and whole GPUs.
+
+    Source: NVIDIA dcgm-exporter, `internal/pkg/transformation/kubernetes_mig_test.go`.
+    """
+    h100 = model("H100-80GB")
+    first, second = (instance(number, Placement(at, 1, "1g.10gb"), 9984) for number, at in ((11, 0), (13, 2)))
+    partitioned = msgspec.structs.replace(
+        PARTITIONED, index=0, minor=0, uuid="GPU-0", model=h100, memory_total_mib=81559, instances=(first, second)
+    )
+    whole = [
+        msgspec.structs.replace(
+            GPU, index=n, minor=n, uuid=f"GPU-{n}", model=h100, memory_total_mib=81559, memory_mib=81079
+        )
+        for n in range(1, 8)
+    ]
+    pod = tenant("a", DeviceId("GPU-0", first.placement), exclusive=True)
+    reading = GpuReading(
+        instances=tuple(InstanceReading(placement=each.placement, memory_used_mib=14) for each in (first, second))
+    )
+    uses = [attributed(partitioned, reading, [pod], {})]
+    uses += [attributed(each, GpuReading(memory_used_mib=0), [], {}) for each in whole]
+    families = node_families(NodeUsage(node="localhost", gpus=tuple(uses)))
+    labels = ("gpu", "device", "GPU_I_PROFILE", "GPU_I_ID", "pod")
+    idle = [(str(n), f"nvidia{n}", "", "", "") for n in range(1, 8)]
+    small = [("0", "nvidia0", "1g.10gb", "11", "a"), ("0", "nvidia0", "1g.10gb", "13", "")]
+    assert dict(values(families, "DCGM_FI_DEV_FB_USED", *labels)) == dict.fromkeys(small, 14) | dict.fromkeys(idle, 0)
+    free = dict(values(families, "DCGM_FI_DEV_FB_FREE", *labels))
+    assert free == dict.fromkeys(small, 9970) | dict.fromkeys(idle, 81079)

@@ -1,0 +1,95 @@
+"""`tessera run` by a user of one namespace, who has Kubernetes' role `edit` there and nothing else."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.cluster import Cluster
+from testbed.images import BUSYBOX
+from testbed.processes import until
+
+NAMESPACE = "run-here"
+TESSERA = str(Path(sys.executable).with_name("tessera"))
+
+
+class User:
+    """One who may do in a namespace what `edit` lets them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        config = json.loads(cluster.kubectl("config", "view", "-o=json"))
+        token = cluster.kubectl("create", "token", "user", f"--namespace={NAMESPACE}").strip()
+        server = config["clusters"][0]["cluster"]["server"]
+        self.variables = {**os.environ, "KUBECONFIG": str(cluster.pki.token_kubeconfig("run-user", token, server))}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen((TESSERA, *words), env=self.variables, stdout=pipe, stderr=pipe, text=True)
+
+    def call(self, *words: str) -> tuple[int, str, str]:
+        process = self.start(*words)
+        out, error = process.communicate(timeout=180)
+        return process.returncode, out, error
+
+    def run(self, name: str, script: str, *options: str) -> tuple[str, ...]:
+        command = ("--", "sh", "-c", script)
+        return ("run", f"--name={name}", f"--namespace={NAMESPACE}", f"--image={BUSYBOX}", *options, *command)
+
+    def stage(self, name: str) -> str:
+        _, out, _ = self.call("jobs", f"--namespace={NAMESPACE}", "--output=json")
+        return next((each["stage"] for each in json.loads(out) if each["name"] == name), "")
+
+
+@pytest.fixture(scope="module")
+def user(node_cluster: Cluster) -> Iterator[User]:
+    node_cluster.kubectl("create", "namespace", NAMESPACE)
+    where = f"--namespace={NAMESPACE}"
+    node_cluster.kubectl("create", "serviceaccount", "user", where)
+    account = f"--serviceaccount={NAMESPACE}:user"
+    node_cluster.kubectl("create", "rolebinding", "user", "--clusterrole=edit", account, where)
+    yield User(node_cluster)
+    node_cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
+
+
+def test_a_command_runs_is_followed_and_ends_with_its_own_code(user: User) -> None:
+    code, out, error = user.call(*user.run("short", "echo begun; sleep 1; echo done; exit 3"))
+    assert (code, out) == (3, "begun\ndone\n"), error
+    assert "the ClusterRole tessera-viewer lets you see it" in error
+    assert "short: Failed on node1: its command ended with 3" in error
+    assert user.call("logs", "short", "-n", NAMESPACE)[1] == "begun\ndone\n"
+
+
+def test_who_leaves_may_come_back_and_stop_it(user: User) -> None:
+    process = user.start(*user.run("long", "echo here; trap 'exit 0' TERM; sleep 3600 & wait"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, "it goes on; tessera attach long -n run-here" in error) == (130, True), error
+    assert user.stage("long") == "Running"
+    again = user.start("attach", "long", "-n", NAMESPACE)
+    assert again.stdout is not None
+    assert again.stdout.readline() == "here\n"
+    assert user.call("stop", "long", "-n", NAMESPACE)[:2] == (0, f"deleted {NAMESPACE}/long\n")
+    _, error = again.communicate(timeout=60)
+    assert (again.returncode, "deleted meanwhile" in error) == (5, True), error
+    own = ("-n", NAMESPACE, "-l", "batch.kubernetes.io/job-name=long")
+    until("its pod is gone", lambda: not user.cluster.get("pods", *own)["items"], timeout_s=90)
+
+
+def test_what_waits_says_why_and_is_deleted_by_ctrl_c_where_that_was_asked(user: User) -> None:
+    options = ("--gpu-memory=10", "--cancel-on-interrupt")
+    process = user.start(*user.run("waits", "exit 0", *options))
+    until("it is there", lambda: user.stage("waits") == "Pending", timeout_s=60)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, "deleted waits -n run-here" in error) == (130, True), error
+    assert user.stage("waits") == ""
+    code, _, error = user.call("attach", "waits", "-n", NAMESPACE)
+    assert (code, "no such job" in error) == (2, True), error

@@ -1,0 +1,303 @@
+"""Looks at model servers in memory: what is measured, decided, served and said; what is bad, and for how long."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from builders.kubeobjects import cut, gpu, place, pod
+from builders.measuredservers import SERVER, autoscaler, deployment, model_pod, triton
+from harness.servers import make_node
+from tessera.api.kubernetes.labelselectors import read_selector
+from tessera.api.kubernetes.metrics.paths import Custom, External
+from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, NODES, PODS, MemoryKube
+from tessera.clients.prometheus import MemoryMetrics
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.errors import Unavailable
+from tessera.log import logger
+from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.sources import Absent
+
+pytestmark = pytest.mark.anyio
+
+
+class Scene:
+    """A cluster in memory, its pods' metrics, a clock, and the looks."""
+
+    def __init__(self) -> None:
+        self.kube = MemoryKube()
+        self.metrics = MemoryMetrics()
+        self.now_s = 2000.0
+        self.looks = Looks(self.kube, self.metrics, logger(), now_s=lambda: self.now_s)
+
+    async def look(self, *contents: bytes | Unavailable, seconds: float = 15.0) -> None:
+        """Let time go by; then the pods 10.0.0.1, 10.0.0.2, ... expose these; look."""
+        self.now_s += seconds
+        for number, content in enumerate(contents, 1):
+            self.metrics.contents[f"http://10.0.0.{number}:8002/metrics"] = content
+        await self.looks.look()
+
+    async def replicas(self) -> float:
+        (series,) = await self.looks.series(External(metric="tessera_replicas", namespace="ns"))
+        return series.value
+
+    async def pods(self, metric: str = "tessera_queue_time_seconds", **asked: Any) -> dict[str, float]:
+        """Return a metric of pods by their names."""
+        values = await self.looks.values(
+            Custom(version="v1beta1", resource="pods", namespace="ns", metric=metric, **asked)
+        )
+        return {each.name: each.value for each in values}
+
+    async def events(self) -> list[tuple[str, str]]:
+        return [(each["reason"], each["message"]) for each in (await self.kube.list(EVENTS)).objects]
+
+
+@asynccontextmanager
+async def scene(*objects: tuple[Any, dict[str, Any]], one: Scene | None = None) -> AsyncIterator[Scene]:
+    """Give a scene whose objects are followed; the first look is done."""
+    one = one or Scene()
+    for kind, each in objects:
+        await one.kube.create(kind, each)
+    task = asyncio.create_task(one.looks.run())
+    await one.looks.looked.wait()
+    assert not one.looks.waiting_for
+    try:
+        yield one
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+WHOLE = (
+    (DEPLOYMENTS, deployment(slots="4")),
+    (AUTOSCALERS, autoscaler()),
+    (PODS, model_pod("llm-1", address="10.0.0.1")),
+    (PODS, model_pod("llm-2", address="10.0.0.2")),
+)
+
+
+async def test_what_is_measured() -> None:
+    async with scene(*WHOLE) as one:
+        await one.look(triton(ended=100), triton(ended=100))
+        await one.look(
+            triton(ended=110, queued_s=5, served_s=30, waiting=3), triton(ended=130, queued_s=3, served_s=15)
+        )
+        assert await one.pods() == {"llm-1": 0.5, "llm-2": 0.1}
+        assert await one.pods("avg_time_queue_us") == {"llm-1": 500_000, "llm-2": 100_000}
+        assert await one.pods("tessera_requests_waiting") == {"llm-1": 3, "llm-2": 0}
+        assert await one.pods("tessera_requests_in_flight", name="llm-1") == {"llm-1": 5}
+        assert await one.pods(selector=read_selector(f"{SERVER}=llm", "s")) == {"llm-1": 0.5, "llm-2": 0.1}
+        for metric, want in (("queue_time_seconds", 0.2), ("requests_waiting", 3), ("requests_in_flight", 6)):
+            (series,) = await one.looks.series(External(metric=f"tessera_{metric}", namespace="ns"))
+            assert series.value == pytest.approx(want)
+            assert series.labels == {SERVER: "llm"}
+
+
+async def test_replicas_follow_the_load_and_each_decision_is_an_event() -> None:
+    async with scene(*WHOLE) as one:
+        for number in range(1, 41):
+            content = triton(ended=100 + number, queued_s=9.0 * number, served_s=30.0 * number, waiting=20)
+            await one.look(content, content)
+        assert await one.replicas() > 1
+        reason, message = (await one.events())[-1]
+        assert reason == "ReplicasProposed"
+        assert "replicas: expects" in message
+        assert "requests in flight in 90 s" in message, "the cold start that was measured"
+
+
+async def grow(one: Scene) -> None:
+    """Let so many requests come that ten replicas are needed."""
+    for number in range(1, 41):
+        await one.look(triton(ended=100 + number * 200, served_s=600.0 * number, waiting=4))
+
+
+SLICE = "nvidia.com/mig-1g.5gb"
+
+
+def server_of_slices(replicas: int) -> dict[str, Any]:
+    each = deployment(slots="4", replicas=replicas)
+    each["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {SLICE: "1"}}
+    return each
+
+
+@pytest.mark.parametrize(("replicas", "want"), [(1, 4), (2, 4)])
+async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int) -> None:
+    """Of three instances one is used: two more find a place, one replica is asked for beyond. A replica without a pod
+    needs one of the places."""
+    layout = tuple(place("A100-40GB", "1g.5gb", start) for start in (0, 1, 2))
+    one = Scene()
+    fixed = Sharing(modes=(Mode.MIG,), layout=layout, allow_repartition=False)
+    await make_node(one.kube, "a", gpu(0, sharing=fixed))
+    used = pod("llm-1", {SLICE: 1}, cut(0, "1g.5gb", 0))
+    mine = model_pod("llm-1")
+    mine["metadata"]["annotations"] = used["metadata"]["annotations"]
+    mine["spec"]["nodeName"] = "a"
+    mine["spec"]["containers"][0]["resources"] = {"limits": {SLICE: "1"}}
+    objects = ((DEPLOYMENTS, server_of_slices(replicas)), (AUTOSCALERS, autoscaler(most=9)), (PODS, mine))
+    async with scene(*objects, one=one):
+        await grow(one)
+        assert await one.replicas() == want
+        (said,) = (text for _, text in await one.events() if text.startswith(f"{want} replicas: expects"))
+        assert said.endswith(f"; GPUs have a place for {want - replicas - 1} more now, so no more are asked for")
+
+
+async def test_where_the_cluster_cannot_be_read_nothing_but_the_autoscaler_bounds_the_replicas() -> None:
+    one = Scene()
+    one.kube.withhold("", NODES)
+    objects = ((DEPLOYMENTS, server_of_slices(1)), (AUTOSCALERS, autoscaler(most=9)), (PODS, model_pod("llm-1")))
+    with capture_logs() as logs:
+        async with scene(*objects, one=one):
+            await grow(one)
+            assert await one.replicas() == 9
+    (said,) = (each["reason"] for each in logs if each["event"] == "model_servers_not_followed")
+    assert "no right" in said
+
+
+async def test_what_is_served() -> None:
+    async with scene() as one:
+        assert ("pods", "avg_time_queue_us") in one.looks.custom()
+        assert "tessera_replicas" in one.looks.external()
+
+
+DOWN = Unavailable("http://10.0.0.1:8002/metrics", found="no answer in 5 s", expected="metrics")
+BAD_INPUT: dict[str, tuple[bytes | Unavailable, str]] = {
+    "no answer": (DOWN, "no answer in 5 s; expected metrics"),
+    "NaN": (b'nv_inference_queue_duration_us{model="m"} nan\n', "nv_inference_queue_duration_us is nan"),
+    "infinite": (b'nv_inference_queue_duration_us{model="m"} +Inf\n', "nv_inference_queue_duration_us is inf"),
+    "absurd": (triton(ended=10**16), "nv_inference_request_success is 1e+16"),
+    "negative": (triton(ended=-1), "nv_inference_request_success is -1"),
+    "another program": (b"<html>", "no series of queue time"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+async def test_bad_input_keeps_the_decision_for_five_minutes_and_says_so(case: str) -> None:
+    content, want = BAD_INPUT[case]
+    async with scene(*WHOLE) as one:
+        for number in range(3):
+            await one.look(triton(ended=100 + number), triton(ended=100 + number))
+        good = await one.replicas()
+        await one.look(content, content)
+        assert await one.replicas() == good
+        await one.look(content, content, seconds=280)
+        assert await one.replicas() == good
+        await one.look(content, content, seconds=5)
+        with pytest.raises(Absent) as caught:
+            await one.replicas()
+        assert want in str(caught.value)
+        assert "the replicas stay as they are" in str(caught.value)
+        with pytest.raises(Absent, match="llm-1: "):
+            await one.pods()
+        bad = {message for reason, message in await one.events() if reason == "ScalingInputBad" and want in message}
+        assert {each.partition(":")[0] for each in bad} == {f"{good:.0f} replicas", "no number of replicas"}
+        await one.look(triton(ended=200), triton(ended=200))
+        await one.look(triton(ended=200), triton(ended=200))
+        assert await one.replicas() == good, "and it goes on when it can"
+
+
+async def test_one_bad_pod_of_two_is_taken_to_be_as_the_other() -> None:
+    async with scene(*WHOLE) as one:
+        for number in range(3):
+            await one.look(triton(ended=100 + number), triton(ended=100 + number))
+        await one.look(triton(ended=103), DOWN)
+        assert await one.replicas() >= 1
+        assert set(await one.pods()) == {"llm-1"}
+        with pytest.raises(Absent, match="llm-2: no answer in 5 s"):
+            await one.pods(name="llm-2")
+
+
+class Hanging(MemoryMetrics):
+    """Some pods never answer; how the others are asked is written down."""
+
+    def __init__(self, hanging: str) -> None:
+        super().__init__()
+        self.hanging = hanging
+        self.asked: list[str] = []
+
+    async def get(self, url: str) -> bytes:
+        self.asked.append(url)
+        if self.hanging in url:
+            raise TimeoutError  # as when the time for all is over
+        return await super().get(url)
+
+
+async def test_pods_that_give_no_answer_are_asked_last() -> None:
+    one = Scene()
+    one.metrics = Hanging("10.0.0.1")
+    one.looks = Looks(one.kube, one.metrics, logger(), now_s=lambda: one.now_s)
+    async with scene(*WHOLE, one=one):
+        one.metrics.asked.clear()
+        await one.look(b"", triton(ended=100))
+        assert [each[7:15] for each in one.metrics.asked] == ["10.0.0.1", "10.0.0.2"]
+        await one.look(b"", triton(ended=101))
+        assert [each[7:15] for each in one.metrics.asked[2:]] == ["10.0.0.2", "10.0.0.1"]
+        with pytest.raises(Absent, match="not asked within 12 s, because other pods did not answer"):
+            await one.pods(name="llm-1")
+        assert await one.pods() == {"llm-2": 0.0}
+
+
+NOTHING: dict[str, tuple[tuple[tuple[Any, dict[str, Any]], ...], str]] = {
+    "no server": ((), "no such server; expected servers with the label serving.tessera.dev/server"),
+    "no autoscaler": (WHOLE[:1] + WHOLE[2:], "no HorizontalPodAutoscaler targets its Deployment"),
+    "no slots": (((DEPLOYMENTS, deployment()), *WHOLE[1:]), "annotate its Deployment with serving.tessera.dev/slots"),
+    "slots that are none": (
+        ((DEPLOYMENTS, deployment(slots="8 per GPU")), *WHOLE[1:]),
+        "annotation serving.tessera.dev/slots: '8 per GPU'; expected a whole number",
+    ),
+    "no pod": (WHOLE[:2], "it has no pod that could be asked"),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING)
+async def test_without_a_decision_there_is_a_reason(case: str) -> None:
+    objects, want = NOTHING[case]
+    async with scene(*objects) as one:
+        await one.look(triton(ended=1), triton(ended=1))
+        with pytest.raises(Absent) as caught:
+            await one.replicas()
+        assert want in str(caught.value)
+
+
+async def test_a_selector_that_selects_no_pod_has_a_reason() -> None:
+    async with scene(*WHOLE) as one:
+        await one.look(triton(ended=1), triton(ended=1))
+        with pytest.raises(Absent, match="no such running pod has the label"):
+            await one.pods(selector=read_selector("a=b", "s"))
+
+
+async def test_a_server_without_its_pods_is_forgotten() -> None:
+    async with scene(*WHOLE) as one:
+        await one.look(triton(ended=1), triton(ended=1))
+        for kind, each in WHOLE:
+            await one.kube.delete(kind, each["metadata"]["name"], namespace="ns")
+        for _ in range(50):
+            await asyncio.sleep(0)  # the watches of what is in memory go on when they get a turn
+        await one.look()
+        with pytest.raises(Absent, match="no such server"):
+            await one.replicas()
+
+
+async def test_what_is_old_is_not_served_as_if_it_were_now() -> None:
+    one = Scene()
+    with pytest.raises(Unavailable, match="nothing was measured yet; expected a look every 15 s"):
+        await one.replicas()
+    async with scene(*WHOLE) as one:
+        await one.look(triton(ended=1), triton(ended=1))
+        one.now_s += 61
+        with pytest.raises(Unavailable, match="last measured 61 s ago; expected a look every 15 s"):
+            await one.pods()
+
+
+async def test_objects_that_are_none_harm_nobody() -> None:
+    broken = model_pod("llm-3")
+    broken["spec"] = {"containers": "none"}
+    wild = {**deployment("wild"), "spec": 3}
+    async with scene(*WHOLE, (PODS, broken), (DEPLOYMENTS, wild)) as one:
+        for number in range(3):
+            await one.look(triton(ended=100 + number), triton(ended=100 + number))
+        assert set(await one.pods()) == {"llm-1", "llm-2"}

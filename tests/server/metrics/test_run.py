@@ -1,0 +1,70 @@
+"""The process as a whole: ready when everything is there, its certificate known, and ended in order."""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.metricsserver import MetricsServer as Asked
+from harness.metricsserver import front_proxy_config
+from tessera.clients.kube import API_SERVICES, CONFIG_MAPS, SECRETS, MemoryKube
+from tessera.clients.prometheus import MemoryMetrics
+from tessera.errors import InvalidInput
+from tessera.server.metrics.run import MetricsServer, Settings
+from tessera.server.settings import Tls
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def running(kube: MemoryKube, tls: Tls, *, self_signed: bool = False) -> AsyncIterator[MetricsServer]:
+    """Give a process that is ready."""
+    settings = Settings(host="127.0.0.1", port=0, tls=tls, self_signed=self_signed)
+    one = MetricsServer(settings, kube, MemoryMetrics())
+    assert one.waiting_for() == "reading who kube-apiserver is"
+    task = asyncio.create_task(one.run())
+    try:
+        await one.ready()
+        yield one
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_it_answers_when_it_is_ready(certificates: Path) -> None:
+    kube = MemoryKube()
+    await kube.create(CONFIG_MAPS, front_proxy_config(certificates))
+    tls = Tls(certificate=certificates / "server.crt", key=certificates / "server.key")
+    async with running(kube, tls) as one:
+        assert not one.waiting_for()
+        code, found = await Asked(certificates, one.port).get("/apis/external.metrics.k8s.io/v1beta1")
+        assert code == 200
+        assert "tessera_replicas" in {each["name"] for each in found["resources"]}
+
+
+async def test_a_certificate_of_its_own_is_known_to_the_api_server(certificates: Path, tmp_path: Path) -> None:
+    kube = MemoryKube()
+    await kube.create(CONFIG_MAPS, front_proxy_config(certificates))
+    names = ("v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
+    for name in names:
+        await kube.create(API_SERVICES, {"metadata": {"name": name}, "spec": {"group": "g"}})
+    tls = Tls(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
+    async with running(kube, tls, self_signed=True):
+        secret = await kube.get(SECRETS, "tessera-metrics-certificate", "tessera-system")
+        assert secret is not None
+        assert base64.b64decode(secret["data"]["tls.crt"]) == tls.certificate.read_bytes()
+        for name in names:
+            found = await kube.get(API_SERVICES, name)
+            assert found is not None
+            assert found["spec"] == {"group": "g", "caBundle": secret["data"]["ca.crt"]}
+
+
+async def test_clients_of_another_authority_than_the_proxys_are_not_asked_for() -> None:
+    tls = Tls(certificate=Path("a"), key=Path("b"), client_authority=Path("c"))
+    with pytest.raises(InvalidInput, match="expected none: kube-apiserver publishes it"):
+        MetricsServer(Settings(tls=tls), MemoryKube(), MemoryMetrics())

@@ -1,0 +1,171 @@
+"""The page in headless Chromium: content, filters, live updates, keys, 1,000 GPUs, and a silent console."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from builders.kubeobjects import cut, gpu, gpunode, node, place, pod, share
+from harness.browser import Tab, browser, find_browser
+from harness.servers import make_pod
+from tessera.api.kubernetes.reviews import User
+from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube
+from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
+from tessera.core.gpu.sharing import Mode
+from tessera.server.run import Server
+from tessera.server.settings import Page, Settings
+
+A100 = "A100-40GB"
+MIG, WHOLE = {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/gpu": 1}
+DRAWN = "!document.getElementById('page').hidden && document.querySelector('.gpu')"
+
+
+async def fleet(gpus: int) -> MemoryKube:
+    """Return a cluster of nodes with eight GPUs each: partitioned ones, whole ones and free ones."""
+    kube = MemoryKube()
+    slices = tuple(place(A100, "1g.5gb", start) for start in range(6))
+    for number in range(-(-gpus // 8)):
+        name = f"n{number:03d}"
+        cards = tuple(gpu(i, layout=slices if i < 4 else None, node=name) for i in range(min(8, gpus)))
+        desired = (DesiredDevices(gpu=f"GPU-{name}-0", instances=(*slices, place(A100, "1g.5gb", 6))),)
+        sick = (UnhealthyDevice(gpu=f"GPU-{name}-7", reason="Xid 79"),) if number == 0 else ()
+        body = gpunode(name, *cards, desired=desired, unhealthy=sick)
+        await kube.create(NODES, node(name))
+        await kube.create(GPU_NODES, {key: part for key, part in body.items() if key != "status"})
+        await kube.patch(GPU_NODES, name, {"status": body["status"]}, subresource="status")
+        for i in range(4):
+            for start in range(5):
+                title = {"namespace": ("ml", "vision", "batch")[start % 3]}
+                await kube.create(
+                    PODS, pod(f"p{number}-{i}-{start}", MIG, cut(i, "1g.5gb", start), node=name, metadata=title)
+                )
+        whole = share(4, 40960, Mode.WHOLE)
+        await kube.create(PODS, pod(f"w{number}", WHOLE, whole, node=name, metadata={"namespace": "research"}))
+    return kube
+
+
+@asynccontextmanager
+async def opened(kube: MemoryKube, *, sign_in: bool = False) -> AsyncIterator[tuple[Tab, str]]:
+    """Give a browser and the page's address."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
+    server = Server(Settings(port=0, page=Page(port=0, sign_in=sign_in)), kube)
+    running = asyncio.create_task(server.run())
+    async with asyncio.timeout(30):
+        await server.listening.wait()
+        await server.synced()
+    try:
+        async with browser(program) as tab:
+            yield tab, f"http://127.0.0.1:{server.page_port}/"
+    finally:
+        server.stop()
+        await running
+
+
+@pytest.mark.anyio
+async def test_it_shows_the_fleet_and_what_changes_in_it() -> None:
+    kube = await fleet(8)
+    async with opened(kube) as (tab, url):
+        await tab.open(url)
+        await tab.until(DRAWN)
+        text = await tab.run("document.body.innerText")
+        assert "5 of 8" in text
+        assert "n000" in text
+        label = await tab.run("document.querySelector('.gpu .spoken').textContent")
+        assert label.startswith("GPU 0, A100-40GB, 23.8 GiB of 40 GiB allocated: 1g.5gb ml/p0-0-0; ")
+        assert label.endswith("1g.5gb unused; 1g.5gb to be created; free")
+        assert await tab.run("document.querySelectorAll('.gpu.bad').length") == 1
+
+        message = {"type": "PodScheduled", "status": "False", "message": "<img src=x onerror=alert(1)>"}
+        await make_pod(kube, "large", {"tessera.dev/gpu-memory": 30}, status={"conditions": [message]})
+        await tab.until("document.getElementById('pending').innerText.includes('ns/large')")
+        assert "<img src=x" in await tab.run("document.getElementById('pending').innerText")
+        await kube.delete(PODS, "w0", namespace="research")
+        await tab.until("document.getElementById('totals').innerText.includes('4 of 8')")
+        assert tab.console == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("dark", [False, True])
+async def test_axe_finds_nothing_wrong_with_it(dark: bool) -> None:
+    kube = await fleet(8)
+    await make_pod(kube, "large", {"tessera.dev/gpu-memory": 30})
+    async with opened(kube) as (tab, url):
+        await tab.open(f"{url}?gpu=n000/4", dark=dark)
+        await tab.until(f"{DRAWN} && document.getElementById('pending').innerText.includes('large')")
+        assert await tab.violations() == []
+    async with opened(kube, sign_in=True) as (tab, url):
+        await tab.open(url, dark=dark)
+        await tab.until("document.querySelector('[type=password]')")
+        assert await tab.violations() == []
+
+
+@pytest.mark.anyio
+async def test_filters_and_the_chosen_gpu_are_in_the_address() -> None:
+    async with opened(await fleet(16)) as (tab, url):
+        await tab.open(f"{url}?namespace=research&gpu=n001/4")
+        await tab.until(DRAWN)
+        assert await tab.run("document.getElementById('shown').textContent") == "2 of 16 GPUs"
+        assert "research/w1" in await tab.run("document.getElementById('details').innerText")
+        await tab.run("document.querySelector('[type=reset]').click()")
+        await tab.until("location.search === '?gpu=n001%2F4'")
+        await tab.run(
+            "document.querySelector('[name=node]').value = 'n000';"
+            "document.querySelector('[name=node]').dispatchEvent(new Event('input', {bubbles: true}))"
+        )
+        await tab.until("document.getElementById('shown').textContent === '8 of 16 GPUs'")
+        await tab.press("Escape")
+        await tab.until("location.search === '?node=n000'")
+        assert tab.console == []
+
+
+@pytest.mark.anyio
+async def test_arrows_and_enter_lead_through_the_gpus() -> None:
+    async with opened(await fleet(8)) as (tab, url):
+        await tab.open(url)
+        await tab.until(DRAWN)
+        await tab.run("document.querySelector('.gpu').focus()")
+        for key in ("ArrowDown", "End", "ArrowUp", "Enter"):
+            await tab.press(key)
+        await tab.until("location.search === '?gpu=n000%2F6'")
+        assert await tab.run("document.querySelectorAll('.gpu[tabindex=\"0\"]').length") == 1
+
+
+@pytest.mark.anyio
+async def test_a_viewer_signs_in_and_sees_what_they_may_list() -> None:
+    kube = await fleet(8)
+    kube.accounts.add("token-of-ann", User(username="ann"))
+    kube.accounts.allow("ann", "list", "pods", ["ml"])
+    async with opened(kube, sign_in=True) as (tab, url):
+        await tab.open(url)
+        for token in ("wrong", "token-of-ann"):
+            await tab.until("!document.getElementById('sign-in').hidden")
+            tab.console.clear()  # the browser itself reports an answer of 401
+            await tab.run(
+                f"document.getElementById('token').value = '{token}';"
+                "document.querySelector('#sign-in [type=submit]').click()"
+            )
+        await tab.until(DRAWN)
+        await tab.until("document.getElementById('connection').textContent === 'live · ann'")
+        page = await tab.run("document.documentElement.outerHTML")
+        assert "ml/p0-0-0" in page
+        assert not [each for each in ("vision", "batch", "research", "w0") if f"{each}/" in page or f">{each}<" in page]
+        assert "other namespaces" in page
+        assert tab.console == []
+
+
+@pytest.mark.anyio
+async def test_a_change_among_a_thousand_gpus_draws_one_node_anew() -> None:
+    """How long that takes is measured by bench/page.py."""
+    kube = await fleet(1000)
+    async with opened(kube) as (tab, url):
+        await tab.open(url, width=1600, height=1000)
+        await tab.until("document.querySelectorAll('.gpu').length === 1000")
+        await tab.run("document.querySelectorAll('.node').forEach(each => { each.known = true; })")
+        await kube.delete(PODS, "w77", namespace="research")
+        await tab.until("document.getElementById('totals').innerText.includes('624 of 1000')")
+        anew = "[...document.querySelectorAll('.node')].filter(each => !each.known)"
+        assert await tab.run(f"{anew}.map(each => each.querySelector('h2').textContent)") == ["n077"]
+        assert tab.console == []

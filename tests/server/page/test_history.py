@@ -1,0 +1,132 @@
+"""What the page knows by Prometheus: asked while somebody looks, kept for a while, and trouble said once."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlencode
+
+import httpx2
+import pytest
+from structlog.testing import capture_logs
+
+from builders.kubeobjects import gpu
+from harness.servers import make_node, make_pod
+from tessera.api.kubernetes.reviews import User
+from tessera.api.prometheus.pagehistory import page_queries
+from tessera.clients.kube import MemoryKube
+from tessera.clients.prometheus import MemoryMetrics
+from tessera.errors import InvalidInput
+from tessera.log import logger
+from tessera.server.page import PrometheusHistory
+from tessera.server.run import Server
+from tessera.server.settings import Page, Settings
+
+pytestmark = pytest.mark.anyio
+
+URL = "http://prometheus:9090/prefix"
+
+
+def answer(value: str) -> bytes:
+    series = {
+        "metric": {"namespace": "ml", "pod": "p", "deployment": "llm", "serving_tessera_dev_server": "llm"},
+        "value": [0, value],
+        "values": [[0, value], [60, value]],
+    }
+    return json.dumps({"data": {"result": [series]}}).encode()
+
+
+class Scene:
+    """A Prometheus in memory, a clock, and what the page knows by them."""
+
+    def __init__(self) -> None:
+        self.now_s = 6000.0
+        self.metrics = MemoryMetrics()
+        self.connected = 0
+        self.broken = ""
+        self.history = PrometheusHistory(self.connect, f"{URL}/", logger(), lambda: self.now_s)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[MemoryMetrics]:
+        self.connected += 1
+        if self.broken:
+            raise InvalidInput("token", found=self.broken, expected="one")
+        yield self.metrics
+
+    async def look(self, value: str, seconds: float = 15.0) -> float | None:
+        """Let time go by and look; return how busy the pod is then."""
+        self.now_s += seconds
+        self.answer_with(answer(value))
+        return await self.again()
+
+    def answer_with(self, content: bytes) -> None:
+        asked = page_queries(self.now_s).values()
+        self.metrics.contents = {f"{URL}{path}?{urlencode(parameters)}": content for path, parameters in asked}
+
+    async def again(self) -> float | None:
+        await self.history.look()
+        return {str(pod): percent for pod, percent in self.history.activity().items()}.get("ml/p")
+
+
+async def test_it_asks_now_and_then_while_somebody_looks() -> None:
+    one = Scene()
+    assert (one.connected, await one.look("20")) == (0, 20)
+    (service,) = one.history.services()
+    assert (service.namespace, service.name, len(service.points)) == ("ml", "llm", 2)
+    assert (await one.look("30", seconds=14), one.connected) == (20, 1)
+    assert (await one.look("30", seconds=1), one.connected) == (30, 2)
+
+
+@pytest.mark.parametrize("trouble", ["no answer", "no token"])
+async def test_without_an_answer_what_is_known_counts_for_two_minutes(trouble: str) -> None:
+    one = Scene()
+    await one.look("20")
+    with capture_logs() as logs:
+        for _ in range(7):
+            one.now_s += 15
+            one.metrics.contents = {}
+            one.broken = "none" if trouble == "no token" else ""
+            assert await one.again() == 20
+        one.now_s += 15
+        assert await one.again() is None
+        assert one.history.services() == ()
+    assert [each["event"] for each in logs] == ["history_not_read"]
+    one.broken = ""
+    assert await one.look("40") == 40
+
+
+async def test_an_answer_that_is_none_is_said() -> None:
+    one = Scene()
+    await one.look("20")
+    one.now_s += 15
+    one.answer_with(b"<html>")
+    with capture_logs() as logs:
+        assert await one.again() == 20
+    (said,) = logs
+    assert said["event"] == "history_not_read"
+    assert said["reason"].startswith(f"Prometheus {URL}: ")
+
+
+async def test_the_page_shows_what_is_known_and_each_viewer_their_namespaces() -> None:
+    one, kube = Scene(), MemoryKube()
+    for name in ("ann", "bob"):
+        kube.accounts.add(name, User(username=name))
+    kube.accounts.allow("ann", "list", "pods", ["ml"])
+    kube.accounts.allow("bob", "list", "nodes")
+    await make_node(kube, "a", gpu(0))
+    await make_pod(kube, "p", {"tessera.dev/gpu-memory": 4}, metadata={"namespace": "ml"})
+    one.answer_with(answer("20"))
+    settings = Settings(port=0, page=Page(port=0, sign_in=True))
+    server = Server(settings, kube, metrics=one.history)
+    running = asyncio.create_task(server.run())
+    async with asyncio.timeout(20):
+        await server.synced()
+        seen = {}
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.page_port}") as client:
+            for name in ("ann", "bob"):
+                found = await client.get("/api/fleet", headers={"Authorization": f"Bearer {name}"})
+                seen[name] = found.json().get("services", [])
+        server.stop()
+        await running
+    assert [(each["namespace"], each["name"]) for each in seen["ann"]] == [("ml", "llm")]
+    assert seen["bob"] == []

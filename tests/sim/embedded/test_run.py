@@ -1,0 +1,77 @@
+"""The embedded cluster: real server, controller and agents bring its pods onto partitioned and shared GPUs."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from tessera.server.settings import Page
+from tessera.sim.embedded import Embedded
+
+WANT = {
+    "embed": {"mig"},
+    "vllm": {"mig"},
+    "triton": {"mig"},
+    "notebook": {"time-slicing"},
+    "ranker": {"memory-share"},
+    "tagger": {"memory-share"},
+    "finetune": {"whole"},
+}
+"""How the GPUs of each workload are shared: as the policy of their node says, for each pod from the first on."""
+
+
+async def until(url: str, holds: Callable[[Any], bool]) -> Any:
+    """Return the fleet as soon as it is so; each answer waits for the next look at it."""
+    found: Any = None
+    try:
+        async with httpx2.AsyncClient(timeout=20) as client, asyncio.timeout(90):
+            while found is None or not holds(found):
+                found = (await client.get(f"{url}/api/fleet")).json()
+    except TimeoutError:
+        pytest.fail(f"the fleet is not so: {sorted(running(found))} run, pending {found.get('pending')}")
+    return found
+
+
+def running(fleet: Any) -> dict[str, set[str]]:
+    """Return the workloads with a pod that runs on a device that is there, with the modes of these GPUs."""
+    found: dict[str, set[str]] = {}
+    for workload, mode in (
+        (tenant["pod"].partition("-")[0], gpu["mode"])
+        for node in fleet["nodes"]
+        for gpu in node.get("gpus", ())
+        for part in gpu["parts"]
+        if part.get("exists", True)
+        for tenant in part.get("tenants", ())
+        if tenant["phase"] == "running"
+    ):
+        found.setdefault(workload, set()).add(mode)
+    return found
+
+
+@pytest.mark.anyio
+async def test_every_workload_gets_what_it_asks_for_shared_as_declared() -> None:
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    cluster = asyncio.create_task(Embedded(Page(port=0, sign_in=False)).run(port.set_result))
+    try:
+        url = f"http://127.0.0.1:{await asyncio.wait_for(port, 30)}"
+        ran: dict[str, set[str]] = {}
+
+        def all_ran(fleet: Any) -> bool:
+            for workload, modes in running(fleet).items():
+                ran.setdefault(workload, set()).update(modes)
+            return ran.keys() == WANT.keys()
+
+        found = await until(url, all_ran)
+        assert ran == WANT
+        gpus = [gpu for node in found["nodes"] for gpu in node["gpus"]]
+        assert {each["name"] for each in found["services"]} == {"vllm", "triton"}
+        for gpu in gpus:
+            assert gpu.get("allocated_mib", 0) <= gpu["memory_mib"]
+            assert gpu.get("problems", []) == []
+    finally:
+        cluster.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await cluster
