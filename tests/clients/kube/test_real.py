@@ -175,18 +175,18 @@ async def test_nothing_is_sent_again_after_its_time(tmp_path: Path, monkeypatch:
     def tokens() -> None:
         token.write_text("old")
         refused.wait()
-        late_s[0] = 31.0
-        token.write_text("new")
+        with token.open("w") as read:  # opens when the client reads it, and so holds its loop
+            late_s[0] = 31.0
+            read.write("new")
 
     loop = asyncio.get_running_loop()
     now = loop.time
-    thread = threading.Thread(target=tokens)
+    thread = threading.Thread(target=tokens, daemon=True)
     thread.start()
     async with connected(tmp_path, play, {"tokenFile": str(token)}) as (server, kube):
         monkeypatch.setattr(loop, "time", lambda: now() + late_s[0])
         with pytest.raises(Unanswered, match="no answer in 30 s"):
             await kube.bind("p", "ns", uid="u", node="n", annotations={})
-        thread.join()
         assert [each.headers["authorization"] for each in server.asked] == ["Bearer old"]
 
 
