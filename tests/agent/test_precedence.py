@@ -11,12 +11,13 @@ import pytest
 
 from builders.policyobjects import gpu_policy
 from harness.agentmachine import Machine, WatchedDriver
-from tessera.agent.declarations.configuration import APPLIED, CONFIG_LABEL
+from tessera.agent.declarations.configuration import APPLIED
 from tessera.agent.settings import Settings
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, NODES, MemoryKube, Object, annotations_of
 from tessera.clients.kubelet import MemoryKubelet
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings as ControllerSettings
+from tessera.core.node.nodelabels import PLUGIN_CONFIG
 from tessera.core.node.nodesharing import Strategy
 
 pytestmark = pytest.mark.anyio
@@ -120,7 +121,7 @@ async def test_slices_are_gpus_under_strategy_single_with_a_policy_in_force(sock
 async def test_a_catch_all_policy_says_which_label_it_overrides(socket_folder: Path) -> None:
     async with started(socket_folder, "A100-40GB", "A100-40GB") as machine:
         (machine.folder / "sharing" / "time-sliced").write_text(SHARING.format(flags=""))
-        await machine.label(**{CONFIG_LABEL: "time-sliced"})
+        await machine.label(**{PLUGIN_CONFIG: "time-sliced"})
         async with machine.agent():
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
             assert configuration(await machine.node()) == []
@@ -133,7 +134,7 @@ async def test_a_catch_all_policy_says_which_label_it_overrides(socket_folder: P
             assert overrides["message"].startswith(f"on n1: {label} has no effect")
             await machine.until_policy("Ready", lambda found: found["reason"] == "InForce")
             await machine.until(lambda node: annotations_of(node).get(APPLIED, "").startswith("gpupolicy/all@"))
-            await machine.label(**{CONFIG_LABEL: None})
+            await machine.label(**{PLUGIN_CONFIG: None})
             (machine.folder / "sharing" / "time-sliced").unlink()
             await machine.until(lambda node: configuration(node) == [])
             await machine.until_policy("Overrides", lambda found: found["status"] == "False")

@@ -18,6 +18,7 @@ from tessera.agent.declarations.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.declarations.declared import Declarations, Declared
 from tessera.agent.deviceplugin import AssignedPods, Plugins
 from tessera.agent.deviceplugin import Paths as PluginPaths
+from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.agent.nodefiles import first_line
@@ -25,10 +26,9 @@ from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.health import HealthWatch
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.nodestate.usedmemory import UsedMemory
-from tessera.agent.partition import MIG_CONFIG, NodeGpus, NodeLocks
+from tessera.agent.partition import NodeGpus, NodeLocks
 from tessera.agent.partition.layouts import Layouts
 from tessera.agent.pods.assignmentkeys import AssignmentKeys
-from tessera.agent.pods.conflicts import Conflicts
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.pods.nodeview import NodeView
 from tessera.agent.pods.ownpods import OwnPods
@@ -51,7 +51,7 @@ from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.mps import enforcements
-from tessera.core.cluster.protocols.allocators import by_name, devices_by_gpu
+from tessera.core.cluster.protocols.allocators import devices_by_gpu
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.deviceplugin.matching import Held
@@ -63,6 +63,7 @@ from tessera.core.node.desired import offered_devices
 from tessera.core.node.gpushare import gpus_to_count
 from tessera.core.node.health import HealthChange
 from tessera.core.node.liststrategies import list_strategies, read_strategies
+from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import reported, withheld_resources
 from tessera.core.workload.resources import SHARE_MEMORY
@@ -77,7 +78,7 @@ __all__ = ["Agent"]
 _ENFORCED = MPS_MODES | {Mode.MEMORY_SHARE}
 _RELIST_S = 5.0
 """For a list of this node's pods; the kubelet waits for it."""
-_AGAIN_S = 0.2
+_RETRY_S = 0.2
 """Until it is looked again whether the kubelet has let go of a device."""
 _OFFER_TRIES = 5
 """Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
@@ -357,19 +358,15 @@ class Agent:
 
     async def _hand_over(self, seen: ObservedNode, options: PluginOptions) -> bool:
         """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""
-        # 1. Record what pods had before this agent kept a record, and write down what becomes the kubelet's.
-        await self._plugins.adopt(seen.inventory)
-        now, plan = await self._device_offers.before(seen)
-        # 2. Advertise; devices that are withdrawn still serve pods that the kubelet chose them for.
-        known = await self._plugins.offer(now, seen.inventory, options, leaving=plan.withdrawing)
-        # 3. Refuse those that the kubelet has let go of, and only then release them to the scheduler.
-        released = await self._device_offers.after(seen, plan) if known else frozenset[DeviceId]()
-        if released:
-            await self._plugins.offer(now, seen.inventory, options, leaving=plan.withdrawing - released)
-            await self._device_offers.release(seen, released)
-        if plan.withdrawing - released:
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_wakeup.set)
-        return known and by_name(now) <= by_name(seen.offered)
+
+        async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
+            return await self._plugins.offer(now, seen.inventory, options, leaving=leaving)
+
+        await self._plugins.adopt(seen.inventory)  # what pods had before this agent kept a record
+        done = await self._device_offers.hand_over(seen, advertise)
+        if done.unfinished:
+            asyncio.get_running_loop().call_later(_RETRY_S, self._offer_wakeup.set)
+        return done.known
 
     def _shared_gpus(self) -> tuple[Gpu, ...]:
         return () if self._seen is None else self._seen[2]

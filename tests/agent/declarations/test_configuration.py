@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from builders.nodefacts import gpu
-from tessera.agent.declarations.configuration import CONFIG_LABEL, SHARE_LABEL, ConfigurationFiles, GivenPolicy, Sources
+from tessera.agent.declarations.configuration import SHARE_LABEL, ConfigurationFiles, GivenPolicy, Sources
+from tessera.core.node.nodelabels import PLUGIN_CONFIG
 
 GPUS = (gpu(0), gpu(1))
 POLICY = "apiVersion: tessera.dev/v1alpha1\nkind: NodePolicy\ngpus: [{devices: [0], sharing: auto}]\n"
@@ -50,14 +51,14 @@ def test_which_file_holds(tmp_path: Path, names: list[str], label: str, default:
         (tmp_path / name).write_text(sharing(number))
     (tmp_path / "..data").mkdir()
     files = ConfigurationFiles(Sources(sharing=tmp_path, default=default))
-    assert replicas(files, {CONFIG_LABEL: label} if label else {}) == want
+    assert replicas(files, {PLUGIN_CONFIG: label} if label else {}) == want
 
 
 def test_a_file_instead_of_a_directory(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(sharing(5))
     files = ConfigurationFiles(Sources(sharing=path))
-    assert replicas(files, {CONFIG_LABEL: "other"}) == [5]
+    assert replicas(files, {PLUGIN_CONFIG: "other"}) == [5]
     assert files.read({}, GPUS).generation.startswith("config.yaml@")
 
 
@@ -128,15 +129,15 @@ def test_a_broken_file_keeps_the_former_configuration_also_after_a_restart(
 def test_a_label_of_a_name_that_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "a").write_text(sharing(2))
     files = ConfigurationFiles(Sources(sharing=tmp_path))
-    got = files.read({CONFIG_LABEL: "../../etc/passwd"}, GPUS)
+    got = files.read({PLUGIN_CONFIG: "../../etc/passwd"}, GPUS)
     assert got.node_sharing is None
     assert "'../../etc/passwd'; expected the name of a file in" in got.problem
     assert got.problem.endswith("hint: a")
     assert replicas(files) == [2]
-    assert replicas(files, {CONFIG_LABEL: "b"}) == [2]
+    assert replicas(files, {PLUGIN_CONFIG: "b"}) == [2]
     nothing = ConfigurationFiles(Sources(sharing=tmp_path / "no", default="a")).read({}, GPUS)
     assert nothing.problem.endswith("hint: none: there are no files")
-    absent = ConfigurationFiles(Sources()).read({CONFIG_LABEL: "a"}, GPUS)
+    absent = ConfigurationFiles(Sources()).read({PLUGIN_CONFIG: "a"}, GPUS)
     assert "expected --sharing-config, a directory with that file" in absent.problem
 
 
@@ -206,7 +207,7 @@ def test_the_file_of_the_command_line_wins_over_a_gpu_policy(tmp_path: Path) -> 
 def test_a_label_that_yields_to_a_gpu_policy_is_said_and_not_in_force(tmp_path: Path) -> None:
     (tmp_path / "time-sliced").write_text(sharing(4))
     files = ConfigurationFiles(Sources(sharing=tmp_path))
-    labels = {CONFIG_LABEL: "time-sliced"}
+    labels = {PLUGIN_CONFIG: "time-sliced"}
     catch_all = GivenPolicy(name="all", text=POLICY.replace("devices: [0], ", ""))
     got = files.read(labels, GPUS, catch_all)
     assert got.generation.partition("@")[0] == "gpupolicy/all"
@@ -222,7 +223,7 @@ def test_a_label_that_yields_to_a_gpu_policy_is_said_and_not_in_force(tmp_path: 
 def test_a_label_that_chooses_of_a_single_file_is_said_to_have_no_effect(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(sharing(5))
-    (said,) = ConfigurationFiles(Sources(sharing=path)).read({CONFIG_LABEL: "other"}, GPUS).overridden
+    (said,) = ConfigurationFiles(Sources(sharing=path)).read({PLUGIN_CONFIG: "other"}, GPUS).overridden
     assert (said.source, said.by) == (
         "label nvidia.com/device-plugin.config=other",
         "sharing configuration config.yaml",

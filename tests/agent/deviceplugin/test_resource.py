@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 2),))
 MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
-SICK = OfferOptions(unhealthy=frozenset({DeviceId(facts(1).uuid)}))
+UNHEALTHY = OfferOptions(unhealthy=frozenset({DeviceId(facts(1).uuid)}))
 GPU, UNITS = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 
 
@@ -68,9 +68,9 @@ HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
     "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "'GPU-x'; expected one of the 4 ids"),
     "a hostile id": (two(SLICED), ["../../x\n" * 100], InvalidInput, r"\\n"),
     "more than there are": (two(SLICED), [*IDS, "GPU-y::0"], InvalidInput, "GPU-y::0"),
-    "an unhealthy device": (two(SLICED, options=SICK), [IDS[2]], Conflict, "an unhealthy device"),
+    "an unhealthy device": (two(SLICED, options=UNHEALTHY), [IDS[2]], Conflict, "an unhealthy device"),
     "more than one of MPS": (two(MPS), IDS[:2], InvalidInput, "failRequestsGreaterThanOne"),
-    "an unhealthy unit": (two(MEMORY, UNITS, SICK), [f"{facts(1).uuid}-_-0"], Conflict, "an unhealthy device"),
+    "an unhealthy unit": (two(MEMORY, UNITS, UNHEALTHY), [f"{facts(1).uuid}-_-0"], Conflict, "an unhealthy device"),
 }
 
 
@@ -216,7 +216,7 @@ async def test_streams_get_the_whole_list_when_anything_changed() -> None:
     each.update(two(SLICED))
     later = [asyncio.ensure_future(anext(stream)) for stream in (first, second)]
     assert not await each.sent(0.01) or not any(task.done() for task in later)
-    each.update(two(SLICED, options=SICK))
+    each.update(two(SLICED, options=UNHEALTHY))
     assert [[device.healthy for device in await task] for task in later] == [[True, True, False, False]] * 2
     await first.aclose()
     assert each.streams == 1

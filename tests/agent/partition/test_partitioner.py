@@ -368,7 +368,7 @@ def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
         assert await machine.layouts() == {"GPU-0": tuple(sorted((*SEVEN[:2], place, *SEVEN[4:])))}
         with pytest.raises(Conflict, match=r"1g.5gb at 0 is in use .*, needed for 4g.20gb at 0; held by pod ns/a"):
             await partitioner.add("GPU-0", at(A100, ("4g.20gb", 0))[0], 200)
-        with pytest.raises(Unavailable, match="lost, gone, or without MIG"):
+        with pytest.raises(Unavailable, match="lost or gone, or has no MIG"):
             await partitioner.add("GPU-1", place, 200)
 
     run(add())

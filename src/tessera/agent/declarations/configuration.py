@@ -12,19 +12,18 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE, read_file, write_through
-from tessera.agent.partition import MIG_CONFIG
 from tessera.api import documents
 from tessera.api.nvidia import sharingconfig
 from tessera.api.tessera import nodepolicy
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.doctor import APPLIED
+from tessera.core.node.nodelabels import MIG_CONFIG, PLUGIN_CONFIG
 from tessera.core.node.nodesharing import NodeSharing, Strategy
 from tessera.core.node.precedence import Decision, Declared, Overridden, Statement, decide
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
     "APPLIED",
-    "CONFIG_LABEL",
     "SHARE_LABEL",
     "Configuration",
     "ConfigurationFiles",
@@ -32,9 +31,6 @@ __all__ = [
     "Sources",
 ]
 
-CONFIG_LABEL = "nvidia.com/device-plugin.config"
-"""Label of a node: the file of the sharing directory that it uses. Set by users; read by the agent. Source:
-NVIDIA/k8s-device-plugin README."""
 SHARE_LABEL = "gpushare"
 """Label of a node: `true` makes its GPUs memory shares. Set by users; read by the agent. Source:
 AliyunContainerService/gpushare-scheduler-extender."""
@@ -124,8 +120,8 @@ class ConfigurationFiles:
             layout_label=labels.get(MIG_CONFIG, ""),
             gpu_policy=Statement(source=f"GPUPolicy {given.name}") if given is not None else None,
             node_policy=Statement(source=f"node policy file {file}") if overrides else None,
-            unread_label=f"label {CONFIG_LABEL}={label}"
-            if (label := labels.get(CONFIG_LABEL, "")) and self._alone
+            unread_label=f"label {PLUGIN_CONFIG}={label}"
+            if (label := labels.get(PLUGIN_CONFIG, "")) and self._alone
             else "",
             memory_share=labels.get(SHARE_LABEL) == "true",
             strategy=self._sources.strategy,
@@ -153,7 +149,7 @@ class ConfigurationFiles:
     # Files
 
     def _texts(self, labels: Mapping[str, str], given: GivenPolicy | None) -> _Texts:
-        label = labels.get(CONFIG_LABEL, "")
+        label = labels.get(PLUGIN_CONFIG, "")
         name, path = self._chosen(label)
         policy = self._sources.policy
         own = _content(policy) if policy is not None and policy.exists() else ""
@@ -162,7 +158,7 @@ class ConfigurationFiles:
             sharing=_content(path) if path is not None else "",
             policy=own if given is None else given.text,
             policy_name="" if given is None else given.name,
-            source=f"label {CONFIG_LABEL}={label}" if label and not self._alone else "",
+            source=f"label {PLUGIN_CONFIG}={label}" if label and not self._alone else "",
         )
 
     @property
@@ -180,7 +176,7 @@ class ConfigurationFiles:
         desired = label or self._sources.default
         if desired and desired not in keys:
             raise InvalidInput(
-                f"label {CONFIG_LABEL}" if label else "default configuration",
+                f"label {PLUGIN_CONFIG}" if label else "default configuration",
                 found=shown(desired),
                 expected="--sharing-config, a directory with that file"
                 if root is None

@@ -6,7 +6,6 @@ import msgspec
 
 from tessera.agent.declarations.configuration import Configuration, ConfigurationFiles, GivenPolicy
 from tessera.agent.nodestate.gpunode import Asked
-from tessera.agent.partition import MIG_CONFIG
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import Object, labels_of
 from tessera.core.cluster.gpunodestate import Impairment
@@ -14,6 +13,7 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import without_mps
 from tessera.core.node.desired import fixed
+from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.nodesharing import NodeSharing, effective, notes
 
 __all__ = ["Declarations", "Declared"]

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,7 +43,13 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 
-__all__ = ["DeviceOffers", "ObservedNode"]
+__all__ = ["Advertise", "DeviceOffers", "HandOver", "ObservedNode"]
+
+Advertise = Callable[[NodeOffer, frozenset[DeviceId]], Awaitable[bool]]
+"""Gives the kubelet new lists of devices, and serves those that leave to pods they were chosen for already.
+
+It returns whether the kubelet knows.
+"""
 
 _SCHEDULER_S = 0.5
 """How long the scheduler may take to see that a node has fewer devices."""
@@ -58,6 +65,15 @@ class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...]
     inventory: Inventory
     node: Object
+
+
+class HandOver(NamedTuple):
+    """How far devices have changed hands."""
+
+    known: bool
+    """Whether the kubelet knows what is offered, and is offered nothing that it shall not have."""
+    unfinished: bool
+    """Whether the kubelet or a pod has a device still that is to be the scheduler's."""
 
 
 class DeviceOffers:
@@ -91,6 +107,24 @@ class DeviceOffers:
         self._log = log
         self._last = NodeOffer(resources=())
         """What was advertised last."""
+
+    async def hand_over(self, seen: ObservedNode, advertise: Advertise) -> HandOver:
+        """Let devices change hands, as far as they can in one look.
+
+        Raises:
+            TesseraError: the kubelet or the API server does not answer, or somebody wrote meanwhile; call again.
+
+        """
+        # 1. Write down what becomes the kubelet's.
+        now, plan = await self.before(seen)
+        # 2. Advertise; devices that are withdrawn still serve pods that the kubelet chose them for.
+        known = await advertise(now, plan.withdrawing)
+        # 3. Refuse those that the kubelet has let go of, and only then release them to the scheduler.
+        released = await self.after(seen, plan) if known else frozenset[DeviceId]()
+        if released:
+            await advertise(now, plan.withdrawing - released)
+            await self.release(seen, released)
+        return HandOver(known and by_name(now) <= by_name(seen.offered), bool(plan.withdrawing - released))
 
     async def before(self, seen: ObservedNode) -> tuple[NodeOffer, OfferPlan]:
         """Return what to advertise now and what changes hands, with everything written down that must be before.

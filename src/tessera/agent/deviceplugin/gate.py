@@ -42,7 +42,7 @@ __all__ = ["Gate"]
 _TERMINATION_WAIT_S = 5.0
 """How long a container waits for the processes of one that is ending; the kubelet kills them after two seconds at
 least, and tries again what was refused."""
-_AGAIN_S = 0.1
+_RETRY_S = 0.1
 _HELD_UP_S = 60.0
 """After so long a container that is refused again and again waits for what will not come by itself."""
 _UNCLAIMED_S = 60.0
@@ -203,7 +203,7 @@ class Gate:
             found = lastgate.holders(resource, desired, await self._evidence())
             if not found or loop.time() > last_s:
                 break
-            await asyncio.sleep(_AGAIN_S)  # the one that ends is soon seen to have ended
+            await asyncio.sleep(_RETRY_S)  # the one that ends is soon seen to have ended
         created = {uid: created_ns(pod) for uid, pod in by_uid(self.view.pods()).items()}
         later = lastgate.contested(found, self._entries, created)
         others = (each for each in self._contested if (each[0].resource, each[0].ids) != (resource, desired))
@@ -247,7 +247,7 @@ class Gate:
             verdict = lastgate.start(self._entries, new, seen, self._capacity(), ids=ids)
             if not verdict.wait or loop.time() > last_s:
                 break
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
         if verdict.refused is not None:
             rival = "" if verdict.refused.other is None else verdict.refused.other.uid
             self.refuse(holder, f"{verdict.refused.text} is used by {_holder(verdict.refused)}", rival)
@@ -430,7 +430,7 @@ class Gate:
         """
         self._keep(completed(self._entries, assigned, uses, revoked))
 
-    def disown(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
+    def clear_guessed_uses(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Let nothing be counted as used of what a container was allocated that nothing was assigned to.
 
         What a container was started with stays counted, whatever became of its pod's assignment since. What is only

@@ -43,11 +43,11 @@ from tessera.core.node.liststrategies import DeviceInjection
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
-__all__ = ["DeviceMaker", "Prepared", "ShareAllocator"]
+__all__ = ["DevicePreparer", "Prepared", "ShareAllocator"]
 
 _LATE_S = 3.0
 """How long an assignment may take from the API server to this agent after the kubelet has it."""
-_AGAIN_S = 0.05
+_RETRY_S = 0.05
 _UNHELD_S = 60.0
 """An answer that nobody holds for so long was for a pod that the kubelet refused for another reason."""
 _PREFIX = "share-"
@@ -61,7 +61,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     edits: ShareEdits
 
 
-class DeviceMaker(Protocol):
+class DevicePreparer(Protocol):
     """Who makes devices ready."""
 
     async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
@@ -90,7 +90,7 @@ class ShareAllocator:
     def __init__(
         self,
         gate: Gate,
-        maker: DeviceMaker,
+        maker: DevicePreparer,
         pods: AssignedPods,
         folder: CdiFolder,
         log: Logger,
@@ -297,7 +297,7 @@ class ShareAllocator:
         if self.injection.fixed_at_allocate:
             # What was given to another pod than it was meant for must not look free.
             await self._mend(held)
-            self._disown_unassigned(held)
+            self._clear_guessed_uses(held)
         try:
             return self._unserved(resource, len(ids), held)
         except Conflict:
@@ -308,14 +308,14 @@ class ShareAllocator:
             except Conflict as error:
                 if asyncio.get_running_loop().time() >= last_s:
                     raise self._with_refused(error) from None
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
 
-    def _disown_unassigned(self, held: tuple[Held, ...]) -> None:
+    def _clear_guessed_uses(self, held: tuple[Held, ...]) -> None:
         """Let pods that nothing was assigned to use nothing, though they were answered with what another was."""
         assigned = {request.key for request in self.assigned_requests()}
         for each in held:
             if each.resource in SHARE_RESOURCES and each.key not in assigned:
-                self._gate.disown(each.resource, each.device_ids, frozenset(self.unassigned.values()))
+                self._gate.clear_guessed_uses(each.resource, each.device_ids, frozenset(self.unassigned.values()))
 
     async def _unseen(self) -> frozenset[str]:
         """Return the UIDs of pods that the kubelet has given units, and that the watch does not show."""
@@ -383,7 +383,7 @@ class ShareAllocator:
             while (request := self._request_of(holder)) is None or request.units != units:
                 if asyncio.get_running_loop().time() >= last_s:
                     raise self._not_assigned(holder, units, request, final=not late_s)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
         return request
 
     def _not_assigned(

@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from tessera.agent.partition.evictions import Evictions
-from tessera.agent.partition.nodegpus import Evict
 from tessera.agent.partition.partitioner import Partitioner
 from tessera.agent.partition.reboot import RebootRecord
+from tessera.agent.pods.evictions import Evict, Evictions
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
     Attempted,
@@ -30,14 +29,7 @@ from tessera.core.node.layouts import (
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
 
-__all__ = ["MIG_CONFIG", "MIG_CONFIG_STATE", "FollowOptions", "Follower"]
-
-MIG_CONFIG = "nvidia.com/mig.config"
-"""Label of a node: the name of the MIG layout that it shall have. Set by users; read by the agent. Source:
-NVIDIA/mig-parted, cmd/nvidia-mig-manager/main.go."""
-MIG_CONFIG_STATE = "nvidia.com/mig.config.state"
-"""Label of a node: `pending`, `rebooting`, `success` or `failed`, for that layout. Set by the agent; read by users and
-`tessera doctor`. Source: as above."""
+__all__ = ["FollowOptions", "Follower"]
 
 
 class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,10 +10,7 @@ from tessera.agent.declarations.declared import Declarations, Declared
 from tessera.agent.nodefiles import read_file
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.partition import (
-    MIG_CONFIG,
-    MIG_CONFIG_STATE,
     Checkpoint,
-    Evict,
     Follower,
     FollowOptions,
     NodeGpus,
@@ -22,6 +19,7 @@ from tessera.agent.partition import (
     RebootRecord,
     reboot,
 )
+from tessera.agent.pods.evictions import Evict
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.settings import Settings
 from tessera.agent.undisturbed import Undisturbed
@@ -41,6 +39,7 @@ from tessera.core.node.layouts import (
     policy_targets,
     worth_trying,
 )
+from tessera.core.node.nodelabels import MIG_CONFIG, MIG_CONFIG_STATE
 from tessera.errors import Conflict, InvalidInput
 from tessera.log import logger
 

@@ -11,7 +11,7 @@ from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.node.layouts import User, users_of
 from tessera.errors import TesseraError
 
-__all__ = ["Driver", "Evict", "Held", "NodeGpus", "OfferLayout", "Timing"]
+__all__ = ["Driver", "Held", "NodeGpus", "OfferLayout", "Timing"]
 
 
 class Driver(Protocol):
@@ -47,9 +47,6 @@ None offers all that the GPU has. Returns when the kubelet has the new list. Wha
 
 Promised = Callable[[str], bool]
 """Whether the kubelet may still have promised a pod something of a GPU (UUID) that was withdrawn."""
-
-Evict = Callable[[str, str], Awaitable[None]]
-"""Asks that a pod be evicted, by name and namespace; raises Unavailable while a PodDisruptionBudget forbids it."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

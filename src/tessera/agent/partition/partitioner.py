@@ -117,13 +117,13 @@ class Partitioner:
         async with self._alone(gpu, by_s):
             facts, users = await self._one(gpu)
             if facts is None or facts.lost or facts.mig is None:
-                raise Unavailable(where, found="it lost, gone, or without MIG", expected="a GPU with MIG")
+                raise Unavailable(where, found="a GPU that is lost or gone, or has no MIG", expected="a GPU with MIG")
             target = with_instance(facts, placement, users)
             failed = "" if target is None else await self._bring(target, by_s)
             after, users = await self._one(gpu)
         if after is None or placement not in {each.placement for each in after.instances}:
             found = failed or _why_not(after, target or exact(facts, (placement,)), users)
-            raise Conflict(where, found=found, expected="the instance", hint="a new plan")
+            raise Conflict(where, found=found, expected="the instance")
 
     async def free(self, gpu: str, by_s: float) -> None:
         """Switch MIG off for those who use the whole GPU, instances that nobody uses included.
@@ -138,7 +138,7 @@ class Partitioner:
         async with self._alone(gpu, by_s):
             facts, users = await self._one(gpu)
             if facts is None or facts.lost:
-                raise Unavailable(where, found="it lost or gone", expected="a GPU that the driver reaches")
+                raise Unavailable(where, found="a GPU that is lost or gone", expected="a GPU that the driver reaches")
             if facts.layout is None:
                 return
             target = exact(facts, None)
@@ -146,7 +146,7 @@ class Partitioner:
             after, users = await self._one(gpu)
         if after is None or after.layout is not None:
             found = failed or _why_not(after, target, users)
-            raise Conflict(where, found=found, expected="MIG off", hint="a new plan")
+            raise Conflict(where, found=found, expected="MIG off")
 
     def busy(self, gpu: str) -> bool:
         """Return whether the layout of a GPU (UUID) is being changed."""

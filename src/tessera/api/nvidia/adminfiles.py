@@ -24,14 +24,13 @@ from tessera.api.nvidia.migparted import Group
 from tessera.core.cluster.snapshot import Gpu, Node, Snapshot
 from tessera.core.gpu.mig import counts_of, named_layouts
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, mig_resource
+from tessera.core.node.nodelabels import MIG_CONFIG, PLUGIN_CONFIG
 from tessera.core.node.nodesharing import Entry, NodeSharing
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 from tessera.errors import InvalidInput
 
 __all__ = ["render"]
 
-_MIG_CONFIG = "nvidia.com/mig.config"
-_PLUGIN_CONFIG = "nvidia.com/device-plugin.config"
 _GPUSHARE = "gpushare"
 _GKE = "cloud.google.com/gke-accelerator"
 _NAMED_PODS = 3
@@ -60,7 +59,7 @@ class _Files(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def labels(self) -> dict[str, Plain]:
         """The labels of the node."""
-        named = {_MIG_CONFIG: self.mig_name, _PLUGIN_CONFIG: self.plugin_name, _GPUSHARE: "true" * self.gpushare}
+        named = {MIG_CONFIG: self.mig_name, PLUGIN_CONFIG: self.plugin_name, _GPUSHARE: "true" * self.gpushare}
         return {key: value for key, value in named.items() if value}
 
 

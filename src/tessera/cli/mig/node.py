@@ -11,7 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from tessera._planning import read_bytes
-from tessera.agent.partition import Checkpoint, Evict, Evictions, NodeGpus, NodeLocks, Partitioner
+from tessera.agent.partition import Checkpoint, NodeGpus, NodeLocks, Partitioner
+from tessera.agent.pods.evictions import Evict, Evictions
 from tessera.agent.settings import Paths
 from tessera.api import documents
 from tessera.api.nvidia import migparted

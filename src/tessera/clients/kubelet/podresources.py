@@ -25,7 +25,7 @@ _DISABLED = "disabled"
 
 Source: kubernetes `pkg/kubelet/apis/podresources/server_v1.go`.
 """
-_AGAIN_S = 0.05
+_RETRY_S = 0.05
 """The kubelet answers 100 calls a second. Source: kubernetes `pkg/kubelet/apis/grpc/ratelimit.go`."""
 
 
@@ -162,7 +162,7 @@ async def _call(channel: grpc.aio.Channel, method: str, request: Any, kind: type
                 raise
         else:
             return answer
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(_RETRY_S)
 
 
 def _held(pods: Iterable[wire.PodResources]) -> tuple[Held, ...]:

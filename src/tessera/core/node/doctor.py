@@ -8,6 +8,7 @@ import msgspec
 
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.node.liststrategies import MAKE_DRIVER_SPEC, DeviceInjection, ListStrategies
+from tessera.core.node.nodelabels import MIG_CONFIG, MIG_CONFIG_STATE
 
 __all__ = [
     "APPLIED",
@@ -26,8 +27,6 @@ __all__ = [
 APPLIED = "tessera.dev/applied-config"
 """Annotation of a node: the configuration in force, by name and digest. Set by the agent; read by `tessera
 doctor`."""
-_STATE = "nvidia.com/mig.config.state"
-_CONFIG = "nvidia.com/mig.config"
 _COUNT = "nvidia.com/gpu.count"
 _STRATEGY = "nvidia.com/mig.strategy"
 _LEAST_SHM_MIB = 64
@@ -456,10 +455,10 @@ def _node(seen: Observed) -> Iterator[Check]:
 
 
 def _drift(seen: Observed, node: NodeSeen) -> Iterable[Check]:
-    state = node.labels.get(_STATE, "")
+    state = node.labels.get(MIG_CONFIG_STATE, "")
     if state == "failed":
         advice = "the node's events and its condition TesseraLayoutApplied have the reason"
-        yield _failed("node", f"{_CONFIG}={node.labels.get(_CONFIG, '')} is not applied: state failed", advice)
+        yield _failed("node", f"{MIG_CONFIG}={node.labels.get(MIG_CONFIG, '')} is not applied: state failed", advice)
     applied = node.annotations.get(APPLIED, "")
     if seen.generation and applied != seen.generation:
         found = f"{APPLIED} is {applied or 'missing'}, the files are {seen.generation}"

@@ -16,7 +16,7 @@ from tessera.log import Logger
 
 __all__ = ["PrometheusHistory"]
 
-_AGAIN_S: Final = 15.0
+_RETRY_S: Final = 15.0
 _STALE_S: Final = 120.0
 """What was known so long ago is not shown as if it were now."""
 
@@ -51,7 +51,7 @@ class PrometheusHistory:
     async def look(self) -> None:
         """Ask again where that was not done just now; without an answer what is known counts for two minutes."""
         now_s = self._now_s()
-        if now_s - self._asked_s < _AGAIN_S:
+        if now_s - self._asked_s < _RETRY_S:
             return
         self._asked_s = now_s
         try:

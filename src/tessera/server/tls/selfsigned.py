@@ -29,7 +29,7 @@ _RENEWED = dt.timedelta(days=120)
 """Before its end."""
 _SKEW = dt.timedelta(hours=1)
 """How far an API server's clock may be behind."""
-_AGAIN_S = 1.0
+_RETRY_S = 1.0
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class SelfSigned:
             if settled:
                 certificates.renew()
                 self.ready.set()
-            await asyncio.sleep(every_s if settled else _AGAIN_S)
+            await asyncio.sleep(every_s if settled else _RETRY_S)
 
     async def renew(self) -> bool:
         """Make the Secret where it is missing or near its end, and have all know it who must.

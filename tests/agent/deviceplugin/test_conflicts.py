@@ -10,7 +10,7 @@ from builders.kubeobjects import amount
 from builders.nodeviews import SaidPods
 from harness.agentmachine import Machine
 from tessera.agent.deviceplugin import Gate
-from tessera.agent.pods.conflicts import Conflicts
+from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use

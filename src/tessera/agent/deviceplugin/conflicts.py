@@ -6,8 +6,8 @@ The later of two pods, and the pod without an assignment, is evicted, and events
 import datetime as dt
 from collections.abc import Callable, Mapping
 
-from tessera.agent.deviceplugin import Gate
-from tessera.agent.partition.evictions import Evictions
+from tessera.agent.deviceplugin.gate import Gate
+from tessera.agent.pods.evictions import Evictions
 from tessera.agent.pods.nodeview import is_ending
 from tessera.api.tessera.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event, uid_of

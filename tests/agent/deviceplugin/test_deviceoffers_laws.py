@@ -133,6 +133,7 @@ class Node:
         self.chosen: tuple[Object, tuple[str, ...]] | None = None
         """What the kubelet is about to allocate: a pod's metadata, ids."""
         self.names = iter(range(1000))
+        self.advertised = False
         log = logger()
         self.checkpoint, self.kubelet = Checkpoint(), Kubelet(self.kube)
         self.view = NodeView(lambda: self.shown, self._relist, self.checkpoint, self.kubelet, proc=Path("no-proc"))
@@ -140,9 +141,9 @@ class Node:
         nothing = Resource(name=RESOURCE, devices=())
         self.plugin = OfferedResource(nothing, lambda *_: Grant(), self.gate, Units())
         self.link = GpuNodeLink(self.kube, "n1", log, wake=lambda: None)
-        dues = AssignedPods(self.view.pods, self._correct, Trusting("n1")).assigned_requests
+        assigned = AssignedPods(self.view.pods, self._correct, Trusting("n1")).assigned_requests
         pods = NodePods(
-            self.view.pods, self.view.held, dues, lambda: {RESOURCE}, lambda: self.gate.entries, self.view.refresh
+            self.view.pods, self.view.held, assigned, lambda: {RESOURCE}, lambda: self.gate.entries, self.view.refresh
         )
         self.offers = DeviceOffers(self.link, NodeRecord(self.kube, "n1", log), self.kubelet, self.gate, pods, log)
 
@@ -161,23 +162,22 @@ class Node:
         look = ObservedNode(
             offered=offered, gpus=GPUS, inventory=INVENTORY, node={"metadata": {"name": "n1", "uid": "u"}}
         )
+        self.advertised = False
         try:
             await self.view.refresh()
             self.gate.release(complete=True)
-            now, plan = await self.offers.before(look)
-            self.advertise(now, plan.withdrawing)
-            released = await self.offers.after(look, plan)
-            if released:
-                await self.kube.turn()  # it waits until nobody else changes what is offered
-                self.advertise(now, plan.withdrawing - released)
-                await self.offers.release(look, released)
+            await self.offers.hand_over(look, self.advertise)
             await self.link.report(STATE, look.node, generation=0)
         except TesseraError:
             return  # it looks again
 
-    def advertise(self, now: NodeOffer, leaving: frozenset[DeviceId]) -> None:
+    async def advertise(self, now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
+        if self.advertised:
+            await self.kube.turn()  # it waits until nobody else changes what is offered
+        self.advertised = True  # in this look
         named = {resource.name: resource for resource in now.resources}
         self.plugin.update(named.get(RESOURCE, Resource(name=RESOURCE, devices=())), leaving=leaving)
+        return True
 
     async def agent_goes_on(self) -> None:
         """Let the agent make its next call, and come to the one after it."""

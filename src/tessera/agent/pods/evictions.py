@@ -1,14 +1,16 @@
 """Pods in the way are asked to go through the Eviction API, less and less often while that is refused."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
-from tessera.agent.partition.nodegpus import Evict
 from tessera.core.node.layouts import User
 from tessera.errors import TesseraError
 from tessera.log import logger
 
-__all__ = ["Evictions"]
+__all__ = ["Evict", "Evictions"]
+
+Evict = Callable[[str, str], Awaitable[None]]
+"""Asks that a pod be evicted, by name and namespace; raises Unavailable while a PodDisruptionBudget forbids it."""
 
 _PAUSE_S, _PAUSE_MOST_S = 5.0, 60.0
 """Between two requests to evict one pod; they double while a PodDisruptionBudget forbids it."""
