@@ -4,6 +4,7 @@ A pid file holds the process id and when the process started, so that a number g
 taken for ours.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -62,7 +63,8 @@ class Process(msgspec.Struct, frozen=True):
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; nothing happens when it has ended."""
         if self.alive:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # ended since
+                os.kill(self.pid, number)
 
 
 def sharing_mounts(process: Process) -> tuple[Process, ...]:

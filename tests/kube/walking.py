@@ -41,6 +41,7 @@ _NAMES = {
 }
 _DELETE_S = 180
 _LOOK_S = 0.5
+_CONDITIONS = '{range .items[*]}{.metadata.name} {.status.conditions[*].message}{"\\n"}{end}'
 _SLEEPS = {"command": ["sleep", "3600"]}
 
 
@@ -149,11 +150,12 @@ class Walk:
         selected = ("--selector=app.kubernetes.io/name=tessera", "--all-containers", "--prefix", "--tail=30")
         asked = (
             ("get", "nodes,pods", "-A", "-o", "wide"),
-            ("get", "events", "-A", "--sort-by=.lastTimestamp"),
+            ("get", "pods", "-A", f"--output=jsonpath={_CONDITIONS}"),
+            ("get", "events", "-A", "--sort-by=.metadata.creationTimestamp"),
             ("get", "gpunodes,gpupolicies", "-o", "json"),
             ("logs", f"--namespace={NAMESPACE}", *selected),
         )
-        return "\n".join(self._cluster.kubectl(*each)[-6000:] for each in asked)
+        return "\n".join(self._cluster.kubectl(*each)[-20000:] for each in asked)
 
     def on_node(self, node: Node, *arguments: str) -> str:
         """Run `tessera` on a node, with files of the page, and return what it prints."""

@@ -80,6 +80,9 @@ async def _ask(helper: str, host: str) -> Credential | None:
     try:
         async with asyncio.timeout(_HELPER_S):
             said, _ = await process.communicate(host.encode())
+            if process.stdin:
+                with contextlib.suppress(OSError):  # it may answer without reading; unasked, asyncio logs this as lost
+                    await process.stdin.wait_closed()
     except TimeoutError as error:
         raise Unavailable(subject, found="no answer", expected=f"one within {_HELPER_S:g} s") from error
     finally:
