@@ -64,6 +64,20 @@ def test_sync_reports_what_it_did(source: Path, tmp_path: Path) -> None:
     assert first["revision"] in run("sync", source, tmp_path / "dst", "-o", "wide").stdout
 
 
+def test_a_mirror_has_plain_files(source: Path, tmp_path: Path) -> None:
+    top = tmp_path / "plain"
+    done = document("sync", source, top, "--mirror")
+    assert list(done) == SYNC_KEYS
+    assert {str(path.relative_to(top)) for path in top.iterdir()} == {".tessera", "config.json", "empty", "weights"}
+    assert [each["revision"] for each in document("list", top)] == [done["revision"]]
+    assert (run("verify", top).exit_code, run("warm", top).stdout) == (0, "12.2 MiB read\n")
+    (top / "config.json").write_bytes(b"[]")
+    damaged = run("verify", top)
+    assert (damaged.exit_code, "config.json" in damaged.stdout) == (1, True)
+    mixed = run("sync", source, top)
+    assert (mixed.exit_code, "use --mirror there" in mixed.stderr) == (5, True)
+
+
 def test_sync_takes_what_is_chosen(source: Path, tmp_path: Path) -> None:
     run("sync", source, tmp_path / "dst", "--include", "*.json", "--include", "*.bin", "--exclude", "weights/*")
     assert [each.name for each in (tmp_path / "dst/current").iterdir()] == ["config.json"]

@@ -25,7 +25,8 @@ from tessera.errors import InvalidInput, Unavailable
 
 T = TypeVar("T")
 FRESH = Creation(array="f:f:f:f", filesystem="fresh")
-BEGUN = Creation(array="b:b:b:b", filesystem="begun")
+BEGUN = Creation(array="b:b:b:b", filesystem="begun", disks=("nvme0n1", "nvme1n1"))
+ON_ONE = msgspec.structs.replace(BEGUN, disks=("nvme0n1",))
 SPEC = DiskSpec(select=("/dev/nvme*",))
 RAID = "linux_raid_member"
 NO_COPY = "RAID 0 has no copy of what was on it"
@@ -106,6 +107,12 @@ READY_ARRAY = array(0, 1, signature=EXT4, mounts=AT_TARGET)
 MOUNTED = Target(source="md127", empty=False, size_bytes=100, free_bytes=40)
 OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]] = {
     "no disk of the node is selected": ((array(0, 1),), {}, DiskState.NONE, "no disk matches /dev/nvme*"),
+    "two arrays of one UUID, one of them left by a creation on more disks": (
+        (disk(0), member(1), member(2, devices=3)),
+        {},
+        DiskState.REFUSED,
+        "nvme1n1, nvme2n1 are parts of different arrays called tessera",
+    ),
     "a filesystem on one disk and an array on others": (
         (disk(0, signature=EXT4), member(1), member(2)),
         {},
@@ -280,8 +287,8 @@ PLANS: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], list[str]]] = {
             array(0, slaves=("nvme0n1", "sdb")),
             member(1, BEGUN.array),
         ),
-        {"unfinished": BEGUN},
-        ["StopArray", "WipeSignatures", "CreateArray", "MakeFilesystem", "MountFilesystem"],
+        {"unfinished": msgspec.structs.replace(BEGUN, disks=("nvme0n1", "sdb"))},
+        ["StopArray", "WipeSignatures", "RecordCreation", "CreateArray", "MakeFilesystem", "MountFilesystem"],
     ),
     "a creation whose array holds what a former array of the disks held": (
         (held(member(0, BEGUN.array)), held(member(1, BEGUN.array)), array(0, 1, signature=EXT4)),
@@ -304,12 +311,12 @@ PLANS: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], list[str]]] = {
     ),
     "a creation on one disk that ended with half of the filesystem": (
         (disk(0, signature=Signature(kind="xfs", uuid=BEGUN.filesystem)),),
-        {"unfinished": BEGUN},
+        {"unfinished": ON_ONE},
         ["WipeSignatures", "MakeFilesystem", "MountFilesystem"],
     ),
     "a creation on one disk that ended before its record was removed": (
         (disk(0, signature=Signature(kind="ext4", uuid=BEGUN.filesystem, label="tessera")),),
-        {"unfinished": BEGUN},
+        {"unfinished": ON_ONE},
         ["WipeSignatures", "MakeFilesystem", "MountFilesystem"],
     ),
     "a record of a filesystem that is in use": (
@@ -576,3 +583,17 @@ def test_every_interruption_recovers(spec: DiskSpec, interruptions: list[int | N
     node.disks.reboot()
     assert node.finish(spec).state is DiskState.READY
     assert node.disks.read(spec.mount) == "kept"
+
+
+def test_other_disks_get_an_array_of_another_name_than_those_of_an_interrupted_creation() -> None:
+    """What a disk that is selected no more still bears is never taken for a part of the new array."""
+    three, two = (DiskSpec(select=tuple(f"/dev/nvme{each}n1" for each in range(number))) for number in (3, 2))
+    node = Story()
+    for _ in range(2):
+        node.step(three)
+    node.disks.reboot()
+    assert node.finish(two).state is DiskState.READY
+    named = {
+        member.array for number in range(3) if isinstance(member := node.disks.held(f"nvme{number}n1"), ArrayMember)
+    }
+    assert len(named) == 2

@@ -6,7 +6,6 @@ current -> versions/REVISION      flips at once
 .tessera/pins/REVISION            it is never evicted
 .tessera/staging/PLAN/            a sync that is under way: files, journal
 .tessera/trash/                   what is being removed
-.tessera/mirror.json              of a mirror: the manifest of the plain files at the top
 .tessera/lock                     held by the process that syncs
 """
 
@@ -28,7 +27,7 @@ from tessera.core.storage.retention import Kept
 from tessera.core.storage.revisions import Manifest
 from tessera.errors import Conflict, InvalidInput, shown
 
-__all__ = ["ModelFolder", "Revision"]
+__all__ = ["ModelFolder", "Revision", "sync_file_system", "write_whole"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 """For syncfs, which Python does not have."""
@@ -68,7 +67,6 @@ class ModelFolder:
         self._manifests = top / NOTES / "manifests"
         self._pins = top / NOTES / "pins"
         self._trash = top / NOTES / "trash"
-        self._mirror = top / NOTES / "mirror.json"
         self._read: dict[tuple[str, int, int], Manifest] = {}
 
     @contextlib.contextmanager
@@ -141,12 +139,6 @@ class ModelFolder:
             self._read[known] = manifest
         return self._read[known]
 
-    def mirrored(self) -> Manifest | None:
-        """Return the manifest of the plain files, where this is a mirror."""
-        if not self._mirror.exists():
-            return None
-        return read_manifest(self._mirror.read_bytes(), subject=str(self._mirror))
-
     def current(self) -> str:
         """Return the revision that `current` is; empty where there is none."""
         try:
@@ -200,16 +192,6 @@ class ModelFolder:
                 freed += status.st_blocks * 512 if status.st_nlink == 1 else 0
         return freed
 
-    def write_manifest(self, manifest: Manifest, *, mirror: bool = False) -> None:
-        """Write the manifest of a revision, or of the mirror, whole or not at all."""
-        path = self._mirror if mirror else self._manifests / f"{manifest.revision}.json"
-        scratch = path.with_suffix(".new")
-        with scratch.open("wb") as file:
-            file.write(write_manifest(manifest))
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-
     def publish(self, manifest: Manifest, staged: Path) -> None:
         """Make a staged folder a revision; readers see all of it or nothing."""
         self.versions.mkdir(exist_ok=True)
@@ -219,10 +201,10 @@ class ModelFolder:
                 if (staged / file.path).lstat().st_ino != _inode(target / file.path):
                     (target / file.path).parent.mkdir(parents=True, exist_ok=True)
                     (staged / file.path).replace(target / file.path)
-            self.write_manifest(manifest)
+            write_whole(self._manifests / f"{manifest.revision}.json", write_manifest(manifest))
             return
         sync_file_system(staged)
-        self.write_manifest(manifest)
+        write_whole(self._manifests / f"{manifest.revision}.json", write_manifest(manifest))
         staged.rename(target)
         sync_file_system(self.versions)
 
@@ -265,6 +247,16 @@ class ModelFolder:
         for path in self.staging.iterdir():
             if path.name != keep:
                 shutil.rmtree(path)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    scratch = path.with_suffix(".new")
+    with scratch.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
 
 
 def sync_file_system(path: Path) -> None:

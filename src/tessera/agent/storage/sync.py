@@ -13,13 +13,13 @@ from tessera.agent.storage.folder import ModelFolder
 from tessera.agent.storage.transfer import Limits, Progress, Transfer, listed
 from tessera.agent.storage.verify import damaged_files
 from tessera.clients.store import Store
-from tessera.core.storage.paths import checked_objects, selected
+from tessera.core.storage.paths import NOTES, checked_objects, selected
 from tessera.core.storage.retention import Kept, make_room, superseded
-from tessera.core.storage.revisions import Manifest, StoredObject
+from tessera.core.storage.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.syncplans import SyncPlan, plan_sync, refuse_empty
-from tessera.errors import Unavailable
+from tessera.errors import Conflict, Unavailable
 
-__all__ = ["SyncOptions", "Synced", "sync"]
+__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "stage", "sync"]
 
 _RESERVE = 64 * 2**20
 
@@ -77,11 +77,11 @@ def sync(
 
     """
     begun = time.monotonic()
+    if (folder.top / NOTES / "mirror.json").exists():
+        raise Conflict(str(folder.top), found="a mirror", expected="a folder of revisions", hint="use --mirror there")
     with folder.locked():
         # 1. What does the store have?
-        objects = selected(listed(store, options.limits.patience), options.include, options.exclude)
-        objects = checked_objects(objects, source=store.source)
-        refuse_empty(objects, source=store.source)
+        objects = desired_objects(store, options)
         # 2. What of it is on the disk?
         manifests = folder.manifests()
         damaged = {
@@ -96,8 +96,10 @@ def sync(
         manifest = _unchanged(plan, objects, manifests, store.source)
         if manifest is None:
             staged = folder.staging / plan.identity
-            _make_room(folder, plan, staged, options, make_room)
-            manifest = _stage(store, folder, plan, staged, (options.limits, progress))
+            clear_room(folder, plan, staged, options, make_room)
+            fetched = stage(store, folder, plan, staged, (options.limits, progress))
+            kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
+            manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
             # 4. Show it to readers.
             folder.publish(manifest, staged / "files")
             shutil.rmtree(staged)
@@ -108,6 +110,19 @@ def sync(
                 folder.evict(name)
     seconds = time.monotonic() - begun
     return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
+
+
+def desired_objects(store: Store, options: SyncOptions) -> tuple[StoredObject, ...]:
+    """Return what the store has of what is desired, in the order of the paths.
+
+    Raises:
+        TesseraError: the store does not answer, has nothing of it, or has names that can be no files.
+
+    """
+    objects = selected(listed(store, options.limits.patience), options.include, options.exclude)
+    objects = checked_objects(objects, source=store.source)
+    refuse_empty(objects, source=store.source)
+    return objects
 
 
 def _unchanged(
@@ -122,13 +137,19 @@ def _unchanged(
     return manifest if same and all(plan.kept[path][1].path == path for path in plan.kept) else None
 
 
-def _make_room(
+def clear_room(
     folder: ModelFolder,
     plan: SyncPlan,
     staged: Path,
     options: SyncOptions,
-    elsewhere: Callable[[int, list[Kept]], None],
+    elsewhere: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
 ) -> None:
+    """Make room for what is to be fetched: revisions that may go do.
+
+    Raises:
+        Unavailable: it would not fit even then.
+
+    """
     there = sum(path.lstat().st_blocks * 512 for path in staged.rglob("*")) if staged.is_dir() else 0
     linked = {name for name, _ in plan.kept.values()}
     kept = [
@@ -148,8 +169,10 @@ def _make_room(
         folder.evict(name)
 
 
-def _stage(store: Store, folder: ModelFolder, plan: SyncPlan, staged: Path, how: tuple[Limits, Progress]) -> Manifest:
-    """Fetch and link all files of a revision into a folder of their own."""
+def stage(
+    store: Store, folder: ModelFolder, plan: SyncPlan, staged: Path, how: tuple[Limits, Progress]
+) -> tuple[ModelFile, ...]:
+    """Fetch and link all files of a plan into a folder of their own, `staged/files`; return those that were fetched."""
     files = staged / "files"
     files.mkdir(parents=True, exist_ok=True)
     try:
@@ -169,5 +192,4 @@ def _stage(store: Store, folder: ModelFolder, plan: SyncPlan, staged: Path, how:
             expected="room for the revision",
             hint="free space, then sync again",
         ) from error
-    kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
-    return Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
+    return fetched

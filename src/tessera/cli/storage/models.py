@@ -1,5 +1,6 @@
 """`tessera models`: copies of models on this machine's disk, kept in step with a bucket, a server or a folder."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import click
 import msgspec
 
 from tessera.agent.storage.folder import ModelFolder
+from tessera.agent.storage.mirror import mirror
+from tessera.agent.storage.plainfiles import PlainFiles
 from tessera.agent.storage.sync import SyncOptions, sync
 from tessera.agent.storage.transfer import Limits
 from tessera.agent.storage.verify import damaged_files, warm
@@ -14,6 +17,7 @@ from tessera.cli.options import Number, output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.store import open_store
+from tessera.core.storage.revisions import Manifest
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = ["models"]
@@ -42,10 +46,16 @@ def models() -> None:
 @click.option("--include", multiple=True, help="Only files that match, such as '*.safetensors'; may be repeated.")
 @click.option("--exclude", multiple=True, help="No files that match; may be repeated.")
 @click.option("--bandwidth", type=Number(min=0.1), help="At most so many MiB per second.")
+@click.option("--mirror", "plain", is_flag=True, help="Keep plain files in DST, the same as SRC's, without revisions.")
 @click.option("--check", is_flag=True, help="Compare the files on the disk with their digests, too.")
 @output_option()
-def sync_command(source: str, folder: Path, output: str, bandwidth: float | None, **options: object) -> None:
+def sync_command(
+    source: str, folder: Path, output: str, bandwidth: float | None, *, plain: bool, **options: object
+) -> None:
     """Fetch what changed at SRC; DST/current is then the new revision.
+
+    With --mirror the files lie in DST itself: each is replaced at once, those that SRC has no more are removed, and
+    files that no sync has brought stay. Programs that read several files while they change may get some of each state.
 
     SRC is s3://BUCKET/PREFIX, https://HOST/FOLDER/, file:///FOLDER or a folder. The S3 endpoint and credentials are
     those of AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Exits 1 when the transfer fails.
@@ -55,7 +65,8 @@ def sync_command(source: str, folder: Path, output: str, bandwidth: float | None
     store = open_store(source, os.environ)
     try:
         with progress_bar("listing") as report:
-            done = sync(store, ModelFolder(folder), desired, lambda done, total: report("fetching", done, total))
+            told = functools.partial(report, "fetching")
+            done = mirror(store, folder, desired, told) if plain else sync(store, ModelFolder(folder), desired, told)
     except Unavailable as error:
         raise TesseraError(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
     except OSError as error:
@@ -75,7 +86,8 @@ def sync_command(source: str, folder: Path, output: str, bandwidth: float | None
 @output_option()
 def list_command(folder: Path, output: str) -> None:
     """List the revisions in DST, the most recently used first."""
-    revisions = ModelFolder(folder).revisions()
+    plain = PlainFiles(folder)
+    revisions = plain.revisions() or ModelFolder(folder).revisions()
     if print_document(revisions, output):
         return
     table = ruled_table("revision", "files", "MiB", "stays because", "source")
@@ -91,14 +103,13 @@ def list_command(folder: Path, output: str) -> None:
 @output_option()
 def verify_command(folder: Path, revision: str, output: str) -> None:
     """Compare each file in DST with its digest; exits 1 and names the files that differ."""
-    models = ModelFolder(folder)
-    names = [models.find(revision)] if revision else [each.revision for each in models.revisions()]
-    if not names:
+    kept = _kept(folder, revision)
+    if not kept:
         raise InvalidInput(str(folder), found="no revision", expected="a folder that `tessera models sync` has made")
     rows = [
-        {"revision": name, "file": path, "problem": problem}
-        for name in names
-        for path, problem in damaged_files(models.versions / name, models.manifest(name), content=True).items()
+        {"revision": manifest.revision, "file": path, "problem": problem}
+        for top, manifest in kept
+        for path, problem in damaged_files(top, manifest, content=True).items()
     ]
     if not print_document(rows, output):
         table = ruled_table("revision", "file", "problem")
@@ -106,7 +117,7 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
             table.add_row(row["revision"][:12], row["file"], row["problem"])
         if rows:
             wide_console(output=output).print(trimmed(table))
-        click.echo(f"{len(names)} revisions, {len(rows)} damaged files", err=True)
+        click.echo(f"{len(kept)} revisions, {len(rows)} damaged files", err=True)
     if rows:
         click.get_current_context().exit(1)
 
@@ -131,6 +142,14 @@ def evict_command(folder: Path, revision: str) -> None:
 @click.option("--revision", default="current", show_default=True, help="The beginning of a revision's name.")
 def warm_command(folder: Path, revision: str) -> None:
     """Read the current revision into the page cache, so that the next reader does not wait for the disk."""
+    read = sum(warm(top, manifest) for top, manifest in _kept(folder, revision))
+    click.echo(f"{read / 2**20:.1f} MiB read")
+
+
+def _kept(folder: Path, revision: str) -> list[tuple[Path, Manifest]]:
+    """Return the revision that is named, or all, each with its folder; a mirror is one, whatever is named."""
+    if (plain := PlainFiles(folder).manifest()) is not None:
+        return [(folder, plain)]
     models = ModelFolder(folder)
-    name = models.find(revision)
-    click.echo(f"{warm(models.versions / name, models.manifest(name)) / 2**20:.1f} MiB read")
+    names = [models.find(revision)] if revision else [each.revision for each in models.revisions()]
+    return [(models.versions / name, models.manifest(name)) for name in names]

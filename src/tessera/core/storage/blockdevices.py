@@ -115,6 +115,8 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
 
     array: str
     filesystem: str
+    disks: tuple[str, ...] = ()
+    """Names of the disks that they are for: other disks get others, as these may bear them still."""
 
 
 class ObservedDisks(msgspec.Struct, frozen=True, kw_only=True):

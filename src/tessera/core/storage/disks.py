@@ -130,8 +130,14 @@ class _Scene(NamedTuple):
         return [each for each in self.observed.devices if each.kind == "array" and not names.isdisjoint(each.slaves)]
 
     @property
-    def creation(self) -> Creation:
-        return self.observed.unfinished or self.fresh
+    def begun(self) -> Creation | None:
+        """The creation on these disks that was interrupted."""
+        unfinished = self.observed.unfinished
+        return unfinished if unfinished is not None and unfinished.disks == self.names else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(disk.name for disk in self.disks))
 
 
 def check_spec(spec: DiskSpec) -> DiskSpec:
@@ -296,7 +302,7 @@ def _plan_array(scene: _Scene, members: list[BlockDevice], unused: list[str]) ->
     facts = [each.member for each in members if each.member is not None]
     uuid, expected = facts[0].array, facts[0].devices
     active = [each for each in scene.arrays if each.array_state not in _IDLE]
-    if refusal := _array_refusal(scene, members, len({each.array for each in facts}), expected):
+    if refusal := _array_refusal(scene, members, len({(each.array, each.devices) for each in facts}), expected):
         return refusal
     if len(members) < expected or any(each.array_state == "broken" for each in active):
         return _lost(scene, members, expected, unused)
@@ -403,25 +409,28 @@ def _plan_creation(scene: _Scene) -> DiskPlan:
     """Return the steps from disks that hold nothing to a mounted filesystem; those done before are not done again."""
     if refusal := _occupied(scene):
         return refusal
-    disks, creation, arrays = scene.disks, scene.creation, scene.arrays
+    disks, arrays = scene.disks, scene.arrays
     for each in arrays:
         if each.holders or each.mounts:
             return _refuse(f"{each.name}, left by an interrupted creation, is in use", "see what uses it, and end that")
-    steps: list[Step] = [] if scene.observed.unfinished else [RecordCreation(creation=creation)]
+    # 1. Go on with an array that is complete.
     complete = [
-        each for each in arrays if each.array_state not in _IDLE and set(each.slaves) == {disk.name for disk in disks}
+        each for each in arrays if each.array_state not in _IDLE and {*each.slaves} == {disk.name for disk in disks}
     ]
-    if complete:
+    if complete and scene.observed.unfinished:
         array = complete[0]
         if array.problem or not array.probed:
             return _refuse(f"{array.name}, left by an interrupted creation, {_claimed(array)}", "see the kernel's log")
         # Blank disks may hold, where the data of an array begin, what a former array had there: it is still no data.
-        if array.signature or array.partitions:
-            steps.append(WipeSignatures(devices=(array.path,)))
-        return DiskPlan(state=DiskState.PENDING, steps=(*steps, *_format(scene, array.path, creation)))
-    steps += [StopArray(device=each.path) for each in arrays]
+        wipe = (WipeSignatures(devices=(array.path,)),) if array.signature or array.partitions else ()
+        return DiskPlan(state=DiskState.PENDING, steps=(*wipe, *_format(scene, array.path, scene.observed.unfinished)))
+    # 2. Remove what an interrupted creation left, which the record names; only then record what is written next.
+    steps: list[Step] = [StopArray(device=each.path) for each in arrays]
     marked = tuple(disk.path for disk in disks if disk.signature or disk.member)
     steps += [WipeSignatures(devices=marked)] if marked else []
+    creation = scene.begun or msgspec.structs.replace(scene.fresh, disks=scene.names)
+    steps += [] if scene.begun else [RecordCreation(creation=creation)]
+    # 3. Create.
     if len(disks) == 1:
         return DiskPlan(state=DiskState.PENDING, steps=(*steps, *_format(scene, disks[0].path, creation)))
     paths = tuple(disk.path for disk in disks)

@@ -9,7 +9,7 @@ import msgspec
 from tessera.core.storage.revisions import Manifest, ModelFile, StoredObject, chunk_count
 from tessera.errors import Unavailable
 
-__all__ = ["Span", "SyncPlan", "plan_sync", "refuse_empty", "spans"]
+__all__ = ["MirrorPlan", "Span", "SyncPlan", "parents_of", "plan_mirror", "plan_sync", "refuse_empty", "spans"]
 
 _INTERLEAVED = 8
 """Files whose chunks are fetched side by side: a file's checksum is made in order, so that one file keeps one core."""
@@ -37,6 +37,21 @@ class SyncPlan(msgspec.Struct, frozen=True):
         """What is the same as long as the same objects are to be fetched: the name under which a sync is resumed."""
         rows = msgspec.json.encode(self.fetched)
         return hashlib.sha256(rows).hexdigest()[:32]
+
+
+class MirrorPlan(msgspec.Struct, frozen=True):
+    """How plain files become those of a listing.
+
+    Args:
+        kept: files that stay, by their paths.
+        fetched: what is new.
+        removed: paths of files that the store has no more.
+
+    """
+
+    kept: dict[str, ModelFile]
+    fetched: SyncPlan
+    removed: tuple[str, ...]
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -88,6 +103,39 @@ def plan_sync(
             renewed = msgspec.structs.replace(file, etag=each.etag, checksum=each.checksum or file.checksum)
             kept[each.path] = (found[0], msgspec.structs.replace(renewed, path=file.path))
     return SyncPlan(kept, tuple(fetched))
+
+
+def plan_mirror(
+    objects: tuple[StoredObject, ...], source: str, manifest: Manifest | None, damaged: Collection[str] = ()
+) -> MirrorPlan:
+    """Return which plain files stay, which are fetched and which go.
+
+    A file is unchanged as in `plan_sync`, under its own name alone.
+
+    Args:
+        objects: the listing, checked.
+        source: where it is from.
+        manifest: of the plain files; None where there are none.
+        damaged: paths of files that are not to be trusted.
+
+    """
+    here = {file.path: file for file in manifest.files} if manifest else {}
+    kept, fetched = {}, []
+    for each in objects:
+        file = here.get(each.path)
+        known = () if file is None or manifest is None or each.path in damaged else _keys(manifest.source, file)
+        if file is None or set(known).isdisjoint(_keys(source, each)):
+            fetched.append(each)
+        else:
+            kept[each.path] = msgspec.structs.replace(file, etag=each.etag, checksum=each.checksum or file.checksum)
+    removed = here.keys() - {each.path for each in objects}
+    return MirrorPlan(kept, SyncPlan({}, tuple(fetched)), tuple(sorted(removed)))
+
+
+def parents_of(path: str) -> tuple[str, ...]:
+    """Return the folders that a path leads through, the nearest first."""
+    parts = path.split("/")
+    return tuple("/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
 
 
 def _keys(source: str, file: StoredObject | ModelFile) -> Iterator[tuple[str, ...]]:
