@@ -39,6 +39,9 @@ def read(store: Store, found: StoredObject, start: int, stop: int) -> bytes:
 class StoreSuite:
     """A subclass has the fixtures `store` and `fill`, which puts files in place of those that are there."""
 
+    many = 2_100
+    """Objects, which are more than a page of the store has."""
+
     def test_all_names_are_listed_with_their_sizes(self, store: Store, fill: Fill) -> None:
         fill(CONTENTS)
         got = {each.path: each.size for each in store.objects()}
@@ -80,7 +83,7 @@ class StoreSuite:
             read(store, gone, 0, gone.size)
 
     def test_more_than_a_page_is_listed(self, store: Store, fill: Fill) -> None:
-        contents = {f"{number % 7}/{number:05}": b"%d" % number for number in range(2_100)}
+        contents = {f"{number % 7}/{number:05}": b"%d" % number for number in range(self.many)}
         fill(contents)
         found = store.objects()
         assert len(found) == len(contents)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 import pytest
 
+from tessera.agent.storage.digests import start_checksum
 from tessera.agent.storage.folder import ModelFolder
 from tessera.agent.storage.sync import Synced, SyncOptions, sync
 from tessera.agent.storage.transfer import Limits
@@ -307,3 +309,13 @@ def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dst/versions").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InvalidInput, match="symbolic link"):
         run(MemoryStore(CONTENTS), tmp_path / "dst")
+
+
+def test_gits_own_ids_of_files_are_verified(tmp_path: Path) -> None:
+    for data in (b"", b"content", LARGE):
+        (tmp_path / "file").write_bytes(data)
+        said = subprocess.run(("git", "hash-object", tmp_path / "file"), check=True, capture_output=True, text=True)
+        checksum = start_checksum("git:", len(data))
+        assert checksum
+        checksum.update(memoryview(data))
+        assert checksum.hexdigest() == said.stdout.strip()

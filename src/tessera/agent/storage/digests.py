@@ -31,7 +31,10 @@ _KINDS: dict[str, Callable[[], Checksum]] = {
 }
 
 
-def start_checksum(checksum: str) -> Checksum | None:
-    """Return what computes a store's checksum; None for none, and for kinds that are not known."""
-    make = _KINDS.get(checksum.partition(":")[0])
+def start_checksum(checksum: str, size: int) -> Checksum | None:
+    """Return what computes a store's checksum of so many bytes; None for none, and for kinds that are not known."""
+    kind = checksum.partition(":")[0]
+    if kind == "git":  # git's id of a file, which begins with its length
+        return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    make = _KINDS.get(kind)
     return make() if make else None

@@ -114,7 +114,7 @@ class _File:
         self.found = found
         self.path = path
         self.digests: list[str] = [""] * chunk_count(found.size)
-        self.checksum: Checksum | None = start_checksum(found.checksum)
+        self.checksum: Checksum | None = start_checksum(found.checksum, found.size)
         self.in_order = 0
         self.turn = threading.Condition()
         self.chunks = ChunkFile(path, found.size) if len(self.digests) > 1 else None

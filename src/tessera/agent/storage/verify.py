@@ -32,7 +32,7 @@ def damaged_files(top: Path, manifest: Manifest, *, content: bool, since_ns: int
 
 def found_file(path: Path, expected: StoredObject) -> ModelFile | None:
     """Return a file on the disk as the object that it is by size and the store's checksum; None where it is not."""
-    checksum, digests = start_checksum(expected.checksum), []
+    checksum, digests = start_checksum(expected.checksum, expected.size), []
     try:
         status = path.lstat()
         if checksum is None or not stat.S_ISREG(status.st_mode) or status.st_size != expected.size:

@@ -65,15 +65,17 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """The model, and the nodes that shall have it. Pods ask for it by the limit `models.tessera.dev/NAME: 1`."""
 
     source: _Source
-    """Where it is: `s3://BUCKET/PREFIX`, `https://HOST/FOLDER/`, or `file:///FOLDER` below a folder of the nodes that
-    the chart's value `agent.modelSourceFolder` names. No credentials in it."""
+    """Where it is: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `hf://OWNER/NAME@REVISION`, `https://HOST/FOLDER/`, or
+    `file:///FOLDER` below a folder of the nodes that the chart's value `agent.modelSourceFolder` names. No credentials
+    in it."""
     endpoint: _Address = ""
-    """Address of an S3 service other than AWS: `https://rgw.example.com`."""
+    """Address of the service where it is another than AWS, Google's or the Hub's: `https://rgw.example.com`."""
     region: _Region = ""
     """Region of the bucket; `us-east-1` where it is left out."""
     secret: _Secret = ""
     """Secret of tessera-system with credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where needed,
-    AWS_SESSION_TOKEN. The agent may read those that the chart's value `agent.modelSecrets` names."""
+    AWS_SESSION_TOKEN; GOOGLE_CREDENTIALS, the JSON of a service account; or HF_TOKEN. The agent may read those that
+    the chart's value `agent.modelSecrets` names."""
     node_selector: LabelSelector = LabelSelector()
     """The nodes; those without Tessera's agent never count."""
     revision: _Revision = ""

@@ -17,7 +17,7 @@ __all__ = ["Endpoint", "Response"]
 
 _HEADER_BYTES = 64 * 1024
 _SMALL_BYTES = 64 * 2**20
-_STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9][0-9])(?: |$)")
+_STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: |$)")
 _OK, _LEAST_ERROR, _LEAST_SERVER_ERROR = 200, 400, 500
 _AGAIN = frozenset({408, 425, 429})
 _AHEAD_CONNECT_S = 2.0
@@ -39,6 +39,7 @@ class Response:
     def __init__(self, connection: socket.socket, method: str) -> None:
         self._socket = connection
         self._rest = b""
+        self._keeps = True
         self.status, self.headers = self._head()
         self._chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
         length = self.headers.get("content-length")
@@ -48,7 +49,8 @@ class Response:
             self._chunked, length = False, "0"
         self.length = None if self._chunked or length is None else int(length)
         self._left = self.length
-        self.kept = self.headers.get("connection", "").lower() != "close" and (self._chunked or length is not None)
+        stays = self.headers.get("connection", "" if self._keeps else "close").lower() != "close"
+        self.kept = stays and (self._chunked or length is not None)
         self.etag_is_checksum = not (
             self.headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
             or "x-amz-server-side-encryption-customer-algorithm" in self.headers
@@ -79,7 +81,8 @@ class Response:
         for line in lines:
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
-        return int(found[1]), headers
+        self._keeps = found[1] == "1"  # what speaks HTTP/1.0 closes, unless it says otherwise
+        return int(found[2]), headers
 
     def readinto(self, view: memoryview) -> int:
         """Fill the view's beginning; 0 after the last byte. A body of unknown length ends with the connection."""
@@ -291,4 +294,4 @@ def _refuse(response: Response) -> None:
         raise Temporary(f"status {response.status}", float(after) if re.fullmatch("[0-9]{1,4}", after) else 0.0)
     text = re.sub(r"\s+", " ", response.content()[:2000].decode("utf-8", "replace"))
     code = re.search(r"<Code>(\w{1,60})</Code>", text)
-    raise Refused(f"status {response.status}{f' {code[1]}' if code else ''}")
+    raise Refused(f"status {response.status}{f' {code[1]}' if code else ''}", response.status)

@@ -23,7 +23,17 @@ class Temporary(Exception):
 
 
 class Refused(Exception):
-    """A request fails each time: no such object, no rights."""
+    """A request fails each time: no such object, no rights.
+
+    Args:
+        reason: what happened.
+        status: of HTTP; 0 where there is none.
+
+    """
+
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class Changed(Exception):

@@ -41,7 +41,7 @@ def read_range(
                 _discard(response, start)
             yield response
     except Refused as error:
-        if str(error).startswith(f"status {_PRECONDITION_FAILED}"):
+        if error.status == _PRECONDITION_FAILED:
             raise Changed("the store says that it has changed") from error
         raise
 

@@ -17,7 +17,8 @@ class StoredObject(msgspec.Struct, frozen=True):
         path: its name below the source, with `/` between folders.
         size: bytes.
         etag: what changes when the object changes, as the store sends it; empty where it gives none.
-        checksum: of the whole content, `md5:<hex>`, `sha1:<hex>` or `sha256:<hex>`; empty where the store gives none.
+        checksum: of the whole content, `md5:<hex>`, `sha1:<hex>`, `sha256:<hex>` or `git:<hex>`, git's id of it; empty
+            where the store gives none.
         ranges: whether the store serves parts of it.
 
     """

@@ -13,6 +13,9 @@ from tessera.errors import InvalidInput, shown
 
 __all__ = ["ModelSources"]
 
+_ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "hf": "HF_ENDPOINT"}
+"""By kind of source, the name of a setting that says where it is served."""
+
 
 class ModelSources(msgspec.Struct, frozen=True):
     """What a node fetches models from.
@@ -36,8 +39,9 @@ class ModelSources(msgspec.Struct, frozen=True):
         scheme, _, rest = model.source.partition("://")
         if scheme == "file":
             return self._folder(model.source, Path(os.path.normpath(rest)))
+        endpoint = _ENDPOINTS.get(scheme)
         environment = {
-            "AWS_ENDPOINT_URL": model.endpoint,
+            **({endpoint: model.endpoint} if endpoint else {}),
             **({"AWS_REGION": model.region} if model.region else {}),
             **credentials,
         }
