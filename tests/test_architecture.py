@@ -20,6 +20,7 @@ EVERYWHERE = {"msgspec", "numpy"}
 LOADED_BY_MSGSPEC = {"typing_extensions"}
 HOMES = {
     "aiohttp": "tessera.clients.connections",
+    "azure": "tessera.clients.store",
     "blake3": "tessera.agent.storage.digests",
     "click": "tessera.cli",
     "cryptography": "tessera.signing",

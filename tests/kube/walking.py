@@ -41,7 +41,7 @@ _NAMES = {
 }
 _DELETE_S = 180
 _LOOK_S = 0.5
-_CONDITIONS = '{range .items[*]}{.metadata.name} {.status.conditions[*].message}{"\\n"}{end}'
+_CONDITIONS = '{range .items[*]}{.metadata.name} {.spec.schedulerName} {.status.conditions[*].message}{"\\n"}{end}'
 _SLEEPS = {"command": ["sleep", "3600"]}
 
 

@@ -151,6 +151,8 @@ def encoded(text: bytes) -> str:
 def test_credentials_are_the_known_keys_of_a_secret() -> None:
     data = {"AWS_ACCESS_KEY_ID": encoded(b"a"), "AWS_SECRET_ACCESS_KEY": encoded(b"s"), "LD_PRELOAD": encoded(b"x")}
     assert read_credentials({"data": data}) == {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"}
+    account = encoded(b'{\n  "type": "service_account"\n}\n')
+    assert read_credentials({"data": {"GOOGLE_CREDENTIALS": account}})["GOOGLE_CREDENTIALS"].startswith("{\n")
 
 
 BAD = {

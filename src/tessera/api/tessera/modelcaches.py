@@ -41,7 +41,11 @@ __all__ = [
 MODEL_CACHE, NODE_MODELS = "ModelCache", "NodeModels"
 _MOST_OF_NODE = core.MOST_OF_NODE
 _REASON_CHARACTERS = 512
-_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_VARIABLES = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"),
+    *("GOOGLE_CREDENTIALS", "HF_TOKEN"),
+)
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
@@ -65,17 +69,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """The model, and the nodes that shall have it. Pods ask for it by the limit `models.tessera.dev/NAME: 1`."""
 
     source: _Source
-    """Where it is: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `hf://OWNER/NAME@REVISION`, `https://HOST/FOLDER/`, or
-    `file:///FOLDER` below a folder of the nodes that the chart's value `agent.modelSourceFolder` names. No credentials
-    in it."""
+    """Where it is: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, `hf://OWNER/NAME@REVISION`,
+    `https://HOST/FOLDER/`, or `file:///FOLDER` below a folder of the nodes that the chart's value
+    `agent.modelSourceFolder` names. No credentials in it."""
     endpoint: _Address = ""
-    """Address of the service where it is another than AWS, Google's or the Hub's: `https://rgw.example.com`."""
+    """Address of the service where it is another than AWS, Google's, Azure's or the Hub's: `https://rgw.example.com`."""
     region: _Region = ""
     """Region of the bucket; `us-east-1` where it is left out."""
     secret: _Secret = ""
     """Secret of tessera-system with credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where needed,
-    AWS_SESSION_TOKEN; GOOGLE_CREDENTIALS, the JSON of a service account; or HF_TOKEN. The agent may read those that
-    the chart's value `agent.modelSecrets` names."""
+    AWS_SESSION_TOKEN; GOOGLE_CREDENTIALS, the JSON of a service account; AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY
+    or AZURE_STORAGE_SAS_TOKEN; or HF_TOKEN. The agent may read those that the chart's value `agent.modelSecrets`
+    names."""
     node_selector: LabelSelector = LabelSelector()
     """The nodes; those without Tessera's agent never count."""
     revision: _Revision = ""
@@ -373,7 +378,8 @@ def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
         found = {key: base64.b64decode(str(data[key]), validate=True).decode() for key in _VARIABLES if key in data}
     except ValueError as error:  # of base64, and bytes that are not UTF-8
         raise InvalidInput(f"Secret {name}", found="a value that is no text", expected="credentials") from error
-    if not found or not all(each.isprintable() for each in found.values()):
+    lines = (value if key != "GOOGLE_CREDENTIALS" else "".join(value.split()) for key, value in found.items())
+    if not found or not all(each.isprintable() for each in lines):
         raise InvalidInput(
             f"Secret {name}", found="none of the keys, or a value of several lines", expected=", ".join(_VARIABLES)
         )

@@ -57,9 +57,10 @@ def sync_command(
     With --mirror the files lie in DST itself: each is replaced at once, those that SRC has no more are removed, and
     files that no sync has brought stay. Programs that read several files while they change may get some of each state.
 
-    SRC is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://OWNER/NAME@REVISION, https://HOST/FOLDER/, file:///FOLDER or a
-    folder. The S3 endpoint and credentials are those of AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and
-    AWS_SECRET_ACCESS_KEY; gs:// uses Google's default credentials, hf:// HF_TOKEN. Exits 1 when the transfer fails.
+    SRC is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/NAME@REVISION,
+    https://HOST/FOLDER/, file:///FOLDER or a folder. The S3 endpoint and credentials are those of AWS_ENDPOINT_URL,
+    AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; gs:// and az:// use what Google's and Azure's own libraries
+    find, hf:// HF_TOKEN. Exits 1 when the transfer fails.
     """
     limits = Limits(bytes_per_second=(bandwidth or 0) * 2**20)
     desired = msgspec.convert({**options, "limits": limits}, SyncOptions)

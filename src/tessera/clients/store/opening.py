@@ -1,8 +1,9 @@
 """The store that an address names."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tessera.clients.store.azure import AzureSettings, AzureStore, Credential
 from tessera.clients.store.folders import FolderStore
 from tessera.clients.store.hub import HubStore, Repository
 from tessera.clients.store.protocol import Store
@@ -19,8 +20,8 @@ def open_store(address: str, environ: Mapping[str, str]) -> Store:
     """Return the store at an address.
 
     Args:
-        address: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `hf://OWNER/NAME@REVISION`, `https://HOST/FOLDER/`,
-            `file:///FOLDER` or a folder.
+        address: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, `hf://OWNER/NAME@REVISION`,
+            `https://HOST/FOLDER/`, `file:///FOLDER` or a folder.
         environ: credentials and endpoints under the names that the stores' own programs use.
 
     Raises:
@@ -32,21 +33,47 @@ def open_store(address: str, environ: Mapping[str, str]) -> Store:
         return FolderStore(Path(address).resolve())
     if scheme == "file" and rest.startswith("/"):
         return FolderStore(Path(rest))
-    if scheme == "s3":
-        bucket, _, prefix = rest.partition("/")
-        return S3Store(bucket, prefix.strip("/"), S3Settings.of_environment(environ), utc_now)
-    if scheme == "gs":
-        return _gcs(rest, environ)
-    if scheme == "hf":
-        endpoint = environ.get("HF_ENDPOINT") or _HUB
-        return HubStore(Repository.of_address(rest), endpoint, environ.get("HF_TOKEN", ""))
     if scheme in {"http", "https"} and rest:
         return WebStore(address)
+    if scheme in _BUCKETS:
+        return _BUCKETS[scheme](rest, environ)
     raise InvalidInput(
         f"source {shown(address)}",
         found=f"scheme {shown(scheme)}",
-        expected="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://OWNER/NAME, https://HOST/FOLDER/, https://HOST/FILE, "
-        "file:///FOLDER or a folder's path",
+        expected="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/NAME, https://HOST/FOLDER/,"
+        " https://HOST/FILE, file:///FOLDER or a folder's path",
+    )
+
+
+def _s3(rest: str, environ: Mapping[str, str]) -> Store:
+    bucket, _, prefix = rest.partition("/")
+    return S3Store(bucket, prefix.strip("/"), S3Settings.of_environment(environ), utc_now)
+
+
+def _hub(rest: str, environ: Mapping[str, str]) -> Store:
+    endpoint = environ.get("HF_ENDPOINT") or _HUB
+    return HubStore(Repository.of_address(rest), endpoint, environ.get("HF_TOKEN", ""))
+
+
+def _azure(rest: str, environ: Mapping[str, str]) -> Store:
+    container, _, prefix = rest.partition("/")
+    settings = AzureSettings.of_environment(environ)
+    credential: Credential | None = None
+    if not settings.key and not settings.sas and environ.get("AZURE_STORAGE_AUTH_MODE") != "anonymous":
+        try:
+            from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - the library is an extra
+        except ImportError as error:
+            raise _missing(f"az://{rest}", error, "az") from error
+        credential = DefaultAzureCredential()
+    return AzureStore(container, prefix.strip("/"), settings, credential, utc_now)
+
+
+def _missing(source: str, error: ImportError, extra: str) -> InvalidInput:
+    return InvalidInput(
+        f"source {shown(source)}",
+        found=f"no module {error.name}",
+        expected="the library that finds credentials",
+        hint=f"pip install 'tessera-gpu[{extra}]'",
     )
 
 
@@ -54,13 +81,12 @@ def _gcs(rest: str, environ: Mapping[str, str]) -> Store:
     try:
         from tessera.clients.store.gcs import GcsStore, GoogleToken  # noqa: PLC0415 - its library is an extra
     except ImportError as error:
-        raise InvalidInput(
-            f"source gs://{rest}",
-            found=f"no module {error.name}",
-            expected="Google's library for credentials",
-            hint="pip install 'tessera-gpu[gs]'",
-        ) from error
+        raise _missing(f"gs://{rest}", error, "gs") from error
     bucket, _, prefix = rest.partition("/")
     emulator = environ.get("STORAGE_EMULATOR_HOST", "")
     token = None if emulator else GoogleToken(environ)
     return GcsStore(bucket, prefix.strip("/"), emulator or _GCS, token)
+
+
+_BUCKETS: dict[str, Callable[[str, Mapping[str, str]], Store]] = {"s3": _s3, "gs": _gcs, "az": _azure, "hf": _hub}
+"""What opens a store, given what follows `://` and the environment."""

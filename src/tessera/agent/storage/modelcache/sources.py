@@ -13,7 +13,12 @@ from tessera.errors import InvalidInput, shown
 
 __all__ = ["ModelSources"]
 
-_ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "hf": "HF_ENDPOINT"}
+_ENDPOINTS = {
+    "s3": "AWS_ENDPOINT_URL",
+    "gs": "STORAGE_EMULATOR_HOST",
+    "az": "AZURE_STORAGE_SERVICE_ENDPOINT",
+    "hf": "HF_ENDPOINT",
+}
 """By kind of source, the name of a setting that says where it is served."""
 
 
