@@ -24,7 +24,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shares
 from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, driver_mount, grant
+from tessera.core.deviceplugin.injection import GPU_KIND, VOID, by_cdi, driver_mount, grant
 from tessera.core.deviceplugin.matching import AssignedRequest, Held, misfit
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
@@ -301,12 +301,11 @@ class Plugins:
     def _devices(self) -> Iterable[tuple[str, ShareEdits]]:
         """Yield what a container gets with each GPU and each instance, by UUID: the device nodes."""
         gpus = {facts.index: facts for facts in self._inventory.gpus}
-        env = (("NVIDIA_VISIBLE_DEVICES", "void"),)
         for facts in self._inventory.gpus:
-            yield facts.uuid, ShareEdits(env=env, device_nodes=self._edits([_whole(facts)], gpus).device_nodes)
+            yield facts.uuid, ShareEdits(env=VOID, device_nodes=self._edits([_whole(facts)], gpus).device_nodes)
             for instance in facts.instances:
                 nodes = self._edits([_whole(facts, instance.placement)], gpus).device_nodes
-                yield instance.uuid, ShareEdits(env=env, device_nodes=nodes)
+                yield instance.uuid, ShareEdits(env=VOID, device_nodes=nodes)
 
     def _edits(self, shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> ShareEdits:
         """Return what shares add, without device nodes that a GPU works without and this host has not."""

@@ -27,7 +27,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Granted, Use, with_grant
 from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.injection import SHARE_KIND, by_cdi, grant, share_name
+from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, by_cdi, grant, share_name
 from tessera.core.deviceplugin.matching import (
     Answer,
     AssignedRequest,
@@ -472,7 +472,7 @@ class ShareAllocator:
         return msgspec.structs.replace(request, shares=known.shares) if known is not None and ours else request
 
     def _specify(self, name: str, prepared: Prepared) -> None:
-        edits = msgspec.structs.replace(prepared.edits, env=(("NVIDIA_VISIBLE_DEVICES", "void"), *prepared.edits.env))
+        edits = msgspec.structs.replace(prepared.edits, env=(*VOID, *prepared.edits.env))
         text = cdi.write(SHARE_KIND, {name: edits}, self.driver, dev_root=self.injection.dev_root)
         self._folder.write(f"{_PREFIX}{name}", text)
 

@@ -10,14 +10,16 @@ from tessera.core.deviceplugin.edits import Mount, ShareEdits
 from tessera.core.deviceplugin.grant import DeviceNode, Grant
 from tessera.core.node.liststrategies import DeviceInjection
 
-__all__ = ["GPU_KIND", "SHARE_KIND", "by_cdi", "driver_mount", "grant", "share_name"]
+__all__ = ["GPU_KIND", "SHARE_KIND", "VOID", "by_cdi", "driver_mount", "grant", "share_name"]
 
 
 GPU_KIND = "tessera.dev/gpu"
 """CDI kind of whole GPUs and MIG instances; a device's name is its UUID."""
 SHARE_KIND = "tessera.dev/share"
 """CDI kind of what pods get by assignment; a device's name comes from the device ids."""
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+VOID = ((_VISIBLE, "void"),)
+"""What a CDI device adds to the environment: NVIDIA's runtime, which may be there as well, hands over nothing more."""
 _LIST_FOLDER = "/var/run/nvidia-container-devices"
 _NAME_CHARACTERS = 16
 _DRIVER_FOLDER = "/usr/local/nvidia"
@@ -60,10 +62,10 @@ def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits:
     env: list[tuple[str, str]] = []
     mounts: list[Mount] = []
     if "volume-mounts" in injection.strategies:
-        env = [(VISIBLE, _LIST_FOLDER)]
+        env = [(_VISIBLE, _LIST_FOLDER)]
         mounts = [Mount(host_path="/dev/null", container_path=f"{_LIST_FOLDER}/{name}") for name in visible]
     if "envvar" in injection.strategies:
-        env = [(VISIBLE, ",".join(visible))]
+        env = [(_VISIBLE, ",".join(visible))]
     bare = bool(injection.driver_folder) and not injection.cdi
     if bare:
         mounts.append(driver_mount(injection.driver_folder))
