@@ -1,18 +1,15 @@
 """A sync end to end: the folder that readers see, resumed and damaged copies, stores that fail."""
 
-import hashlib
 import os
-import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 import pytest
 
+from harness.flakys3 import FlakyS3
 from tessera.agent.storage.digests import start_checksum
 from tessera.agent.storage.folder import ModelFolder
 from tessera.agent.storage.sync import Synced, SyncOptions, sync
@@ -32,84 +29,9 @@ QUICK = SyncOptions(
 )
 
 
-class FlakyS3(ThreadingHTTPServer):
-    """A store that speaks S3 and fails as it is told: `fault` gets the number of the GET of an object."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.contents = dict(CONTENTS)
-        self.fault: Callable[[int], str] = lambda _number: ""
-        self.gets = 0
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that leave are expected."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: FlakyS3
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name there
-        pass
-
-    def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path).removeprefix("/models")
-        if not path:
-            rows = "".join(
-                f"<Contents><Key>{quote(f'm/{name}')}</Key><Size>{len(data)}</Size>"
-                f"<ETag>&quot;{hashlib.md5(data).hexdigest()}&quot;</ETag></Contents>"
-                for name, data in self.server.contents.items()
-            )
-            self.answer(200, f"<ListBucketResult><EncodingType>url</EncodingType>{rows}</ListBucketResult>".encode())
-            return
-        self.server.gets += 1
-        data = self.server.contents[path.removeprefix("/m/")]
-        etag = hashlib.md5(data).hexdigest()
-        fault = self.server.fault(self.server.gets)
-        if fault == "503":
-            self.answer(503, b"slow down")
-        elif self.headers["If-Match"] != f'"{etag}"':
-            self.answer(412, b"changed")
-        else:
-            self.send(data, etag, fault)
-
-    def send(self, data: bytes, etag: str, fault: str) -> None:
-        total, status, more = len(data), 200, {"ETag": f'"{etag}"'}
-        if wanted := self.headers["Range"]:
-            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-            data, status = data[first : last + 1], 206
-            more["Content-Range"] = f"bytes {first}-{last}/{total}"
-        if fault == "flip" and data:
-            data = data[:-1] + bytes([data[-1] ^ 1])
-        if fault == "length":
-            data = data[:-1]
-        if fault in {"cut", "stall"}:
-            self.send_response(status)
-            for name, value in {**more, "Content-Length": str(len(data))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data[: len(data) // 2])
-            self.wfile.flush()
-            if fault == "stall":
-                self.rfile.read(1)  # until the client leaves
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
-        else:
-            self.answer(status, data, more)
-
-    def answer(self, status: int, data: bytes, more: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {**(more or {}), "Content-Length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-
 @pytest.fixture
 def server() -> Iterator[FlakyS3]:
-    with FlakyS3() as made:
+    with FlakyS3(CONTENTS) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield made
@@ -319,3 +241,31 @@ def test_gits_own_ids_of_files_are_verified(tmp_path: Path) -> None:
         assert checksum
         checksum.update(memoryview(data))
         assert checksum.hexdigest() == said.stdout.strip()
+
+
+def test_after_a_flipped_bit_only_that_file_is_fetched_again(tmp_path: Path, server: FlakyS3) -> None:
+    server.fault = lambda number: "flip" if number == 1 else ""
+    with pytest.raises(Unavailable, match="content whose checksum is"):
+        run(s3(server), tmp_path)
+    server.fault = lambda _number: ""
+    assert run(s3(server), tmp_path).bytes in {len(LARGE), len(CONTENTS["config.json"])}
+    assert content(tmp_path / "current") == CONTENTS
+
+
+def test_a_bit_that_flipped_in_an_attempt_that_was_cut_off_is_no_failure_of_the_next(
+    tmp_path: Path, server: FlakyS3
+) -> None:
+    """The first attempt ends before it could compare; its journal says that what it has is what came."""
+    several = {f"{number}.bin": os.urandom(200_000) for number in range(30)}
+    server.contents = several
+    server.fault = lambda number: "flip" if number == 1 else "404" if number == len(several) else ""
+    with pytest.raises(Unavailable, match="404"):
+        run(s3(server), tmp_path)
+    server.fault = lambda _number: ""
+    told = list[tuple[int, int]]()
+    store = s3(server)
+    done = sync(store, ModelFolder(tmp_path), QUICK, lambda bytes_done, total: told.append((bytes_done, total)))
+    store.close()
+    assert content(tmp_path / "current") == several
+    assert 2 * 200_000 <= done.bytes < 20 * 200_000  # what was not there yet, and what was wrong
+    assert told[-1][0] == told[-1][1]

@@ -119,6 +119,11 @@ class _File:
         self.turn = threading.Condition()
         self.chunks = ChunkFile(path, found.size) if len(self.digests) > 1 else None
 
+    @property
+    def is_right(self) -> bool:
+        """Whether all of it has the store's checksum, where there is one that can be compared."""
+        return self.checksum is None or self.checksum.hexdigest() == self.found.checksum.partition(":")[2]
+
 
 class Transfer:
     """Fetches objects of one store below one folder.
@@ -154,11 +159,24 @@ class Transfer:
         files = self._folder / "files"
         for folder in sorted({(files / each.path).parent for each in objects}):
             folder.mkdir(parents=True, exist_ok=True)
+        # 1. Fetch what no earlier attempt has. What it had may be wrong: none of it was compared with a checksum yet.
+        wrong = self._fetch(objects)
+        # 2. Fetch what is wrong anew, and alone.
+        if not wrong.isdisjoint(index for index, _ in self._known):
+            self._progress.done = 0
+            wrong = self._fetch(objects)
+        if wrong:
+            raise self._mismatch(self._files[min(wrong)])
+        return tuple(map(_as_file, self._files))
+
+    def _fetch(self, objects: tuple[StoredObject, ...]) -> set[int]:
+        """Fetch what the journal has not; return the indices of files that are wrong, which it has no more then."""
         journal = self._folder / "journal"
         self._known = read_journal(journal.read_bytes()) if journal.exists() else {}
-        self._files = [_File(each, str(files / each.path)) for each in objects]
+        self._files = [_File(each, str(self._folder / "files" / each.path)) for each in objects]
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         os.write(self._journal, b"\n")  # ends a line that a crash has torn
+        self._stop.clear()
         workers = [threading.Thread(target=self._work, args=each, daemon=True) for each in self._shares(objects)]
         try:
             for worker in workers:
@@ -175,7 +193,27 @@ class Transfer:
                     file.chunks.close()
         if self._failure is not None:
             raise self._failure
-        return tuple(self._finished(file) for file in self._files)
+        wrong = {index for index, each in enumerate(self._files) if not each.is_right}
+        if wrong:
+            self._forget(wrong)
+        return wrong
+
+    def _forget(self, wrong: set[int]) -> None:
+        """Take files out of the journal."""
+        journal = self._folder / "journal"
+        known = read_journal(journal.read_bytes())
+        lines = (write_journal_line(*key, digest) for key, digest in known.items() if key[0] not in wrong)
+        scratch = journal.with_suffix(".new")
+        scratch.write_bytes(b"".join(lines))
+        scratch.replace(journal)
+
+    def _mismatch(self, file: "_File") -> Unavailable:
+        return Unavailable(
+            f"{self._store.source}: object {file.found.path}",
+            found=f"content whose checksum is {file.checksum.hexdigest() if file.checksum else 'none'}",
+            expected=file.found.checksum,
+            hint="sync again; if it stays so, the object is broken in the store or on the way",
+        )
 
     def _shares(self, objects: tuple[StoredObject, ...]) -> list[tuple[Iterator[Span], int]]:
         """Return what each thread works through, and how many objects it asks for ahead."""
@@ -187,19 +225,6 @@ class Transfer:
         others = iter([span for span in all_spans if span.object not in small])
         asked = iter([span for span in all_spans if span.object in small])
         return [(others, 0)] * (threads if len(small) < len(objects) else 0) + [(asked, _AHEAD)]
-
-    def _finished(self, file: _File) -> ModelFile:
-        found = file.found
-        checksum = found.checksum if file.checksum else ""
-        if file.checksum and file.checksum.hexdigest() != found.checksum.partition(":")[2]:
-            (self._folder / "journal").unlink(missing_ok=True)
-            raise Unavailable(
-                f"{self._store.source}: object {found.path}",
-                found=f"content whose checksum is {file.checksum.hexdigest()}",
-                expected=found.checksum,
-                hint="sync again; if it stays so, the object is broken in the store or on the way",
-            )
-        return ModelFile(found.path, found.size, tuple(file.digests), found.etag, checksum)
 
     def _work(self, row: Iterator[Span], ahead: int) -> None:
         buffer = aligned_buffer()
@@ -337,3 +362,9 @@ class Transfer:
             with file.turn:
                 file.in_order += 1
                 file.turn.notify_all()
+
+
+def _as_file(file: _File) -> ModelFile:
+    found = file.found
+    checksum = found.checksum if file.checksum else ""
+    return ModelFile(found.path, found.size, tuple(file.digests), found.etag, checksum)
