@@ -12,8 +12,9 @@ full       the disk is full (a tmpfs of its own, where this runs as root)
 others     of the server: 503, a flipped bit, a wrong length, a cut body, silence, a reset, one byte in 50 ms, and an
            object that changes while it is fetched
 
-Floors: no reader sees a torn or wrong file, each sync that reports success leaves the state that the store has, no
-folder grows beyond the revisions it keeps, the one that comes and the one that is read, and a sync without faults succeeds after each ten syncs.
+Floors: no reader sees a torn or wrong file; each sync that reports success leaves the state that the store has; no
+folder grows beyond the revisions it keeps, the one that comes and the one that is read; and a sync without faults
+succeeds after each ten syncs.
 """
 
 import argparse
