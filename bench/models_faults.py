@@ -48,7 +48,7 @@ SYNC = """
 import sys
 from pathlib import Path
 from tessera.agent.storage.folder import ModelFolder
-from tessera.agent.storage.mirror import mirror
+from tessera.agent.storage.mirror import sync_mirror
 from tessera.agent.storage.sync import SyncOptions, sync
 from tessera.agent.storage.transfer import Limits
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
@@ -60,7 +60,7 @@ settings = S3Settings(sys.argv[1], access_key="a", secret_key="b", timeout_s=0.5
 store, top = S3Store("models", "m", settings, utc_now), Path(sys.argv[2])
 options = SyncOptions(limits=Limits(patience), reserve_bytes=0)
 try:
-    mirror(store, top, options) if sys.argv[3] == "mirror" else sync(store, ModelFolder(top), options)
+    sync_mirror(store, top, options) if sys.argv[3] == "mirror" else sync(store, ModelFolder(top), options)
 except (TesseraError, OSError) as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """

@@ -16,6 +16,30 @@ settings.register_profile("tessera", deadline=None, derandomize=bool(os.environ.
 settings.load_profile("tessera")
 
 
+LONG = pytest.StashKey[list[str]]()
+"""The tests that were not run because they are long."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the tests marked long too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("all"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.stash[LONG] = [item.nodeid for item in long]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each test that was not run: nobody shall think that it passed."""
+    if long := terminalreporter.config.stash.get(LONG, []):
+        terminalreporter.section("not run, because they are long: scripts/test --all")
+        for name in long:
+            terminalreporter.line(name)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Run asynchronous tests, those marked `anyio`, on asyncio alone, as the program runs."""

@@ -22,8 +22,6 @@ LACK = missing()
 
 
 PARTS = ("gpus", "others")
-LONG = pytest.StashKey[list[str]]()
-"""The tests that were not run because they are long."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,7 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run a part of the tests alone: those on a node with GPUs of the module's choice, or the others; "
         "two sessions, one for each part, have no testbed in common and may run at once",
     )
-    parser.addoption("--all", action="store_true", help="run the tests marked long too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -41,11 +38,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = [item for item in items if PARTS[not gpus_of(item)] != part]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
-    if not config.getoption("all", default=False):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.stash[LONG] = [item.nodeid for item in long]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
     reason = f"a real Kubernetes needs root on Linux and a few programs; here: {LACK}"
     for item in items:
         if LACK and item.path.is_relative_to(HERE):
@@ -66,10 +58,6 @@ def gpus_of(item: pytest.Item) -> tuple[str, ...]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name each test that was not run: nobody shall think that it passed."""
-    if long := terminalreporter.config.stash.get(LONG, []):
-        terminalreporter.section("not run, because they are long: scripts/test --all")
-        for name in long:
-            terminalreporter.line(name)
     left = [report.nodeid for report in terminalreporter.stats.get("skipped", ()) if "tests/kube/" in report.nodeid]
     if LACK and left:
         terminalreporter.section(f"not run, because a real Kubernetes needs what is not here: {LACK}")

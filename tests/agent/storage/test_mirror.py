@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.agent.storage.folder import ModelFolder
-from tessera.agent.storage.mirror import mirror
+from tessera.agent.storage.mirror import sync_mirror
 from tessera.agent.storage.plainfiles import PlainFiles
 from tessera.agent.storage.sync import SyncOptions, sync
 from tessera.clients.store import MemoryStore
@@ -30,24 +30,24 @@ def contents(top: Path) -> dict[str, bytes]:
 
 def test_files_become_those_of_the_store(tmp_path: Path) -> None:
     store = MemoryStore(FIRST)
-    done = mirror(store, tmp_path, QUICK)
+    done = sync_mirror(store, tmp_path, QUICK)
     assert (done.files, done.bytes) == (4, sum(map(len, FIRST.values())))
     assert contents(tmp_path) == FIRST
     store.contents = dict(SECOND)
-    again = mirror(store, tmp_path, QUICK)
+    again = sync_mirror(store, tmp_path, QUICK)
     assert (again.files, again.bytes) == (4, 6)  # `weights/1.bin` and `empty` are as they were
     assert contents(tmp_path) == SECOND
     assert again.revision != done.revision
-    unchanged = mirror(store, tmp_path, QUICK)
+    unchanged = sync_mirror(store, tmp_path, QUICK)
     assert (unchanged.revision, unchanged.bytes, unchanged.requests) == (again.revision, 0, store.requests)
 
 
 def test_a_reader_keeps_the_file_that_it_has_opened(tmp_path: Path) -> None:
     store = MemoryStore(FIRST)
-    mirror(store, tmp_path, QUICK)
+    sync_mirror(store, tmp_path, QUICK)
     with (tmp_path / "config.json").open("rb") as reader:
         store.contents = dict(SECOND)
-        mirror(store, tmp_path, QUICK)
+        sync_mirror(store, tmp_path, QUICK)
         assert reader.read() == FIRST["config.json"]
 
 
@@ -56,26 +56,26 @@ def test_files_of_others_stay_or_are_taken_over(tmp_path: Path) -> None:
     (tmp_path / "weights/0.bin").write_bytes(FIRST["weights/0.bin"])  # another program has copied it
     (tmp_path / "weights/1.bin").write_bytes(b"own")
     (tmp_path / "notes.txt").write_bytes(b"mine")
-    done = mirror(MemoryStore(FIRST), tmp_path, QUICK)
+    done = sync_mirror(MemoryStore(FIRST), tmp_path, QUICK)
     assert done.bytes == 2 + 3
     assert contents(tmp_path) == {**FIRST, "notes.txt": b"mine"}
-    mirror(MemoryStore({"config.json": b"{}"}), tmp_path, QUICK)
+    sync_mirror(MemoryStore({"config.json": b"{}"}), tmp_path, QUICK)
     assert contents(tmp_path) == {"config.json": b"{}", "notes.txt": b"mine"}
     assert not (tmp_path / "weights").exists()
 
 
 def test_what_was_written_to_is_fetched_again(tmp_path: Path) -> None:
-    mirror(MemoryStore(FIRST), tmp_path, QUICK)
+    sync_mirror(MemoryStore(FIRST), tmp_path, QUICK)
     (tmp_path / "weights/1.bin").write_bytes(b"eno")  # as many bytes
     (tmp_path / "empty").unlink()
-    mirror(MemoryStore(FIRST), tmp_path, QUICK)
+    sync_mirror(MemoryStore(FIRST), tmp_path, QUICK)
     assert contents(tmp_path) == FIRST
 
 
 def test_a_file_becomes_a_folder_and_the_other_way_round(tmp_path: Path) -> None:
     before, after = {"a": b"1", "b/c": b"2", "b/d/e": b"3"}, {"a/x": b"4", "b": b"5"}
     for wanted in (before, after, before):
-        mirror(MemoryStore(wanted), tmp_path, QUICK)
+        sync_mirror(MemoryStore(wanted), tmp_path, QUICK)
         assert contents(tmp_path) == wanted
 
 
@@ -85,54 +85,54 @@ def test_nothing_is_written_through_a_link_or_over_a_folder(tmp_path: Path) -> N
     top.mkdir()
     (top / "weights").symlink_to(elsewhere)
     with pytest.raises(Conflict, match=r"weights.*a file or a link"):
-        mirror(MemoryStore(FIRST), top, QUICK)
+        sync_mirror(MemoryStore(FIRST), top, QUICK)
     assert (list(elsewhere.iterdir()), contents(top)) == ([], {})
     (top / "weights").unlink()
     (top / "config.json").mkdir()
     with pytest.raises(Conflict, match=r"config\.json.*a folder"):
-        mirror(MemoryStore(FIRST), top, QUICK)
+        sync_mirror(MemoryStore(FIRST), top, QUICK)
     assert contents(top) == {}
     (top / "config.json").rmdir()
     (top / "config.json").symlink_to(elsewhere / "victim")  # the link itself is replaced
     (elsewhere / "victim").write_bytes(b"{}")
-    mirror(MemoryStore(FIRST), top, QUICK)
+    sync_mirror(MemoryStore(FIRST), top, QUICK)
     assert contents(top) == FIRST
     assert not (top / "config.json").is_symlink()
 
 
 def test_a_link_where_a_folder_was_saves_what_lies_behind_it(tmp_path: Path) -> None:
     top, elsewhere = tmp_path / "top", tmp_path / "elsewhere"
-    mirror(MemoryStore(FIRST), top, QUICK)
+    sync_mirror(MemoryStore(FIRST), top, QUICK)
     shutil.move(top / "weights", elsewhere)
     (top / "weights").symlink_to(elsewhere)
-    mirror(MemoryStore({"config.json": b"{}"}), top, QUICK)
+    sync_mirror(MemoryStore({"config.json": b"{}"}), top, QUICK)
     assert {path.name for path in elsewhere.iterdir()} == {"0.bin", "1.bin"}
 
 
 def test_a_mirror_and_revisions_do_not_mix(tmp_path: Path) -> None:
-    mirror(MemoryStore(FIRST), tmp_path / "plain", QUICK)
+    sync_mirror(MemoryStore(FIRST), tmp_path / "plain", QUICK)
     with pytest.raises(Conflict, match="use --mirror"):
         sync(MemoryStore(FIRST), ModelFolder(tmp_path / "plain"), QUICK)
     sync(MemoryStore(FIRST), ModelFolder(tmp_path / "revisions"), QUICK)
     with pytest.raises(Conflict, match="leave out --mirror"):
-        mirror(MemoryStore(FIRST), tmp_path / "revisions", QUICK)
+        sync_mirror(MemoryStore(FIRST), tmp_path / "revisions", QUICK)
 
 
 def test_an_empty_listing_removes_nothing(tmp_path: Path) -> None:
-    mirror(MemoryStore(FIRST), tmp_path, QUICK)
+    sync_mirror(MemoryStore(FIRST), tmp_path, QUICK)
     with pytest.raises(Unavailable):
-        mirror(MemoryStore({}), tmp_path, QUICK)
+        sync_mirror(MemoryStore({}), tmp_path, QUICK)
     assert contents(tmp_path) == FIRST
 
 
 def test_what_arrived_before_a_crash_is_brought_in_by_the_next(tmp_path: Path) -> None:
     store = MemoryStore(FIRST)
-    mirror(store, tmp_path, QUICK)
+    sync_mirror(store, tmp_path, QUICK)
     # All of the new files have arrived; the second of three cannot be placed. So it would be after a kill.
     (tmp_path / "weights/2.bin").mkdir()
     arrived = tmp_path / NOTES / "staging/by-hand/files"
     wanted = tmp_path.with_name("wanted")
-    mirror(MemoryStore(SECOND), wanted, QUICK)
+    sync_mirror(MemoryStore(SECOND), wanted, QUICK)
     manifest = PlainFiles(wanted).manifest()
     assert manifest
     (arrived / "weights").mkdir(parents=True)
@@ -144,7 +144,7 @@ def test_what_arrived_before_a_crash_is_brought_in_by_the_next(tmp_path: Path) -
     (tmp_path / "weights/2.bin").rmdir()
     PlainFiles(tmp_path).finish()
     assert contents(tmp_path) == SECOND
-    done = mirror(MemoryStore(SECOND), tmp_path, QUICK)
+    done = sync_mirror(MemoryStore(SECOND), tmp_path, QUICK)
     assert done.bytes == 0
 
 
@@ -159,6 +159,6 @@ def test_whatever_was_there_the_files_are_the_stores(tmp_path_factory: pytest.Te
     top = tmp_path_factory.mktemp("top")
     assert isinstance(states, list)
     for state in states:
-        mirror(MemoryStore(state), top, QUICK)
+        sync_mirror(MemoryStore(state), top, QUICK)
         assert contents(top) == state
         assert {path.name for path in (top / NOTES).iterdir()}.isdisjoint({"arriving", "mirror-next.json"})

@@ -15,10 +15,10 @@ from tessera.core.storage.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.syncplans import SyncPlan, plan_mirror
 from tessera.errors import Conflict
 
-__all__ = ["mirror"]
+__all__ = ["sync_mirror"]
 
 
-def mirror(
+def sync_mirror(
     store: Store, top: Path, options: SyncOptions, report: Callable[[int, int], None] = lambda _done, _total: None
 ) -> Synced:
     """Make the files below a folder those that the store has now.

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from tessera.agent.storage.folder import ModelFolder
-from tessera.agent.storage.mirror import mirror
+from tessera.agent.storage.mirror import sync_mirror
 from tessera.agent.storage.plainfiles import PlainFiles
 from tessera.agent.storage.sync import SyncOptions, sync
 from tessera.agent.storage.transfer import Limits
@@ -46,11 +46,11 @@ def models() -> None:
 @click.option("--include", multiple=True, help="Only files that match, such as '*.safetensors'; may be repeated.")
 @click.option("--exclude", multiple=True, help="No files that match; may be repeated.")
 @click.option("--bandwidth", type=Number(min=0.1), help="At most so many MiB per second.")
-@click.option("--mirror", "plain", is_flag=True, help="Keep plain files in DST, the same as SRC's, without revisions.")
+@click.option("--mirror", is_flag=True, help="Keep plain files in DST, the same as SRC's, without revisions.")
 @click.option("--check", is_flag=True, help="Compare the files on the disk with their digests, too.")
 @output_option()
 def sync_command(
-    source: str, folder: Path, output: str, bandwidth: float | None, *, plain: bool, **options: object
+    source: str, folder: Path, output: str, bandwidth: float | None, *, mirror: bool, **options: object
 ) -> None:
     """Fetch what changed at SRC; DST/current is then the new revision.
 
@@ -68,7 +68,9 @@ def sync_command(
     try:
         with progress_bar("listing") as report:
             told = functools.partial(report, "fetching")
-            done = mirror(store, folder, desired, told) if plain else sync(store, ModelFolder(folder), desired, told)
+            done = (
+                sync_mirror(store, folder, desired, told) if mirror else sync(store, ModelFolder(folder), desired, told)
+            )
     except Unavailable as error:
         raise TesseraError(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
     except OSError as error:
