@@ -28,6 +28,8 @@ class FlakyS3(ThreadingHTTPServer):
         self.contents = dict(contents)
         self.fault: Callable[[int], str] = lambda _number: ""
         """Returns one of `FAULTS`, another status, or nothing, for the number of a GET of an object."""
+        self.flipped = ""
+        """Name of an object of which a bit flips in each answer."""
         self.gets = 0
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -58,6 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         etag = hashlib.md5(data).hexdigest()
         fault = self.server.fault(self.server.gets)
+        if path == f"/m/{self.server.flipped}":
+            fault = "flip"
         if fault.isdigit():
             self.answer(int(fault), b"slow down")
         elif self.headers["If-Match"] != f'"{etag}"':
