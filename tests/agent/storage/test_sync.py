@@ -270,3 +270,17 @@ def test_a_bit_that_flipped_in_an_attempt_that_was_cut_off_is_no_failure_of_the_
     assert content(tmp_path / "current") == several
     assert 2 * 200_000 <= done.bytes < 30 * 200_000  # what was not there yet, and what was wrong
     assert told[-1][0] == told[-1][1]
+
+
+def test_what_the_journal_knows_and_somebody_removed_is_fetched_again(tmp_path: Path, server: FlakyS3) -> None:
+    several = {f"{number}.bin": os.urandom(1_000) for number in range(30)}
+    server.contents = several
+    server.fault = lambda number: "404" if number == len(several) else ""
+    with pytest.raises(Unavailable, match="404"):
+        run(s3(server), tmp_path)
+    (staged,) = (tmp_path / ".tessera/staging").iterdir()
+    for path in (staged / "files").iterdir():
+        path.unlink()
+    server.fault = lambda _number: ""
+    assert run(s3(server), tmp_path).bytes == 30_000
+    assert content(tmp_path / "current") == several

@@ -327,8 +327,7 @@ class Transfer:
         if file.chunks is not None:
             whole = file.chunks.read(view, first)
         else:
-            with open(file.path, "rb", buffering=0) as small:  # noqa: PTH123 - one of 20,000
-                whole = small.readinto(view) == len(view) and not small.read(1)
+            whole = _read_whole(file.path, view)
         if not whole or chunk_digest(view) != digest:
             return False
         self._note(file, chunk, digest, view)
@@ -368,3 +367,12 @@ def _as_file(file: _File) -> ModelFile:
     found = file.found
     checksum = found.checksum if file.checksum else ""
     return ModelFile(found.path, found.size, tuple(file.digests), found.etag, checksum)
+
+
+def _read_whole(path: str, view: memoryview) -> bool:
+    """Fill the view with a file; return whether it is there and as long."""
+    try:
+        with open(path, "rb", buffering=0) as small:  # noqa: PTH123 - one of 20,000
+            return small.readinto(view) == len(view) and not small.read(1)
+    except FileNotFoundError:
+        return False
