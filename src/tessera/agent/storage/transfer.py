@@ -324,10 +324,7 @@ class Transfer:
             return False
         first, last = chunk_range(file.found.size, chunk)
         view = buffer[: last - first]
-        if file.chunks is not None:
-            whole = file.chunks.read(view, first)
-        else:
-            whole = _read_whole(file.path, view)
+        whole = file.chunks.read(view, first) if file.chunks is not None else _read_whole(file.path, view)
         if not whole or chunk_digest(view) != digest:
             return False
         self._note(file, chunk, digest, view)
