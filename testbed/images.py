@@ -25,7 +25,10 @@ PYTHON = "testbed.local/python:1"
 """A shell and links into /usr; pods mount the machine's /usr and Python into it by hostPath."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_APPLETS = ("sh", "cat", "echo", "env", "false", "grep", "ls", "nc", "printenv", "sleep", "test", "true", "wget")
+_APPLETS = (
+    *("sh", "cat", "echo", "env", "false", "grep", "gzip", "ls", "nc", "printenv", "sleep", "tar", "test", "true"),
+    *("wc", "wget"),
+)
 _USR_LINKS = ("lib", "lib32", "lib64", "libx32", "sbin")
 
 

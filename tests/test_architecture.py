@@ -31,6 +31,7 @@ HOMES = {
     "lightkube": "tessera.clients.kube",
     "matplotlib": "tessera.sim.report",
     "numba": "tessera.core.packing.pack.kernels",
+    "pathspec": "tessera.cli.work.codefolder",
     "prometheus_client": "tessera.api.prometheus.samples",
     "pynvml": "tessera.clients.gpu.nvml",
     "rich": "tessera.cli",

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tessera.cli.work.codefolder import LARGEST_ARCHIVE
 from testbed.cluster import Cluster
-from testbed.images import BUSYBOX
+from testbed.images import BUSYBOX, PAUSE
 from testbed.processes import until
 
 NAMESPACE = "run-here"
@@ -93,3 +94,38 @@ def test_what_waits_says_why_and_is_deleted_by_ctrl_c_where_that_was_asked(user:
     assert user.stage("waits") == ""
     code, _, error = user.call("attach", "waits", "-n", NAMESPACE)
     assert (code, "no such job" in error) == (2, True), error
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with code, and with as much of it as a Secret takes."""
+    code = tmp_path / "code"
+    (code / "steps").mkdir(parents=True)
+    (code / "main.sh").write_text('. "$PWD/steps/one"; wc -c < large; echo "$@"\n')
+    (code / "main.sh").chmod(0o755)
+    (code / "steps" / "one").write_text("echo one\n")
+    (code / "large").write_bytes(os.urandom(LARGEST_ARCHIVE - 2_000))
+    return code
+
+
+def test_a_folder_of_code_comes_along_and_goes_with_its_job(user: User, folder: Path) -> None:
+    where = f"--namespace={NAMESPACE}"
+    call = ("run", "--name=coded", where, f"--image={BUSYBOX}", "--code", str(folder), "--", "sh", "main.sh", "a  b")
+    code, out, error = user.call(*call)
+    assert (code, out) == (0, f"one\n{LARGEST_ARCHIVE - 2_000}\na  b\n"), error
+
+    def secrets() -> list[str]:
+        names = (each["metadata"]["name"] for each in user.cluster.get("secrets", where)["items"])
+        return [each for each in names if "-code-" in each]
+
+    assert len(secrets()) == 1
+    assert user.call("stop", "coded", where)[0] == 0
+    until("its code is gone", lambda: not secrets(), timeout_s=90)
+
+
+def test_code_that_the_image_cannot_unpack_is_told_with_its_cause(user: User, folder: Path) -> None:
+    where = f"--namespace={NAMESPACE}"
+    code, _, error = user.call(
+        "run", "--name=tarless", where, f"--image={PAUSE}", "--code", str(folder), "--", "/pause"
+    )
+    assert (code, "needs tar and gzip in the image" in error) == (5, True), error

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.kubernetes.jobs import BY_RUN, JobRequest, JobState, Stage, job_object, job_selection, read_job
+from tessera.api.kubernetes.jobs import (
+    BY_RUN,
+    JobRequest,
+    JobState,
+    Stage,
+    code_secret,
+    job_object,
+    job_selection,
+    read_job,
+)
 
 LABEL = dict(job_selection("j"))
 ASKED = JobRequest(
@@ -70,6 +79,16 @@ FAILED = {"conditions": [{"type": "Failed", "status": "True", "reason": "Deadlin
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
 FREE = {"suspend": False}
 
+TORN = {"terminated": {"exitCode": 1, "message": "tar: broken", "reason": "Error"}}
+NOT_UNPACKED = "its code was not unpacked, which needs tar and gzip in the image: "
+
+
+def unpack(state: dict[str, Any]) -> dict[str, Any]:
+    """The status of a pod whose code is being unpacked, or was."""
+    waits = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+    return {"initContainerStatuses": [{"name": "unpack-code", "state": state}], "containerStatuses": [waits]}
+
+
 STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, tuple[Stage, str, int | None]]] = {
     "in a queue": ({}, {}, None, (Stage.QUEUED, "waits in queue team", None)),
     "new": (FREE, {}, None, (Stage.PENDING, "", None)),
@@ -83,6 +102,26 @@ STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, t
     "failed": (FREE, FAILED, pod(main(ENDED), "n"), (Stage.FAILED, "its command ended with 3", 3)),
     "killed": (FREE, FAILED, pod(main(KILLED), "n"), (Stage.FAILED, "its command ended with 137 (OOMKilled)", 137)),
     "evicted": (FREE, {}, pod(EVICTED, "n"), (Stage.FAILED, "Evicted: low on memory", None)),
+    "unpacking": (FREE, {}, pod(unpack({"running": {}}), "n"), (Stage.STARTING, "", None)),
+    "without its code": (FREE, {}, pod(unpack(PULL), "n"), (Stage.STARTING, "ImagePullBackOff: no such image", None)),
+    "unpacked badly": (
+        FREE,
+        {},
+        pod(unpack(TORN) | {"phase": "Failed"}, "n"),
+        (Stage.FAILED, f"{NOT_UNPACKED}tar: broken", None),
+    ),
+    "unpacked badly without a word": (
+        FREE,
+        {},
+        pod(unpack(ENDED) | {"phase": "Failed"}, "n"),
+        (Stage.FAILED, f"{NOT_UNPACKED}exit code 3", None),
+    ),
+    "unpacked, then evicted": (
+        FREE,
+        {},
+        pod(unpack({"terminated": {"exitCode": 0}}) | EVICTED, "n"),
+        (Stage.FAILED, "Evicted: low on memory", None),
+    ),
     "failed without a pod": (FREE, FAILED, None, (Stage.FAILED, "DeadlineExceeded", None)),
     "failed without a word": (FREE, {}, pod({"phase": "Failed"}, "n"), (Stage.FAILED, "", None)),
 }
@@ -115,8 +154,8 @@ JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2)
     | st.dictionaries(
-        st.sampled_from(["metadata", "spec", "status", "name", "labels", "conditions", "containerStatuses", "state",
-                         "terminated", "exitCode", "template", "containers", "resources", "limits", "type"]),
+        st.sampled_from(["metadata", "spec", "status", "name", "labels", "conditions", "containerStatuses", "initContainerStatuses",
+                         "state", "terminated", "exitCode", "template", "containers", "resources", "limits", "type"]),
         inner, max_size=4,
     ),
     max_leaves=20,
@@ -126,3 +165,23 @@ JUNK = st.recursive(
 @given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JUNK), st.lists(st.just({}) | JUNK, max_size=2))
 def test_any_object_has_a_state(job: dict[str, Any], pods: list[Any]) -> None:
     assert isinstance(read_job(job, [each for each in pods if isinstance(each, dict)]), JobState)
+
+
+def test_code_is_unpacked_into_the_folder_where_the_command_starts_and_its_secret_goes_with_the_job() -> None:
+    asked = JobRequest(
+        name="j", namespace="ns", image="a", code="j-code", limits={"cpu": "1", "memory": "2Gi", "x/y": "1"}
+    )
+    pod = job_object(asked)["spec"]["template"]["spec"]
+    unpack, main, archive = pod["initContainers"][0], pod["containers"][0], pod["volumes"][0]
+    assert unpack["image"] == main["image"]
+    assert unpack["command"] == ["tar", "-xzf", "/archive/code.tar.gz", "-C", main["workingDir"]]
+    assert unpack["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
+    assert [each["name"] for each in unpack["volumeMounts"]] == [each["name"] for each in pod["volumes"]]
+    assert main["volumeMounts"] == [unpack["volumeMounts"][1]]
+    found = code_secret(asked, b"x", {"metadata": {"name": "j", "uid": "7"}})
+    assert (found["metadata"]["name"], found["data"]) == (archive["secret"]["secretName"], {"code.tar.gz": "eA=="})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "7"}
+    assert found["metadata"]["ownerReferences"] == [owner]
+    assert "ownerReferences" not in code_secret(asked, b"x")["metadata"]
+    small = job_object(JobRequest(namespace="ns", image="a", code="c"))["spec"]["template"]["spec"]
+    assert "resources" not in small["initContainers"][0]

@@ -1,7 +1,12 @@
 """`tessera run`: the Job that options make, and how it is followed, in a cluster of this process."""
 
 import asyncio
+import base64
+import gzip
+import io
+import tarfile
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +16,8 @@ from click.testing import CliRunner, Result
 from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
 from tessera.cli import main
 from tessera.cli.work.following import follow_job, print_log, state_of
-from tessera.clients.kube import JOBS, PODS, MemoryKube
+from tessera.cli.work.run import _submit
+from tessera.clients.kube import JOBS, PODS, SECRETS, Kind, MemoryKube, Object, uid_of
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 
@@ -69,6 +75,44 @@ def test_options_that_make_no_sense_are_refused(case: str) -> None:
     options, words = REFUSED[case]
     found = dry(*options)
     assert (found.exit_code, words in found.stderr) == (2, True), found.stderr
+
+
+def test_a_folder_of_code_is_a_secret_and_the_folder_where_the_command_starts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    found = dry("--image", "a", "--cpu", "2", "--gpu-memory", "10", "--code", str(tmp_path))
+    secret, job = yaml.safe_load_all(found.stdout)
+    content = gzip.decompress(base64.b64decode(secret["data"]["code.tar.gz"]))
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        assert archive.getnames() == ["train.py"]
+    pod = job["spec"]["template"]["spec"]
+    assert pod["volumes"][0]["secret"]["secretName"] == secret["metadata"]["name"]
+    assert pod["initContainers"][0]["resources"]["limits"] == {"cpu": "2"}
+    assert pod["containers"][0]["workingDir"] == pod["containers"][0]["volumeMounts"][0]["mountPath"]
+    assert pod["initContainers"][0]["command"][-1] == pod["containers"][0]["workingDir"]
+
+
+class NoSecrets(MemoryKube):
+    """An API that takes no Secret."""
+
+    async def create(self, kind: Kind, body: Object) -> Object:
+        if kind == SECRETS:
+            raise Unavailable("Secret", found="quota exceeded", expected="room for one more")
+        return await super().create(kind, body)
+
+
+@pytest.mark.anyio
+async def test_a_job_and_its_code_are_there_together_or_not_at_all() -> None:
+    asked = JobRequest(name="j", namespace="ns", image="a", code="j-code")
+    kube = MemoryKube()
+    assert await _submit(kube, asked, b"x") == "j"
+    job, secret = await kube.get(JOBS, "j", "ns"), await kube.get(SECRETS, "j-code", "ns")
+    assert job is not None
+    assert secret is not None
+    assert [each["uid"] for each in secret["metadata"]["ownerReferences"]] == [uid_of(job)]
+    refusing = NoSecrets()
+    with pytest.raises(Unavailable, match="quota exceeded"):
+        await _submit(refusing, asked, b"x")
+    assert await refusing.get(JOBS, "j", "ns") is None
 
 
 class Cluster:

@@ -1,12 +1,13 @@
 """Work that one command submits, as a Job of one pod, and how far it is."""
 
+import base64
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["BY_RUN", "JobRequest", "JobState", "Stage", "job_object", "job_selection", "read_job"]
+__all__ = ["BY_RUN", "JobRequest", "JobState", "Stage", "code_secret", "job_object", "job_selection", "read_job"]
 
 BY_RUN: Final = (("app.kubernetes.io/managed-by", "tessera-run"),)
 """Label of Jobs that `tessera run` made."""
@@ -16,6 +17,12 @@ _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _KEPT_S: Final = 86_400
 """A Job that has ended is deleted after a day."""
 _MAIN: Final = "main"
+_UNPACK: Final = "unpack-code"
+_ARCHIVE: Final = "code.tar.gz"
+_UNPACKING: Final = "PodInitializing"
+"""Why a container waits for those before it. Source: Kubernetes, kubelet `PodInitializing`."""
+_CODE: Final = "/code"
+"""Where a pod finds its code, and begins."""
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +46,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Variables from Secrets: name, Secret, key."""
     queue: str = ""
     """Kueue's LocalQueue; empty for none."""
+    code: str = ""
+    """Secret with the archive of its code; empty for none."""
 
 
 class Stage(enum.StrEnum):
@@ -77,7 +86,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_object(asked: JobRequest) -> dict[str, Any]:
-    """Return the Job: one pod, never started again, without the namespace's token."""
+    """Return the Job: one pod, never started again, without the namespace's token.
+
+    Code is unpacked by the image's own `tar` before the command starts, into the folder in which that starts.
+    """
     env: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in asked.env]
     env += [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
@@ -93,6 +105,8 @@ def job_object(asked: JobRequest) -> dict[str, Any]:
     pod: dict[str, Any] = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
     if asked.scheduler:
         pod["schedulerName"] = asked.scheduler
+    if asked.code:
+        _with_code(asked, pod)
     labels = dict(BY_RUN)
     template: dict[str, Any] = {"metadata": {"labels": labels}, "spec": pod}
     if asked.annotations:
@@ -104,6 +118,35 @@ def job_object(asked: JobRequest) -> dict[str, Any]:
     named = {"name": asked.name} if asked.name else {"generateName": asked.prefix}
     metadata = {**named, "namespace": asked.namespace, "labels": labels}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _with_code(asked: JobRequest, pod: dict[str, Any]) -> None:
+    """Add to a pod what brings its code to it."""
+    archive = {"name": "archive", "mountPath": "/archive", "readOnly": True}
+    target = {"name": "code", "mountPath": _CODE}
+    unpack: dict[str, Any] = {
+        "name": _UNPACK,
+        "image": asked.image,
+        "command": ["tar", "-xzf", f"/archive/{_ARCHIVE}", "-C", _CODE],
+        "volumeMounts": [archive, target],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if own := {kind: amount for kind, amount in asked.limits.items() if kind in {"cpu", "memory"}}:
+        unpack["resources"] = {"limits": own}
+    pod["initContainers"] = [unpack]
+    pod["containers"][0] |= {"workingDir": _CODE, "volumeMounts": [target]}
+    pod["volumes"] = [{"name": "archive", "secret": {"secretName": asked.code}}, {"name": "code", "emptyDir": {}}]
+
+
+def code_secret(asked: JobRequest, archive: bytes, job: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the Secret with the code of a Job; with the Job as it is stored, one that is deleted with it."""
+    metadata: dict[str, Any] = {"name": asked.code, "namespace": asked.namespace, "labels": dict(BY_RUN)}
+    if job is not None:
+        own = _dict(job.get("metadata"))
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": own.get("name"), "uid": own.get("uid")}
+        metadata["ownerReferences"] = [owner]
+    data = {_ARCHIVE: base64.b64encode(archive).decode()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True, "data": data}
 
 
 def job_selection(name: str) -> tuple[tuple[str, str], ...]:
@@ -160,7 +203,7 @@ def _stage(
         return Stage.FAILED, _why_failed(conditions, pod, ended), code
     if state.get("running") is not None or code is not None:
         return Stage.RUNNING, "", code
-    return *_before_start(spec, metadata, pod, _dict(state.get("waiting"))), None
+    return *_before_start(spec, metadata, pod, _dict(_unpacking(pod).get("waiting") or state.get("waiting"))), None
 
 
 def _before_start(
@@ -173,8 +216,13 @@ def _before_start(
         conditions = _dicts(_dict(pod.get("status")).get("conditions"))
         scheduled = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
         return Stage.PENDING, str(scheduled.get("message", ""))
-    words = (str(waiting.get(part, "")) for part in ("reason", "message"))
-    return Stage.STARTING, ": ".join(filter(None, words))
+    words = [str(waiting.get(part, "")) for part in ("reason", "message")]
+    return Stage.STARTING, ": ".join(filter(None, words)) if words[0] != _UNPACKING else ""
+
+
+def _unpacking(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of the container that unpacks the code; empty where there is none."""
+    return _dict(next(iter(_dicts(_dict(pod.get("status")).get("initContainerStatuses"))), {}).get("state"))
 
 
 def _why_failed(conditions: Mapping[str, Any], pod: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
@@ -182,6 +230,10 @@ def _why_failed(conditions: Mapping[str, Any], pod: Mapping[str, Any], ended: Ma
     if ended.get("exitCode") is not None:
         reason = str(ended.get("reason", ""))
         return f"its command ended with {ended['exitCode']}" + (f" ({reason})" if reason not in {"", "Error"} else "")
+    unpacked = _dict(_unpacking(pod).get("terminated"))
+    if unpacked.get("exitCode"):
+        words = str(unpacked.get("message") or f"exit code {unpacked['exitCode']}")
+        return f"its code was not unpacked, which needs tar and gzip in the image: {words}"
     for each in (said, conditions.get("Failed", {})):
         words = ": ".join(filter(None, (str(each.get(part) or "") for part in ("reason", "message"))))
         if words:

@@ -2,19 +2,21 @@
 
 import asyncio
 import re
+import secrets
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import click
 
-from tessera.api.kubernetes.jobs import JobRequest, job_object
+from tessera.api.kubernetes.jobs import JobRequest, code_secret, job_object
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.cli.livecluster import Place, connected, kubeconfig_options, observe
 from tessera.cli.options import refuse_without
 from tessera.cli.printing import yaml_text
+from tessera.cli.work.codefolder import archive_folder
 from tessera.cli.work.following import ended_or_interrupted, follow_job
-from tessera.clients.kube import JOBS, Forbidden, Object, name_of
+from tessera.clients.kube import JOBS, SECRETS, Forbidden, Kube, Object, name_of
 from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.workload.need import Isolation, PodKey
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE
@@ -25,6 +27,8 @@ __all__ = ["run"]
 _INTERRUPTED = 130
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX = 40
+_SUFFIX_BYTES = 4
+_FOLDER = click.Path(path_type=Path)
 
 
 class _Given(TypedDict):
@@ -45,6 +49,7 @@ class _Given(TypedDict):
     env: tuple[str, ...]
     env_secret: tuple[str, ...]
     queue: str
+    code: Path | None
     dry_run: bool
     detach: bool
     cancel_on_interrupt: bool
@@ -57,6 +62,7 @@ class _Given(TypedDict):
 \b
 Examples:
   tessera run --image pytorch/pytorch --gpu-memory 10 -- python train.py
+  tessera run --image pytorch/pytorch --gpu-memory 10 --code . -- python train.py
   tessera run --image pytorch/pytorch --slice 1g.10gb --model llama -d
   tessera run --image pytorch/pytorch --gpu-memory 10 --isolation hardware --dry-run > job.yaml
 """
@@ -70,13 +76,14 @@ Examples:
 @click.option("--gpus", type=click.IntRange(1), help="Whole GPUs; with --gpu-memory, of how many it needs so much.")
 @click.option("--slice", default="", metavar="PROFILE", help="MIG instance of this profile: 1g.10gb.")
 @click.option("--isolation", type=click.Choice([str(each) for each in Isolation]), help="How shares are kept apart.")
-@click.option("--model", multiple=True, metavar="NAME", help="ModelCache to mount at /models/NAME; repeatable.")
+@click.option("--model", multiple=True, metavar="NAME", help="ModelCache it reads; repeatable.")
+@click.option("--code", type=_FOLDER, metavar="FOLDER", help="Folder to bring along; the command starts in a copy.")
 @click.option("--cpu", default="", help="CPU limit: 4, 500m.")
 @click.option("--memory", default="", help="Memory limit: 16Gi.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable.")
 @click.option("--env-secret", multiple=True, metavar="NAME=SECRET/KEY", help="The same from a Secret; repeatable.")
 @click.option("--queue", default="", metavar="NAME", help="Kueue's LocalQueue that admits it.")
-@click.option("--dry-run", is_flag=True, help="Print the Job, and say where it would run; submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the objects, and say where it would run; submit nothing.")
 @click.option("-d", "--detach", is_flag=True, help="Submit, print the name, and end.")
 @click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C deletes the Job; else it only stops following it.")
 @kubeconfig_options
@@ -85,10 +92,16 @@ def run(**given: Unpack[_Given]) -> int:
 
     Ends with the exit code of the command. Ctrl-C leaves the Job running: `tessera attach` follows it again, `tessera
     stop` ends it. Needs the right to create Jobs and read pods and logs in one namespace, as Kubernetes' role `edit`.
+
+    The folder of --code goes into a Secret of the Job, at most 1 MiB compressed, without what its .tesseraignore or
+    .gitignore names. The image must have tar and gzip.
     """
-    body = job_object(_request(given))
+    asked = _request(given)
+    archive = archive_folder(given["code"]) if given["code"] else None
+    body = job_object(asked)
     if given["dry_run"]:
-        click.echo(yaml_text(body), nl=False)
+        objects = ([] if archive is None else [code_secret(asked, archive)]) + [body]
+        click.echo(b"---\n".join(map(yaml_text, objects)), nl=False)
     place = Place(kubeconfig=given["kubeconfig"], context=given["context"])
     names: list[str] = []
 
@@ -98,17 +111,30 @@ def run(**given: Unpack[_Given]) -> int:
         if given["dry_run"]:
             return 0
         async with connected(place) as kube:
-            creating = asyncio.ensure_future(kube.create(JOBS, body))
+            creating = asyncio.ensure_future(_submit(kube, asked, archive))
             try:
                 await asyncio.shield(creating)
             finally:  # Ctrl-C meanwhile is about a Job that may be there
-                names.append(name_of(await creating)[1])
+                names.append(await creating)
             if given["detach"]:
                 click.echo(names[0])
                 return 0
             return await follow_job(kube, names[0], given["namespace"])
 
     return ended_or_interrupted(work(), lambda: _interrupted(place, names, given))
+
+
+async def _submit(kube: Kube, asked: JobRequest, archive: bytes | None) -> str:
+    """Create a Job and what belongs to it, or nothing; return its name."""
+    job = await kube.create(JOBS, job_object(asked))
+    name = name_of(job)[1]
+    if archive is not None:
+        try:
+            await kube.create(SECRETS, code_secret(asked, archive, job))
+        except TesseraError:
+            await kube.delete(JOBS, name, namespace=asked.namespace)
+            raise
+    return name
 
 
 async def _interrupted(place: Place, names: list[str], given: _Given) -> int:
@@ -146,9 +172,10 @@ def _request(given: _Given) -> JobRequest:
     limits |= {f"{MODEL_RESOURCE}{each}": "1" for each in given["model"]}
     limits |= {kind: amount for kind, amount in (("cpu", given["cpu"]), ("memory", given["memory"])) if amount}
     prefix = _NOT_IN_NAMES.sub("-", given["image"].rpartition("/")[2].partition(":")[0].partition("@")[0].lower())
+    prefix = f"{prefix.strip('-')[:_LONGEST_PREFIX] or 'run'}-"
     return JobRequest(
         name=given["name"],
-        prefix=f"{prefix.strip('-')[:_LONGEST_PREFIX] or 'run'}-",
+        prefix=prefix,
         namespace=given["namespace"],
         image=given["image"],
         command=given["command"],
@@ -158,6 +185,7 @@ def _request(given: _Given) -> JobRequest:
         env=tuple(_pair("--env", each) for each in given["env"]),
         env_secrets=tuple(_secret(each) for each in given["env_secret"]),
         queue=given["queue"],
+        code=f"{prefix}code-{secrets.token_hex(_SUFFIX_BYTES)}" if given["code"] else "",
     )
 
 

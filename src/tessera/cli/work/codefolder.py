@@ -1,0 +1,126 @@
+"""A folder of code as one archive that fits into a Secret."""
+
+import gzip
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pathspec import GitIgnoreSpec
+
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["LARGEST_ARCHIVE", "archive_folder"]
+
+LARGEST_ARCHIVE: Final = 1 << 20
+"""Bytes that the values of a Secret may have in sum. Source: Kubernetes API, `core/v1` (`MaxSecretSize`)."""
+_LARGEST_FOLDER: Final = 64 << 20
+"""Bytes of files that are read at all: no more of them could end below the other limit, short of zeros."""
+_NEVER: Final = (".git/", ".hg/", ".svn/", "__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
+_IGNORE_FILES: Final = (".tesseraignore", ".gitignore")
+_NAMED: Final = 3
+"""So many of the largest files are named where a folder is too large."""
+
+
+def archive_folder(folder: Path) -> bytes:
+    """Return the files of a folder as a gzip-compressed tar archive; the same files give the same bytes.
+
+    Left out are folders of version control and caches, and what the patterns in `.tesseraignore` name, or where there
+    is none, those in `.gitignore`; both are read in the folder itself alone. Owners are left out, too.
+
+    Raises:
+        InvalidInput: it is no folder, has no files or too many, or holds what no archive can carry to another machine:
+            a link that leaves it, a socket, a device, a file that cannot be read.
+
+    """
+    subject = f"--code {folder}"
+    if not folder.is_dir():
+        raise InvalidInput(subject, found="no folder" if folder.exists() else "nothing", expected="a folder of code")
+    root = folder.resolve()
+    try:
+        ignored = _ignored(root)
+        found = [(path, path.lstat()) for path in _walk(root, ignored)]
+        for path, status in found:
+            _check(subject, root, path, status)
+        sizes = {path.relative_to(root): status.st_size for path, status in found if stat.S_ISREG(status.st_mode)}
+        if not sizes:
+            raise InvalidInput(subject, found="no file in it", expected="files of code")
+        total = sum(sizes.values())
+        if total > _LARGEST_FOLDER:
+            raise _too_large(subject, f"files of {_mib(total)}", sizes)
+        content = gzip.compress(_tar(root, found), mtime=0)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(subject, found=shown(error), expected="files that can be read") from error
+    if len(content) > LARGEST_ARCHIVE:
+        raise _too_large(subject, f"{_mib(len(content))} compressed", sizes)
+    return content
+
+
+def _ignored(root: Path) -> GitIgnoreSpec:
+    own = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
+    lines = own.read_text(errors="surrogateescape").splitlines() if own else []
+    return GitIgnoreSpec.from_lines([*_NEVER, *lines])
+
+
+def _walk(root: Path, ignored: GitIgnoreSpec) -> Iterator[Path]:
+    """Yield what is in a folder, folders before what they hold, in the order of names; no link is followed."""
+
+    def broken(error: OSError) -> None:
+        raise error
+
+    for place, folders, files in os.walk(root, onerror=broken):
+        here = Path(place)
+        near = here.relative_to(root)
+        folders[:] = sorted(each for each in folders if not ignored.match_file(f"{near / each}/"))
+        if here != root:
+            yield here
+        yield from (here / each for each in folders if (here / each).is_symlink())
+        yield from (here / each for each in sorted(files) if not ignored.match_file(near / each))
+
+
+def _check(subject: str, root: Path, path: Path, status: os.stat_result) -> None:
+    """Refuse what cannot be carried to another machine."""
+    name = str(path.relative_to(root))
+    hint = f"name it in {_IGNORE_FILES[0]}, or take it away"
+    if stat.S_ISLNK(status.st_mode):
+        if path.readlink().is_absolute() or not path.resolve().is_relative_to(root):
+            found = f"link {shown(name)} to {shown(str(path.readlink()))}"
+            raise InvalidInput(subject, found=found, expected="relative links within the folder", hint=hint)
+    elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        found = f"{shown(name)}, a socket, pipe or device"
+        raise InvalidInput(subject, found=found, expected="files, folders and links", hint=hint)
+
+
+def _tar(root: Path, found: list[tuple[Path, os.stat_result]]) -> bytes:
+    """Return the archive, in the format that GNU's and BusyBox's tar both read with names of any length."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for path, status in found:
+            entry = tarfile.TarInfo(str(path.relative_to(root)))
+            entry.mtime = int(status.st_mtime)
+            entry.mode = 0o755 if status.st_mode & 0o111 else 0o644
+            if stat.S_ISDIR(status.st_mode):
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(entry)
+            elif stat.S_ISLNK(status.st_mode):
+                entry.type, entry.mode, entry.linkname = tarfile.SYMTYPE, 0o777, str(path.readlink())
+                archive.addfile(entry)
+            else:
+                content = path.read_bytes()
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    return target.getvalue()
+
+
+def _too_large(subject: str, found: str, sizes: dict[Path, int]) -> InvalidInput:
+    largest = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))[:_NAMED]
+    named = ", ".join(f"{shown(str(path))} {_mib(size)}" for path, size in largest)
+    hint = f"largest: {named}; name in {_IGNORE_FILES[0]} what the command does not need, put data and models elsewhere"
+    return InvalidInput(subject, found=found, expected=f"at most {_mib(LARGEST_ARCHIVE)} compressed", hint=hint)
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.3g} MiB"

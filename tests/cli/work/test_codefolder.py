@@ -1,0 +1,112 @@
+"""A folder as an archive: what is in it, what is left out, what is refused by name."""
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.cli.work.codefolder import LARGEST_ARCHIVE, archive_folder
+from tessera.errors import InvalidInput
+
+
+def fill(folder: Path, *names: str) -> Path:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(archive_folder(folder))) as archive:
+        return [each.name for each in archive if not each.isdir()]
+
+
+def test_what_belongs_to_other_tools_or_is_named_stays_here(tmp_path: Path) -> None:
+    fill(
+        tmp_path,
+        ".git/HEAD",
+        ".venv/bin/python",
+        "a/__pycache__/b.pyc",
+        "a/b.py",
+        "data/large.bin",
+        "a/keep.log",
+        "x.log",
+    )
+    everything = ["data/large.bin", "x.log", "a/b.py", "a/keep.log"]
+    assert sorted(names(tmp_path)) == sorted(everything)
+    (tmp_path / ".gitignore").write_text("data/\n*.log\n!keep.log\n")
+    assert sorted(names(tmp_path)) == [".gitignore", "a/b.py", "a/keep.log"]
+    (tmp_path / ".tesseraignore").write_text(".*ignore\n/a\n")
+    assert sorted(names(tmp_path)) == ["data/large.bin", "x.log"]
+
+
+@settings(max_examples=25)
+@given(
+    st.dictionaries(st.text("ab-é 'ß$", min_size=1, max_size=120), st.binary(max_size=2_000), min_size=1, max_size=6)
+)
+def test_tar_itself_unpacks_what_was_packed(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
+    (source / "deep" / ("d" * 90) / ("e" * 90)).mkdir(parents=True)
+    for number, (name, content) in enumerate(files.items()):
+        path = (source / "deep" / ("d" * 90) / ("e" * 90) if number % 2 else source) / name
+        path.write_bytes(content)
+        path.chmod(0o755 if number % 3 else 0o600)
+    (source / "link").symlink_to("deep/" + "d" * 90)
+    content = archive_folder(source)
+    assert content == archive_folder(source)
+    subprocess.run(["tar", "-xzf", "-", "-C", target], input=content, check=True)
+
+    def seen(folder: Path) -> dict[str, tuple[bytes, bool]]:
+        found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        return {str(path.relative_to(folder)): (path.read_bytes(), os.access(path, os.X_OK)) for path in found}
+
+    assert seen(target) == seen(source)
+    assert (target / "link").readlink() == (source / "link").readlink()
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "a/../../outside", "inside"])
+def test_a_link_that_leaves_the_folder_is_refused_by_name(tmp_path: Path, target: str) -> None:
+    folder = fill(tmp_path / "folder", "a/b.py")
+    fill(tmp_path, "outside")
+    if target == "inside":
+        (folder / "inside").symlink_to(tmp_path)
+    else:
+        (folder / "link").symlink_to(target)
+    with pytest.raises(InvalidInput, match=r"link '?(link|inside)'? to .*relative links within the folder"):
+        archive_folder(folder)
+
+
+def test_what_no_archive_carries_is_refused_by_name_unless_it_is_ignored(tmp_path: Path) -> None:
+    fill(tmp_path, "a.py")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidInput, match=r"pipe.* a socket, pipe or device"):
+        archive_folder(tmp_path)
+    (tmp_path / ".tesseraignore").write_text("pipe\n")
+    assert names(tmp_path) == [".tesseraignore", "a.py"]
+
+
+def test_a_folder_that_is_too_large_is_refused_with_its_largest_files(tmp_path: Path) -> None:
+    (tmp_path / "random").write_bytes(os.urandom(LARGEST_ARCHIVE + 1))
+    fill(tmp_path, "a.py")
+    with pytest.raises(InvalidInput, match=r"1 MiB compressed.*largest: 'random' 1 MiB, 'a.py' .*\.tesseraignore"):
+        archive_folder(tmp_path)
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InvalidInput, match=r"files of 1.05e\+06 MiB.*largest: 'sparse'"):
+        archive_folder(tmp_path)
+
+
+def test_no_folder_no_files_and_no_pattern_are_refused(tmp_path: Path) -> None:
+    for path, words in ((tmp_path / "absent", "nothing"), (Path(__file__), "no folder"), (tmp_path, "no file in it")):
+        with pytest.raises(InvalidInput, match=words):
+            archive_folder(path)
+    fill(tmp_path, "a.py")
+    (tmp_path / ".tesseraignore").write_text("!\n")
+    with pytest.raises(InvalidInput, match="files that can be read"):
+        archive_folder(tmp_path)
