@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -116,11 +119,58 @@ def test_a_folder_of_code_comes_along_and_goes_with_its_job(user: User, folder: 
 
     def secrets() -> list[str]:
         names = (each["metadata"]["name"] for each in user.cluster.get("secrets", where)["items"])
-        return [each for each in names if "-code-" in each]
+        return [each for each in names if "-own-" in each]
 
     assert len(secrets()) == 1
     assert user.call("stop", "coded", where)[0] == 0
     until("its code is gone", lambda: not secrets(), timeout_s=90)
+
+
+JUPYTER = """#!/bin/sh
+echo "$@" > /code/www/command
+echo "$JUPYTER_TOKEN" > /code/www/token
+exec busybox httpd -f -p 127.0.0.1:8888 -h /code/www
+"""
+"""Stands for JupyterLab in the image: what it was called with, as pages."""
+
+
+def page(address: str, name: str) -> bytes:
+    with urllib.request.urlopen(address.replace("/lab?", f"/{name}?"), timeout=30) as answered:
+        found = answered.read()
+    assert isinstance(found, bytes)
+    return found
+
+
+def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: User, tmp_path: Path) -> None:
+    www = tmp_path / "www"
+    www.mkdir()
+    (www / "large").write_bytes(os.urandom(200_000))
+    (tmp_path / "jupyter").write_text(JUPYTER)
+    (tmp_path / "jupyter").chmod(0o755)
+    where = f"--namespace={NAMESPACE}"
+    options = (where, f"--image={BUSYBOX}", "--code", str(tmp_path), "--env=PATH=/code:/bin")
+    process = user.start("notebook", "--name=book", *options)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/lab\?token=[0-9a-f]{48}", address)
+        assert page(address, "token").decode().strip() == address.rpartition("=")[2]
+        assert page(address, "command").startswith(b"lab --ip=127.0.0.1 --port=8888 ")
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: page(address, "large"), range(40)))
+        assert set(found) == {(www / "large").read_bytes()}
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, "it goes on; tessera attach book" in error) == (130, True), error
+    again = user.start("attach", "book", where, "--port=18888")
+    assert again.stdout is not None
+    opened = again.stdout.readline().strip()
+    assert opened == re.sub(":[0-9]+/", ":18888/", address)
+    assert page(opened, "token").decode().strip() == opened.rpartition("=")[2]
+    assert user.call("stop", "book", where)[0] == 0
+    _, error = again.communicate(timeout=60)
+    assert (again.returncode, "deleted meanwhile" in error) == (5, True), error
 
 
 def test_code_that_the_image_cannot_unpack_is_told_with_its_cause(user: User, folder: Path) -> None:

@@ -22,8 +22,9 @@ COMMANDS: dict[str, str] = {
     "top": "Show live who uses the GPUs: memory used of what was allocated, load, throttling, and who drives it.",
     "recommend": "Recommend GPU memory and MIG profiles by what containers used.",
     "run": "Run COMMAND in IMAGE on a part of a GPU: submit a Job, say why it waits, follow its log.",
-    "jobs": "List what `tessera run` submitted: how far each is, and why no further.",
-    "attach": "Follow Job NAME: why it waits, its log from the start, its end.",
+    "notebook": "Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.",
+    "jobs": "List what `tessera run` and `notebook` submitted: how far each is, and why no further.",
+    "attach": "Follow Job NAME: why it waits, its log from the start or the address of its notebook, its end.",
     "logs": "Print what the command of Job NAME has written so far; `tessera attach` goes on.",
     "stop": "Delete the Jobs NAME with their pods and logs.",
     "defrag": "Find the fewest running pods to move so that pending pods fit; move them with --execute.",
@@ -51,7 +52,7 @@ _FOLDERS = {
     "storage": ("disks", "models", "images"),
     "processes": ("agent", "disk_agent", "server", "controller", "metrics"),
     "usage": ("top", "recommend"),
-    "work": ("run", "jobs", "attach", "logs", "stop"),
+    "work": ("run", "notebook", "jobs", "attach", "logs", "stop"),
 }
 """Packages in which modules of commands are; those of the others are here."""
 
@@ -67,6 +68,7 @@ _OF_CLUSTER = frozenset(
         "grpc",
         "httpx2",
         "lightkube",
+        "pathspec",
         "prometheus_client",
         "pynvml",
         "starlette",

@@ -13,7 +13,7 @@ import yarl
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Answer", "Broken", "Connections", "Server", "Unreachable", "reached"]
+__all__ = ["Answer", "Broken", "Connections", "Server", "Unreachable", "WebSocket", "reached"]
 
 _CONNECT_S = 10.0
 _IDLE_S = 60.0
@@ -21,6 +21,9 @@ _IDLE_S = 60.0
 _AT_ONCE = 64
 """Requests; more wait, so that a burst does not open a thousand connections. Streams are not counted."""
 _OK, _SUCCESSES = 200, range(200, 300)
+_ENDS = {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED}
+_PING_S = 30.0
+"""A message both ways for what is between here and there; who does not answer one is gone."""
 _PROXY_SCHEMES = {"http"}
 _SCHEMES = {"http", "https"}
 
@@ -78,6 +81,43 @@ class Answer(msgspec.Struct, frozen=True):
         return self.status in _SUCCESSES
 
 
+class WebSocket:
+    """A connection that carries messages of bytes both ways.
+
+    Args:
+        socket: the library's own.
+
+    """
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def send(self, content: bytes) -> None:
+        """Send a message.
+
+        Raises:
+            Broken: the connection has ended.
+
+        """
+        with _translated():
+            await self._socket.send_bytes(content)
+
+    async def receive(self) -> bytes | None:
+        """Return the next message; None when the other side has closed the connection.
+
+        Raises:
+            Broken: it ended otherwise, or sends what is no message of bytes.
+
+        """
+        with _translated():
+            message = await self._socket.receive()
+        if message.type is aiohttp.WSMsgType.BINARY:
+            return bytes(message.data)
+        if message.type in _ENDS:
+            return None
+        raise Broken(f"{message.type.name}: {shown(message.data)}")
+
+
 class Connections:
     """Connections to a server, made when they are needed.
 
@@ -132,6 +172,37 @@ class Connections:
                 yield Answer(response.status, await response.read())
             else:
                 yield _pieces(response)
+
+    @asynccontextmanager
+    async def websocket(
+        self, target: str, headers: Mapping[str, str], *, protocol: str
+    ) -> AsyncIterator["Answer | WebSocket"]:
+        """Give a WebSocket that speaks a protocol; where the server refuses, its answer.
+
+        Raises:
+            Unreachable: there is no connection.
+            Broken: it ended before the server agreed.
+
+        """
+        url = yarl.URL(self._prefix + target, encoded=True)
+        try:
+            with _translated():
+                socket = await self._session.ws_connect(
+                    url,
+                    protocols=(protocol,),
+                    headers={**headers, "Accept": "*/*"},
+                    proxy=self._proxy,
+                    heartbeat=_PING_S,
+                )
+        except Broken as error:
+            if not isinstance(cause := error.__cause__, aiohttp.WSServerHandshakeError):
+                raise
+            yield Answer(cause.status, msgspec.json.encode({"message": cause.message}))
+            return
+        try:
+            yield WebSocket(socket)
+        finally:
+            await socket.close()
 
     async def close(self) -> None:
         """End all connections."""

@@ -11,9 +11,10 @@ from tessera.api.kubernetes.jobs import (
     JobRequest,
     JobState,
     Stage,
-    code_secret,
     job_object,
     job_selection,
+    notebook_command,
+    own_secret,
     read_job,
 )
 
@@ -154,8 +155,9 @@ JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2)
     | st.dictionaries(
-        st.sampled_from(["metadata", "spec", "status", "name", "labels", "conditions", "containerStatuses", "initContainerStatuses",
-                         "state", "terminated", "exitCode", "template", "containers", "resources", "limits", "type"]),
+        st.sampled_from(["metadata", "spec", "status", "name", "labels", "conditions", "containerStatuses",
+                         "initContainerStatuses", "state", "terminated", "exitCode", "template", "containers",
+                         "resources", "limits", "type", "env", "valueFrom", "secretKeyRef", "key"]),
         inner, max_size=4,
     ),
     max_leaves=20,
@@ -169,7 +171,7 @@ def test_any_object_has_a_state(job: dict[str, Any], pods: list[Any]) -> None:
 
 def test_code_is_unpacked_into_the_folder_where_the_command_starts_and_its_secret_goes_with_the_job() -> None:
     asked = JobRequest(
-        name="j", namespace="ns", image="a", code="j-code", limits={"cpu": "1", "memory": "2Gi", "x/y": "1"}
+        name="j", namespace="ns", image="a", secret="j-own", code=True, limits={"cpu": "1", "memory": "2Gi", "x/y": "1"}
     )
     pod = job_object(asked)["spec"]["template"]["spec"]
     unpack, main, archive = pod["initContainers"][0], pod["containers"][0], pod["volumes"][0]
@@ -178,10 +180,30 @@ def test_code_is_unpacked_into_the_folder_where_the_command_starts_and_its_secre
     assert unpack["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
     assert [each["name"] for each in unpack["volumeMounts"]] == [each["name"] for each in pod["volumes"]]
     assert main["volumeMounts"] == [unpack["volumeMounts"][1]]
-    found = code_secret(asked, b"x", {"metadata": {"name": "j", "uid": "7"}})
+    found = own_secret(asked, {"code.tar.gz": b"x"}, {"metadata": {"name": "j", "uid": "7"}})
     assert (found["metadata"]["name"], found["data"]) == (archive["secret"]["secretName"], {"code.tar.gz": "eA=="})
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "7"}
     assert found["metadata"]["ownerReferences"] == [owner]
-    assert "ownerReferences" not in code_secret(asked, b"x")["metadata"]
-    small = job_object(JobRequest(namespace="ns", image="a", code="c"))["spec"]["template"]["spec"]
+    assert "ownerReferences" not in own_secret(asked, {"code.tar.gz": b"x"})["metadata"]
+    small = job_object(JobRequest(namespace="ns", image="a", secret="c", code=True))["spec"]["template"]["spec"]
     assert "resources" not in small["initContainers"][0]
+
+
+def test_a_notebook_takes_its_token_from_its_own_secret_and_is_known_by_it() -> None:
+    job = job_object(JobRequest(name="j", namespace="ns", image="a", env=(("A", "1"),), secret="j-own", notebook=True))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    reference = {"secretKeyRef": {"name": "j-own", "key": "token"}}
+    assert container["env"] == [{"name": "A", "value": "1"}, {"name": "JUPYTER_TOKEN", "valueFrom": reference}]
+    assert "volumes" not in job["spec"]["template"]["spec"]
+    assert read_job(job, []).token_secret == "j-own"
+    assert read_job(job_object(ASKED), []).token_secret == ""
+    others = JobRequest(name="j", namespace="ns", image="a", env_secrets=(("JUPYTER_TOKEN", "mine", "key"),))
+    assert read_job(job_object(others), []).token_secret == ""
+
+
+def test_a_notebook_is_reached_by_its_own_pod_alone_and_ends_when_idle() -> None:
+    command = notebook_command(1800)
+    assert command[:4] == ("jupyter", "lab", "--ip=127.0.0.1", "--port=8888")
+    assert "--ServerApp.shutdown_no_activity_timeout=1800" in command
+    assert "--MappingKernelManager.cull_interval=60" in command
+    assert "--MappingKernelManager.cull_interval=30" in notebook_command(30)

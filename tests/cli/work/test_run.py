@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
 from tessera.cli import main
 from tessera.cli.work.following import follow_job, print_log, state_of
-from tessera.cli.work.run import _submit
+from tessera.cli.work.submitting import create_job
 from tessera.clients.kube import JOBS, PODS, SECRETS, Kind, MemoryKube, Object, uid_of
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
@@ -102,16 +102,16 @@ class NoSecrets(MemoryKube):
 
 @pytest.mark.anyio
 async def test_a_job_and_its_code_are_there_together_or_not_at_all() -> None:
-    asked = JobRequest(name="j", namespace="ns", image="a", code="j-code")
+    asked = JobRequest(name="j", namespace="ns", image="a", secret="j-code", code=True)
     kube = MemoryKube()
-    assert await _submit(kube, asked, b"x") == "j"
+    assert await create_job(kube, asked, {"code.tar.gz": b"x"}) == "j"
     job, secret = await kube.get(JOBS, "j", "ns"), await kube.get(SECRETS, "j-code", "ns")
     assert job is not None
     assert secret is not None
     assert [each["uid"] for each in secret["metadata"]["ownerReferences"]] == [uid_of(job)]
     refusing = NoSecrets()
     with pytest.raises(Unavailable, match="quota exceeded"):
-        await _submit(refusing, asked, b"x")
+        await create_job(refusing, asked, {"code.tar.gz": b"x"})
     assert await refusing.get(JOBS, "j", "ns") is None
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tessera.clients.kube import (
     Object,
     Selection,
     Subresource,
+    Tunnel,
     WatchEvent,
 )
 from tessera.clients.kube.election import Election, LeaseLock
@@ -85,6 +87,9 @@ class BadNetwork:
         raise NotImplementedError
 
     async def ask_pod(self, name: str, namespace: str, *, port: int, path: str) -> Object:
+        raise NotImplementedError
+
+    def tunnel(self, name: str, namespace: str, *, port: int) -> AbstractAsyncContextManager[Tunnel]:
         raise NotImplementedError
 
     def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:

@@ -7,7 +7,20 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["BY_RUN", "JobRequest", "JobState", "Stage", "code_secret", "job_object", "job_selection", "read_job"]
+__all__ = [
+    "ARCHIVE",
+    "BY_RUN",
+    "NOTEBOOK_KEY",
+    "NOTEBOOK_PORT",
+    "JobRequest",
+    "JobState",
+    "Stage",
+    "job_object",
+    "job_selection",
+    "notebook_command",
+    "own_secret",
+    "read_job",
+]
 
 BY_RUN: Final = (("app.kubernetes.io/managed-by", "tessera-run"),)
 """Label of Jobs that `tessera run` made."""
@@ -16,9 +29,16 @@ _OF_JOB: Final = "batch.kubernetes.io/job-name"
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _KEPT_S: Final = 86_400
 """A Job that has ended is deleted after a day."""
+_CULL_INTERVAL_S: Final = 60
 _MAIN: Final = "main"
 _UNPACK: Final = "unpack-code"
-_ARCHIVE: Final = "code.tar.gz"
+ARCHIVE: Final = "code.tar.gz"
+"""Key of a Job's own Secret: the archive of its code."""
+NOTEBOOK_KEY: Final = "token"
+"""Key of a Job's own Secret: what opens its notebook."""
+NOTEBOOK_PORT: Final = 8888
+_OPENED_BY: Final = "JUPYTER_TOKEN"
+"""Source: Jupyter Server, `jupyter_server.auth.identity` (`IdentityProvider.token`)."""
 _UNPACKING: Final = "PodInitializing"
 """Why a container waits for those before it. Source: Kubernetes, kubelet `PodInitializing`."""
 _CODE: Final = "/code"
@@ -46,8 +66,12 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Variables from Secrets: name, Secret, key."""
     queue: str = ""
     """Kueue's LocalQueue; empty for none."""
-    code: str = ""
-    """Secret with the archive of its code; empty for none."""
+    secret: str = ""
+    """Name of its own Secret, with `ARCHIVE` or `NOTEBOOK_KEY` or both; empty for none."""
+    code: bool = False
+    """Whether it brings code."""
+    notebook: bool = False
+    """Whether its command is that of a notebook."""
 
 
 class Stage(enum.StrEnum):
@@ -83,6 +107,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """RFC 3339."""
     asks: tuple[tuple[str, str], ...] = ()
     """Amounts of GPUs and models by resource."""
+    token_secret: str = ""
+    """Secret with the token of its notebook; empty where it has none."""
 
 
 def job_object(asked: JobRequest) -> dict[str, Any]:
@@ -95,6 +121,8 @@ def job_object(asked: JobRequest) -> dict[str, Any]:
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, secret, key in asked.env_secrets
     ]
+    if asked.notebook:
+        env.append({"name": _OPENED_BY, "valueFrom": {"secretKeyRef": {"name": asked.secret, "key": NOTEBOOK_KEY}}})
     container: dict[str, Any] = {"name": _MAIN, "image": asked.image}
     if asked.command:
         container["command"] = list(asked.command)
@@ -127,26 +155,48 @@ def _with_code(asked: JobRequest, pod: dict[str, Any]) -> None:
     unpack: dict[str, Any] = {
         "name": _UNPACK,
         "image": asked.image,
-        "command": ["tar", "-xzf", f"/archive/{_ARCHIVE}", "-C", _CODE],
+        "command": ["tar", "-xzf", f"/archive/{ARCHIVE}", "-C", _CODE],
         "volumeMounts": [archive, target],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    if own := {kind: amount for kind, amount in asked.limits.items() if kind in {"cpu", "memory"}}:
-        unpack["resources"] = {"limits": own}
+    if limits := {kind: amount for kind, amount in asked.limits.items() if kind in {"cpu", "memory"}}:
+        unpack["resources"] = {"limits": limits}
     pod["initContainers"] = [unpack]
     pod["containers"][0] |= {"workingDir": _CODE, "volumeMounts": [target]}
-    pod["volumes"] = [{"name": "archive", "secret": {"secretName": asked.code}}, {"name": "code", "emptyDir": {}}]
+    own = {"secretName": asked.secret, "items": [{"key": ARCHIVE, "path": ARCHIVE}]}
+    pod["volumes"] = [{"name": "archive", "secret": own}, {"name": "code", "emptyDir": {}}]
 
 
-def code_secret(asked: JobRequest, archive: bytes, job: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the Secret with the code of a Job; with the Job as it is stored, one that is deleted with it."""
-    metadata: dict[str, Any] = {"name": asked.code, "namespace": asked.namespace, "labels": dict(BY_RUN)}
+def own_secret(asked: JobRequest, files: Mapping[str, bytes], job: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the Secret of a Job with these files; with the Job as it is stored, one that is deleted with it."""
+    metadata: dict[str, Any] = {"name": asked.secret, "namespace": asked.namespace, "labels": dict(BY_RUN)}
     if job is not None:
         own = _dict(job.get("metadata"))
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": own.get("name"), "uid": own.get("uid")}
         metadata["ownerReferences"] = [owner]
-    data = {_ARCHIVE: base64.b64encode(archive).decode()}
+    data = {key: base64.b64encode(content).decode() for key, content in files.items()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True, "data": data}
+
+
+def notebook_command(idle_s: int) -> tuple[str, ...]:
+    """Return the command of JupyterLab that only its own pod and who has its token reach, and that ends when idle.
+
+    Kernels and terminals that do nothing for so long are ended, also while a browser shows them; without any of them
+    the server ends as well. Source: Jupyter Server, `jupyter lab --help-all`.
+
+    Args:
+        idle_s: the time without work in seconds.
+
+    """
+    return (
+        *("jupyter", "lab", "--ip=127.0.0.1", f"--port={NOTEBOOK_PORT}", "--ServerApp.port_retries=0"),
+        *("--no-browser", "--allow-root"),
+        f"--ServerApp.shutdown_no_activity_timeout={idle_s}",
+        f"--MappingKernelManager.cull_idle_timeout={idle_s}",
+        f"--MappingKernelManager.cull_interval={min(idle_s, _CULL_INTERVAL_S)}",
+        "--MappingKernelManager.cull_connected=True",
+        f"--TerminalManager.cull_inactive_timeout={idle_s}",
+    )
 
 
 def job_selection(name: str) -> tuple[tuple[str, str], ...]:
@@ -185,8 +235,15 @@ def read_job(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> JobSt
         node=str(_dict(pod.get("spec")).get("nodeName", "")),
         exit_code=exit_code,
         created=str(metadata.get("creationTimestamp", "")),
+        token_secret=_token_secret(container),
         asks=tuple((resource, str(amount)) for resource, amount in sorted(limits.items()) if "/" in resource),
     )
+
+
+def _token_secret(container: Mapping[str, Any]) -> str:
+    variable = next((each for each in _dicts(container.get("env")) if each.get("name") == _OPENED_BY), {})
+    reference = _dict(_dict(variable.get("valueFrom")).get("secretKeyRef"))
+    return str(reference.get("name", "")) if reference.get("key") == NOTEBOOK_KEY else ""
 
 
 def _stage(

@@ -5,11 +5,10 @@ from pathlib import Path
 import click
 
 from tessera.cli.livecluster import Place, connected, kubeconfig_options
-from tessera.cli.work.following import ended_or_interrupted, follow_job, state_of
+from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted, follow_job, state_of
+from tessera.cli.work.forwarding import follow_notebook, port_option, token_of
 
 __all__ = ["attach"]
-
-_INTERRUPTED = 130
 
 
 @click.command(
@@ -22,16 +21,22 @@ Examples:
 )
 @click.argument("name")
 @click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Its namespace.")
+@port_option
 @kubeconfig_options
-def attach(name: str, namespace: str, kubeconfig: Path | None, context: str | None) -> int:
-    """Follow Job NAME: why it waits, its log from the start, its end. Ends with the exit code of its command."""
+def attach(name: str, namespace: str, port: int | None, kubeconfig: Path | None, context: str | None) -> int:
+    """Follow Job NAME: why it waits, its log from the start or the address of its notebook, its end.
+
+    Ends with the exit code of its command.
+    """
 
     async def work() -> int:
         async with connected(Place(kubeconfig=kubeconfig, context=context)) as kube:
-            await state_of(kube, name, namespace)
+            state = await state_of(kube, name, namespace)
+            if state.token_secret:
+                return await follow_notebook(kube, (namespace, name), await token_of(kube, state), port)
             return await follow_job(kube, name, namespace)
 
     async def left() -> int:
-        return _INTERRUPTED
+        return INTERRUPTED
 
     return ended_or_interrupted(work(), left)

@@ -13,8 +13,9 @@ from tessera.clients.kube import JOBS, PODS, Kube, Selection, Store, name_of
 from tessera.errors import Conflict, InvalidInput, TesseraError
 from tessera.wakeup import WakeUp
 
-__all__ = ["ended_or_interrupted", "follow_job", "print_log", "state_of"]
+__all__ = ["INTERRUPTED", "ended_or_interrupted", "follow_job", "print_log", "say", "state_of"]
 
+INTERRUPTED = 130
 _LAST_WORDS_S = 10.0
 """For the end of the log, after the Job has ended."""
 
@@ -34,7 +35,8 @@ async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
     return read_job(job, pods.objects)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line beside what the Job writes."""
     click.echo(text, err=True)
 
 
@@ -49,8 +51,16 @@ async def print_log(kube: Kube, state: JobState, *, follow: bool = False) -> Non
         click.echo(piece, nl=False)
 
 
-async def follow_job(kube: Kube, name: str, namespace: str) -> int:
+async def follow_job(
+    kube: Kube, name: str, namespace: str, meanwhile: Callable[[JobState], Coroutine[Any, Any, None]] | None = None
+) -> int:
     """Say how a Job gets on, print its log, and return the exit code of its command.
+
+    Args:
+        kube: the cluster.
+        name: of the Job.
+        namespace: its namespace.
+        meanwhile: what is done in place of printing the log, from when it runs until it has ended.
 
     Raises:
         Conflict: it was deleted meanwhile, or ended before its command had an exit code.
@@ -61,13 +71,13 @@ async def follow_job(kube: Kube, name: str, namespace: str) -> int:
     def trouble(error: Exception) -> None:
         if str(error) not in troubles:
             troubles.add(str(error))
-            _say(f"waiting: {error}")
+            say(f"waiting: {error}")
 
     only = Selection(namespace=namespace, fields=(("metadata.name", name),))
     jobs = Store(kube, JOBS, only, wake=wakeup.set, on_trouble=trouble)
     own = Selection(namespace=namespace, labels=job_selection(name))
     pods = Store(kube, PODS, own, wake=wakeup.set, on_trouble=trouble)
-    log: asyncio.Task[None] | None = None
+    doing: asyncio.Task[None] | None = None
     said = ""
     following = [asyncio.create_task(each.run()) for each in (jobs, pods)]
     try:
@@ -80,16 +90,19 @@ async def follow_job(kube: Kube, name: str, namespace: str) -> int:
             state = read_job(job, pods.objects.values())
             if (words := _words(state)) != said:
                 said = words
-                _say(words)
-            if log is None and state.pod and (state.stage is Stage.RUNNING or state.exit_code is not None):
-                log = asyncio.create_task(_log(kube, state))
+                say(words)
+            if doing is None and state.pod and (state.stage is Stage.RUNNING or state.exit_code is not None):
+                doing = asyncio.create_task(meanwhile(state) if meanwhile else _log(kube, state))
+                doing.add_done_callback(lambda _: wakeup.set())
+            if doing is not None and doing.done():
+                doing.result()
             if state.stage.ended:
-                return await _code(state, log)
+                return await _code(state, None if meanwhile else doing)
             await wakeup.wait(60.0)
     finally:
-        for task in (*following, *([log] if log else [])):
+        for task in (*following, *([doing] if doing else [])):
             task.cancel()
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError, TesseraError):
                 await task
 
 
@@ -102,7 +115,7 @@ async def _log(kube: Kube, state: JobState) -> None:
     try:
         await print_log(kube, state, follow=True)
     except TesseraError as error:
-        _say(f"the log broke off ({error}); tessera logs {state.name} -n {state.namespace} prints it from its start")
+        say(f"the log broke off ({error}); tessera logs {state.name} -n {state.namespace} prints it from its start")
 
 
 async def _code(state: JobState, log: asyncio.Task[None] | None) -> int:

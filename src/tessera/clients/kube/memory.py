@@ -8,6 +8,7 @@ import copy
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,7 +33,7 @@ from tessera.clients.kube.protocol import (
     version_of,
 )
 from tessera.clients.kube.storage import Key, Storage
-from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.errors import Conflict, InvalidInput, Unavailable, shown
 
 __all__ = ["MemoryKube"]
 
@@ -60,6 +61,8 @@ class MemoryKube:
         """What pods answer, by namespace and name, then by port and path."""
         self.written: dict[Key, list[bytes]] = {}
         """What containers have written, by the namespace and name of their pods."""
+        self.listening: dict[tuple[Key, int], tuple[str, int]] = {}
+        """Where the ports of pods are, by the namespace and name of the pod and the port: host and port."""
         self.accounts = Accounts()
         """Who asks with which token and may do what, for reviews; nobody is refused anything for want of rights."""
 
@@ -255,6 +258,23 @@ class MemoryKube:
                 return
             await asyncio.sleep(0.01)
 
+    @asynccontextmanager
+    async def tunnel(self, name: str, namespace: str, *, port: int) -> AsyncIterator["_Socket"]:
+        """Give a connection to where `listening` says that the port is."""
+        await self._reach(PODS, namespace)
+        subject = f"port {port} of {_subject(PODS, (namespace, name))}"
+        if self._storage.get(PODS, (namespace, name)) is None:
+            raise Unavailable(subject, found="no such pod", expected="a pod that runs")
+        try:
+            host, there = self.listening[(namespace, name), port]
+            reader, writer = await asyncio.open_connection(host, there)
+        except (KeyError, OSError) as error:
+            raise Unavailable(subject, found="nobody listens", expected="a container that does") from error
+        try:
+            yield _Socket(subject, reader, writer)
+        finally:
+            writer.close()
+
     async def close(self) -> None:
         """End every watch under way."""
         self.break_watches()
@@ -389,3 +409,27 @@ _OWN = frozenset({"name", "namespace", "uid", "resourceVersion", "generation"})
 
 def _without_own(metadata: Object) -> Object:
     return {key: part for key, part in metadata.items() if key not in _OWN}
+
+
+class _Socket:
+    """A `Tunnel` to a socket of this machine."""
+
+    def __init__(self, subject: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._subject = subject
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, content: bytes) -> None:
+        """Send bytes to the pod."""
+        try:
+            self._writer.write(content)
+            await self._writer.drain()
+        except OSError as error:
+            raise Unavailable(self._subject, found=shown(error), expected="a connection") from error
+
+    async def receive(self) -> bytes:
+        """Return what the pod sends; nothing when it has ended the connection."""
+        try:
+            return await self._reader.read(65_536)
+        except OSError as error:
+            raise Unavailable(self._subject, found=shown(error), expected="a connection") from error

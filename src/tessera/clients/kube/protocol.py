@@ -1,6 +1,7 @@
 """What Tessera asks of the Kubernetes API; objects are plain JSON, as the readers in `api` take them."""
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -46,6 +47,7 @@ __all__ = [
     "Object",
     "Selection",
     "Subresource",
+    "Tunnel",
     "Unanswered",
     "WatchEvent",
     "annotations_of",
@@ -184,6 +186,28 @@ class Forbidden(Unavailable):
     """The account has not the right to do this, until somebody grants it; the text is the API server's."""
 
 
+class Tunnel(Protocol):
+    """A connection to a port of a pod."""
+
+    async def send(self, content: bytes) -> None:
+        """Send bytes to the pod.
+
+        Raises:
+            Unavailable: the connection has ended.
+
+        """
+        ...
+
+    async def receive(self) -> bytes:
+        """Return what the pod sends next; nothing when it has ended the connection.
+
+        Raises:
+            Unavailable: the connection broke, or nobody listens there.
+
+        """
+        ...
+
+
 class Kube(Protocol):
     """The Kubernetes API.
 
@@ -293,6 +317,18 @@ class Kube(Protocol):
         Raises:
             Forbidden: the caller may not get `pods/proxy` there.
             Unavailable: there is no such pod, it does not answer, or with something else.
+
+        """
+        ...
+
+    def tunnel(self, name: str, namespace: str, *, port: int) -> AbstractAsyncContextManager[Tunnel]:
+        """Give a connection to a port of a pod, where containers may listen on localhost alone.
+
+        Whether anybody listens shows at the first `receive`.
+
+        Raises:
+            Forbidden: the caller may not create `pods/portforward` there.
+            Unavailable: there is no such pod, or it does not run.
 
         """
         ...

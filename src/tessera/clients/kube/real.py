@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -27,6 +27,7 @@ from tessera.clients.kube.protocol import (
     name_of,
     not_served,
 )
+from tessera.clients.kube.tunnel import PROTOCOL, PodTunnel
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported, shown
 
 __all__ = ["HttpKube"]
@@ -198,6 +199,20 @@ class HttpKube:
                     return
                 yield piece
 
+    @asynccontextmanager
+    async def tunnel(self, name: str, namespace: str, *, port: int) -> AsyncIterator[PodTunnel]:
+        """Give a connection to a port of a pod."""
+        subject = f"port {port} of {_subject(PODS, name, namespace)}"
+        asked = _Asked(subject, PODS, name, namespace, "portforward")
+        async with AsyncExitStack() as stack:
+            async with _translated(subject, _DEADLINE_S):
+                headers, target = await self._headers(), asked.target({"ports": str(port)})
+                opened = self._connections.websocket(target, headers, protocol=PROTOCOL)
+                socket = await stack.enter_async_context(opened)
+                if isinstance(socket, Answer):
+                    await self._refuse(socket, asked, headers)
+            yield PodTunnel(subject, socket)
+
     async def close(self) -> None:
         """Close all connections."""
         await self._connections.close()
@@ -246,11 +261,15 @@ class HttpKube:
                 headers = await self._headers()
                 stream = await stack.enter_async_context(self._connections.stream(asked.target(parameters), headers))
                 if isinstance(stream, Answer):
-                    if stream.status == _UNAUTHORIZED:
-                        await self._credentials.renew(headers.get(_WHO, ""))
-                    _check(stream, asked)
-                    raise Broken(f"HTTP {stream.status}")
+                    await self._refuse(stream, asked, headers)
             yield stream
+
+    async def _refuse(self, answer: Answer, asked: "_Asked", headers: Mapping[str, str]) -> NoReturn:
+        """Raise our error for an answer in place of what goes on; the next one is asked for with a new token."""
+        if answer.status == _UNAUTHORIZED:
+            await self._credentials.renew(headers.get(_WHO, ""))
+        _check(answer, asked)
+        raise Broken(f"HTTP {answer.status}")
 
 
 class _Asked(msgspec.Struct, frozen=True):

@@ -1,0 +1,167 @@
+"""A notebook in a pod at an address of this machine, for as long as it is followed."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import click
+
+from tessera.api.kubernetes.jobs import NOTEBOOK_KEY, NOTEBOOK_PORT, JobState
+from tessera.cli.work.following import follow_job, say
+from tessera.clients.kube import SECRETS, Forbidden, Kube, Tunnel
+from tessera.errors import InvalidInput, TesseraError, Unavailable, shown
+
+__all__ = ["follow_notebook", "port_option", "token_of"]
+
+_Lead = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
+_HOST = "127.0.0.1"
+_PIECE = 65_536
+_AGAIN_S = 0.5
+_ANSWER_S = 10.0
+_PATIENCE_S = 20.0
+"""JupyterLab needs some seconds; after so many, what hinders it is said."""
+_QUESTION = b"GET /api HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
+
+port_option = click.option(
+    "--port", type=click.IntRange(1, 65_535), help=f"Port on this machine.  [default: {NOTEBOOK_PORT}, or a free one]"
+)
+
+
+async def token_of(kube: Kube, state: JobState) -> str:
+    """Return what opens the notebook of a Job.
+
+    Raises:
+        Unavailable: its Secret is gone.
+
+    """
+    found = await kube.get(SECRETS, state.token_secret, state.namespace)
+    try:
+        return base64.b64decode((found or {})["data"][NOTEBOOK_KEY], validate=True).decode()
+    except (KeyError, TypeError, ValueError) as error:
+        subject = f"Secret {state.namespace}/{state.token_secret}"
+        hint = f"tessera stop {state.name} -n {state.namespace}, and begin a new notebook"
+        raise Unavailable(subject, found="no token", expected="that of the notebook", hint=hint) from error
+
+
+async def follow_notebook(kube: Kube, job: tuple[str, str], token: str, port: int | None) -> int:
+    """Say how the Job of a notebook gets on, hold its port open, and return the exit code.
+
+    Args:
+        kube: the cluster.
+        job: namespace and name.
+        token: what opens it.
+        port: of this machine; None for its own, or a free one where that is taken.
+
+    """
+    namespace, name = job
+
+    async def hold(state: JobState) -> None:
+        async with _forwarded(kube, state, port) as there:
+            await _answering(kube, state)
+            click.echo(f"http://{_HOST}:{there}/lab?token={token}")
+            await asyncio.Event().wait()
+
+    code = await follow_job(kube, name, namespace, hold)
+    if code:
+        say(f"tessera logs {name} -n {namespace} prints what it wrote")
+    return code
+
+
+def _tunnel(kube: Kube, state: JobState) -> AbstractAsyncContextManager[Tunnel]:
+    return kube.tunnel(state.pod, state.namespace, port=NOTEBOOK_PORT)
+
+
+async def _answering(kube: Kube, state: JobState) -> None:
+    """Return when the notebook answers; say what is wrong if that takes long.
+
+    Raises:
+        TesseraError: it never will, as for want of rights.
+
+    """
+    loop, troubles = asyncio.get_running_loop(), set[str]()
+    patient_s = loop.time() + _PATIENCE_S
+    while True:
+        try:
+            async with (
+                asyncio.timeout(_ANSWER_S),
+                kube.tunnel(state.pod, state.namespace, port=NOTEBOOK_PORT) as tunnel,
+            ):
+                await tunnel.send(_QUESTION)
+                if await tunnel.receive():
+                    return
+            trouble = "it ends connections"
+        except Forbidden:
+            raise
+        except (TimeoutError, Unavailable) as error:
+            trouble = str(error) or f"no answer in {_ANSWER_S:g} s"
+        if loop.time() > patient_s and trouble not in troubles:
+            troubles.add(trouble)
+            say(f"the notebook does not answer yet: {trouble}")
+        await asyncio.sleep(_AGAIN_S)
+
+
+@asynccontextmanager
+async def _forwarded(kube: Kube, state: JobState, port: int | None) -> AsyncIterator[int]:
+    """Listen on this machine and lead each connection to the notebook; give the port that is listened on."""
+    troubles, connections = set[str](), set[asyncio.Task[None]]()
+
+    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with _tunnel(kube, state) as tunnel:
+                await _both_ways(reader, writer, tunnel)
+        except TesseraError as error:
+            if str(error) not in troubles:
+                troubles.add(str(error))
+                say(f"a connection broke off: {error}")
+        finally:
+            writer.close()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(lead(reader, writer))
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+
+    server = await _listening(begin, port)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+
+async def _listening(lead: _Lead, port: int | None) -> asyncio.Server:
+    try:
+        return await asyncio.start_server(lead, _HOST, port or NOTEBOOK_PORT)
+    except OSError as error:
+        if port is not None:
+            hint = "without --port a free one is taken"
+            raise InvalidInput(
+                f"--port {port}", found=shown(error), expected="a port that is free", hint=hint
+            ) from error
+    return await asyncio.start_server(lead, _HOST, 0)
+
+
+async def _both_ways(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tunnel: Tunnel) -> None:
+    """Carry bytes both ways until either side ends the connection."""
+
+    async def there() -> None:
+        while piece := await reader.read(_PIECE):
+            await tunnel.send(piece)
+
+    async def back() -> None:
+        while piece := await tunnel.receive():
+            writer.write(piece)
+            await writer.drain()
+
+    ways = [asyncio.ensure_future(each) for each in (there(), back())]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+    for ended in await asyncio.gather(*ways, return_exceptions=True):
+        if isinstance(ended, TesseraError):
+            raise ended

@@ -1,0 +1,53 @@
+"""`tessera notebook`: JupyterLab on a part of a GPU, at an address of this machine."""
+
+from typing import Unpack
+
+import click
+
+from tessera.api.kubernetes.jobs import NOTEBOOK_KEY, notebook_command
+from tessera.cli.options import Seconds
+from tessera.cli.work.asking import Asked, asking_options, request_of
+from tessera.cli.work.forwarding import follow_notebook, port_option
+from tessera.cli.work.submitting import submit
+
+__all__ = ["notebook"]
+
+_LEAST_IDLE_S = 60.0
+
+
+class _Given(Asked):
+    """The options as click passes them."""
+
+    port: int | None
+    idle_s: float
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera notebook --image quay.io/jupyter/pytorch-notebook --gpu-memory 10
+  tessera notebook --image quay.io/jupyter/pytorch-notebook --slice 1g.10gb --code . --idle-s 14400
+"""
+)
+@asking_options
+@port_option
+@click.option(
+    "--idle-s",
+    type=Seconds(_LEAST_IDLE_S),
+    default=3600.0,
+    show_default=True,
+    help="A notebook in which nothing runs for so long ends.",
+)
+def notebook(**given: Unpack[_Given]) -> int:
+    """Open a Jupyter notebook on a part of a GPU: submit a Job, say why it waits, hold its port open on this machine.
+
+    Prints the address with its token when JupyterLab answers. Ctrl-C leaves the notebook running: `tessera attach`
+    opens it again, `tessera stop` ends it. What is not on a volume is gone then. The image must have JupyterLab. Needs
+    the rights of Kubernetes' role `edit` in one namespace.
+    """
+    asked, files = request_of(given, notebook_command(round(given["idle_s"])), notebook=True)
+    token = files[NOTEBOOK_KEY].decode()
+    return submit(
+        given, asked, files, lambda kube, name: follow_notebook(kube, (asked.namespace, name), token, given["port"])
+    )

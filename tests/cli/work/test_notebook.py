@@ -1,0 +1,186 @@
+"""`tessera notebook`: a pod's JupyterLab at an address of this machine, in a cluster of this process."""
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from cli.work.test_run import RUNS, Cluster, said
+from harness.jupyterlab import jupyterlab
+from tessera.api.kubernetes.jobs import JobRequest, notebook_command
+from tessera.cli import main
+from tessera.cli.work import forwarding
+from tessera.cli.work.following import state_of
+from tessera.cli.work.forwarding import follow_notebook, token_of
+from tessera.cli.work.submitting import create_job
+from tessera.clients.kube import SECRETS, Forbidden, MemoryKube
+from tessera.errors import InvalidInput, Unavailable
+
+ASKED = JobRequest(name="j", namespace="ns", image="a", secret="j-own", notebook=True)
+
+
+def test_a_notebook_is_a_job_with_a_secret_of_its_own() -> None:
+    call = ("notebook", "--dry-run", "--kubeconfig", "nowhere", "--image", "a", "--gpu-memory", "10", "--idle-s", "90")
+    found = CliRunner().invoke(main, call)
+    assert found.exit_code == 0, found.output
+    secret, job = yaml.safe_load_all(found.stdout)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["command"][:2] == ["jupyter", "lab"]
+    assert "--ServerApp.shutdown_no_activity_timeout=90" in container["command"]
+    assert container["env"][0]["valueFrom"]["secretKeyRef"] == {"name": secret["metadata"]["name"], "key": "token"}
+    assert not any("token" in each.lower() for each in container["command"])
+    assert CliRunner().invoke(main, ("notebook", "--image", "a", "--idle-s", "1")).exit_code == 2
+
+
+@asynccontextmanager
+async def serving(answer: bytes) -> AsyncIterator[tuple[str, int]]:
+    """Give the address of a server that answers each request so, and counts nothing."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()
+
+
+async def get(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.0\r\n\r\n")
+    content = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return content
+
+
+async def begun(kube: MemoryKube | None = None) -> Cluster:
+    one = Cluster(kube)
+    await create_job(one.kube, ASKED, {"token": b"opens"})
+    await one.pod(RUNS, "n")
+    return one
+
+
+@pytest.mark.anyio
+async def test_its_address_is_printed_when_it_answers_and_leads_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    one = await begun()
+    token = await token_of(one.kube, await state_of(one.kube, "j", "ns"))
+    task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), token, None))
+    await said(capsys, "j: Running on n")
+    await asyncio.sleep(0)
+    assert "http" not in "".join(capsys.readouterr())
+    place = (("ns", "j-1"), 8888)
+    async with serving(b"here" * 100_000) as one.kube.listening[place]:
+        line = await said(capsys, "token=")
+        found = re.search(r"http://127\.0\.0\.1:([0-9]+)/lab\?token=opens\n", line)
+        assert found is not None
+        port = int(found[1])
+        answers = await asyncio.gather(*(get(port) for _ in range(5)))
+        assert {each.partition(b"\r\n\r\n")[2] for each in answers} == {b"here" * 100_000}
+    assert await get(port) == b""
+    assert await get(port) == b""
+    assert (await said(capsys, "nobody listens")).count("a connection broke off") == 1
+    async with serving(b"again") as one.kube.listening[place]:
+        assert (await get(port)).endswith(b"again")
+    await one.ends(1)
+    assert await task == 1
+    assert "tessera logs j -n ns" in "".join(capsys.readouterr())
+    with pytest.raises(OSError, match=r"refused|Connect call failed"):
+        await get(port)
+
+
+@pytest.mark.anyio
+async def test_a_port_that_is_taken_is_said_and_another_one_is_only_taken_unasked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = await begun()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InvalidInput, match="without --port a free one is taken"):
+            await follow_notebook(one.kube, ("ns", "j"), "opens", taken.getsockname()[1])
+    assert "http" not in "".join(capsys.readouterr())
+
+
+class NoTunnels(MemoryKube):
+    """An API that leads to no pod."""
+
+    def tunnel(self, name: str, namespace: str, *, port: int) -> Any:
+        raise Forbidden(f"port {port} of {namespace}/{name}", found="no right", expected="the right to do so")
+
+
+@pytest.mark.anyio
+async def test_who_may_not_reach_it_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    one = await begun(NoTunnels())
+    with pytest.raises(Forbidden, match="no right"):
+        await follow_notebook(one.kube, ("ns", "j"), "opens", None)
+    assert "http" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.anyio
+async def test_one_that_does_not_answer_says_why(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(forwarding, "_AGAIN_S", 0.01)
+    one = await begun()
+    task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None))
+    await said(capsys, "the notebook does not answer yet: port 8888 of Pod ns/j-1: nobody listens")
+    await one.ends(0)
+    assert await task == 0
+
+
+@pytest.mark.anyio
+async def test_a_notebook_whose_token_is_gone_cannot_be_opened_again() -> None:
+    one = await begun()
+    await one.kube.delete(SECRETS, "j-own", namespace="ns")
+    with pytest.raises(Unavailable, match=r"no token.*tessera stop j -n ns"):
+        await token_of(one.kube, await state_of(one.kube, "j", "ns"))
+
+
+RUN = {"msg_type": "execute_request", "header": {"msg_id": "1", "msg_type": "execute_request", "version": "5.3"}}
+
+
+@pytest.mark.long
+@pytest.mark.anyio
+async def test_jupyterlab_itself_opens_with_its_token_alone_runs_code_and_ends_when_idle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The idle time is 10 s here; a browser's connection to the kernel stays open all the while."""
+    one = await begun()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        own = free.getsockname()
+    one.kube.listening[("ns", "j-1"), 8888] = own  # not the pod's 8888, which may be taken here
+    command = tuple(each.replace("--port=8888", f"--port={own[1]}") for each in notebook_command(10))
+    with jupyterlab(command, tmp_path, "opens") as process:
+        task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None))
+        found = re.search(r"(http://127\.0\.0\.1:[0-9]+)/lab\?token=opens", await said(capsys, "token="))
+        assert found is not None
+        async with aiohttp.ClientSession(found[1]) as anybody:
+            for header in ({}, {"Authorization": "token other"}):
+                assert (await anybody.get("/api/kernels", headers=header)).status == 403
+            lab = await anybody.get("/lab?token=opens")
+            assert "JupyterLab" in await lab.text()
+        async with aiohttp.ClientSession(found[1], headers={"Authorization": "token opens"}) as owner:
+            kernel = await (await owner.post("/api/kernels", json={})).json()
+            async with owner.ws_connect(f"/api/kernels/{kernel['id']}/channels") as channels:
+                content = {"code": "print(6 * 7)", "silent": False}
+                await channels.send_json(
+                    {**RUN, "channel": "shell", "parent_header": {}, "metadata": {}, "content": content}
+                )
+                async with asyncio.timeout(60):
+                    texts = [""]
+                    while texts[-1] != "42\n":
+                        message = await channels.receive_json()
+                        texts.append(message["content"].get("text", ""))
+                await asyncio.to_thread(process.wait, 90)
+        assert process.returncode == 0, (tmp_path / "log").read_text()[-2000:]
+    await one.ends(0)
+    assert await task == 0
