@@ -71,9 +71,9 @@ async def test_a_claim_whose_gpunode_was_deleted_counts_while_its_binding_may_be
 UNANSWERED = Unanswered("x", found="nothing", expected="an answer")
 
 
-async def make_anew(kube: FaultyKube, *offered: DesiredDevices) -> None:
+async def make_anew(kube: FaultyKube, *offered: DesiredDevices, kind: str = "A100-40GB") -> None:
     """Write a node's GPUNode again as its agent does, which knows nothing of the claims in the one before."""
-    made = gpunode("a", gpu(0, node="a"), assignment_keys=keys_text([AGENT.public]))
+    made = gpunode("a", gpu(0, kind, node="a"), assignment_keys=keys_text([AGENT.public]))
     status = made.pop("status") | {"offered": offered_field(offered)}
     made["spec"] = {}
     await kube.create(GPU_NODES, made)
@@ -135,6 +135,21 @@ async def test_a_claim_to_what_the_kubelet_may_give_away_by_now_is_not_restored_
         clock.now_s += 121
         await server.server.claimer.sweep()
         assert await server.schedule(first, "a") == "nowhere"
+
+
+async def test_a_claim_to_other_hardware_than_the_pod_asks_is_not_restored_nor_bound() -> None:
+    """A Node that was recreated may have other GPUs under the same indices."""
+    kube = FaultyKube()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube) as (server,):
+        first = await make_pod(kube, "p", LARGE, annotations={"tessera.dev/gpu-model": "A100-40GB"})
+        kube.faults = {"bind": [UNANSWERED]}
+        assert await server.bind(first, "a") != ""
+        await kube.delete(GPU_NODES, "a")
+        await make_anew(kube, kind="A100-80GB")
+        await server.server.claimer.sweep()
+        assert (await kube.get(GPU_NODES, "a") or {})["spec"].get("claims", []) == []
+        assert "of another model" in await server.bind(first, "a")
 
 
 async def test_a_claim_to_what_another_pod_was_claimed_meanwhile_is_not_restored() -> None:

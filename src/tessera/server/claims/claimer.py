@@ -194,14 +194,18 @@ class Claimer:
                 view.ledger.drop_pod(name)
 
     def _taken_over(self, node: str, earlier: Claim) -> tuple[Share, ...] | str:
-        """Return what an earlier attempt claimed, unless its claim went with its GPUNode and others have that since."""
+        """Return what an earlier attempt claimed, unless its claim went with its GPUNode, and its GPUs with that."""
         if earlier not in self._view.claims.on(node).lacking(self._view.fate) or self._fits_still(node, earlier):
             return earlier.shares
-        return "the claim of an earlier attempt was deleted with the GPUNode, and its GPUs are given to others"
+        return (
+            "the claim of an earlier attempt was deleted with the GPUNode, and its GPUs are given to others or are of "
+            "another model"
+        )
 
     def _fits_still(self, node: str, claim: Claim) -> bool:
+        live = self._view.live_pod(claim.uid)
         with self._view.claims.set_aside(claim.uid):
-            return self._view.ledger.can_hold(node, claim.shares)
+            return self._view.ledger.can_hold(node, claim.shares, models=live.need.models if live else ())
 
     def _restored(self, node: str) -> tuple[Claim, ...]:
         """Return the claims that the GPUNode lacks since it was deleted and recreated, for it to have them again.

@@ -118,6 +118,8 @@ def test_whether_these_very_shares_can_be_held(case: str) -> None:
         ledger.put_pod(each)
     assert ledger.can_hold("n", shares) == want
     assert not ledger.can_hold("gone", shares)
+    assert ledger.can_hold("n", shares, models=("L4", T4.name)) == want
+    assert not ledger.can_hold("n", shares, models=("L4",)), "other hardware under that index"
 
 
 def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:

@@ -1,6 +1,6 @@
 """The ledger: nodes and pods of a live cluster, put and dropped one by one, and what follows for a pod that comes."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import chain, compress, repeat
 from typing import Final
 
@@ -263,8 +263,15 @@ class Ledger:
             return self._why(kind, np.array([column])).obstacles.of_code(int(self._whys[kind].codes[column])).text
         return shares
 
-    def can_hold(self, node: str, shares: Iterable[Share]) -> bool:
-        """Return whether these very shares can be held on a node beside all that is held and reserved there."""
+    def can_hold(self, node: str, shares: Iterable[Share], *, models: Collection[str] = ()) -> bool:
+        """Return whether these very shares can be held on a node beside all that is held and reserved there.
+
+        Args:
+            node: its name.
+            shares: on GPUs by index.
+            models: the GPU models that may serve; empty for any. Other hardware may be under an index by now.
+
+        """
         column = self._fleet.index.get(node)
         if column is None:
             return False
@@ -274,6 +281,8 @@ class Ledger:
             if row is None or any(each.mode is Mode.WHOLE for each in reserved):
                 return False
             gpu_type, holders = self._fleet.types[self._fleet.kind[row, column]], self._held.get(node, {}).get(gpu, {})
+            if models and gpu_type.model.name not in models:
+                return False
             held = {each: mine for each, mine in holders.items() if each not in self._doubted}
             beside = taken(gpu_type, held, reserved, {})
             if any(faults(gpu_type, {**beside, Hold(Purpose.TRIAL, ""): tuple(own)})):
