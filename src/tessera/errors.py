@@ -9,7 +9,11 @@
 "It does not fit" is a result with a reason, never an exception.
 """
 
-__all__ = ["Conflict", "InvalidInput", "TesseraError", "Unavailable", "Unsupported", "shown"]
+__all__ = ["UNDECODABLE", "Conflict", "InvalidInput", "TesseraError", "Unavailable", "Unsupported", "shown"]
+
+UNDECODABLE = (ValueError, RecursionError)
+"""What decoding raises of bytes that somebody else wrote, whatever is in them: msgspec's errors are ValueErrors, and
+nesting without end is a RecursionError."""
 
 _SHOWN_CHARACTERS = 64
 

@@ -4,15 +4,14 @@ import contextlib
 import os
 from pathlib import Path
 
-from tessera.errors import InvalidInput
+from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["LARGEST_SPEC", "UNREADABLE", "first_line", "printable", "read_file", "write_through"]
 
 LARGEST_SPEC = 8 << 20
 """Bytes of a CDI specification; one GPU with its libraries takes a few thousand."""
-UNREADABLE = (OSError, ValueError, RecursionError)
-"""What reading and decoding a file may raise, whatever is in it: msgspec's errors and bytes that are not UTF-8 are
-ValueErrors, nesting without end is a RecursionError."""
+UNREADABLE = (OSError, *UNDECODABLE)
+"""What reading and decoding a file may raise, whatever is in it."""
 
 
 def printable(path: Path) -> str:

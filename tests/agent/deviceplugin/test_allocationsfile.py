@@ -30,6 +30,7 @@ BROKEN: dict[str, tuple[bytes, tuple[Allocation, ...]]] = {
     "an entry of another version": (GOOD[:-1] + b"," + ODD + b"]", RECORD),
     "an entry that is none": (b"[7," + GOOD[1:], RECORD),
     "bytes that are not UTF-8 in an entry": (GOOD.replace(b'"a"', b'"\xff"', 1), RECORD[1:]),
+    "nested without end": (b"[" * 100_000, ()),
     "torn": (GOOD[:-5], ()),
     "empty": (b"", ()),
     "something else": (b'{"a": 1}', ()),

@@ -35,7 +35,8 @@ def test_an_entry_without_ids(ids: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff", b"{", b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries": [{}]}}']
+    "content",
+    [b"", b"\xff", b"{", b'{"x": ' + b"[" * 100_000, b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries": [{}]}}'],
 )
 def test_what_is_none_is_refused(content: bytes) -> None:
     with pytest.raises(InvalidInput, match=r"file: .* expected a device checkpoint"):

@@ -25,6 +25,7 @@ def test_a_manifest_is_read_back() -> None:
     [
         (b"\xff{", "expected the manifest"),
         (b"[]", "expected the manifest"),
+        (b'{"x": ' + b"[" * 100_000, "expected the manifest"),
         (changed(version=2), "version 2"),
         (changed(revision="0" * 64), "revision '0000"),
         (changed(files=[{"path": "../x", "size": 1, "chunks": ["0" * 64]}]), "leads out"),

@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.agent.nodefiles import write_through
 from tessera.core.deviceplugin.allocations import Allocation
-from tessera.errors import Unavailable
+from tessera.errors import UNDECODABLE, Unavailable
 from tessera.log import Logger
 
 __all__ = ["read_allocations", "write_allocations"]
@@ -40,12 +40,12 @@ def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
     found, problem = [], ""
     try:
         entries = _ENTRIES.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         entries, problem = (), str(error)
     for each in entries:
         try:
             found.append(_ENTRY.decode(each))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             problem = str(error)
     if problem:
         aside = path.with_name(f"{path.name}.bad")

@@ -10,7 +10,7 @@ Source: kubernetes v1.36 `pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go`
 import msgspec
 
 from tessera.core.deviceplugin.lastgate import Checkpointed
-from tessera.errors import InvalidInput
+from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["DEVICE_CHECKPOINT", "read_checkpoint"]
 
@@ -46,7 +46,7 @@ def read_checkpoint(source: str, content: bytes) -> tuple[Checkpointed, ...]:
     """
     try:
         file = _DECODER.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise InvalidInput(
             source, found=str(error), expected="a device checkpoint as kubelets 1.20 and later write it"
         ) from error

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from tessera.errors import Unavailable, shown
+from tessera.errors import UNDECODABLE, Unavailable, shown
 
 __all__ = ["Challenge", "read_challenge", "read_token"]
 
@@ -56,7 +56,7 @@ def read_token(content: bytes, subject: str) -> str:
     """
     try:
         found = msgspec.json.decode(content, type=_Token)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise Unavailable(subject, found="an answer that is no JSON of a token", expected="a token") from error
     token = found.token or found.access_token
     if not token or not token.isascii() or not token.isprintable():

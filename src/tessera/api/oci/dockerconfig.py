@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tessera.core.storage.images import Reference
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["Credential", "DockerConfig", "credential", "read_docker_config", "read_pull_secret"]
 
@@ -50,7 +50,7 @@ def read_docker_config(content: bytes, subject: str) -> DockerConfig:
     """
     try:
         found = msgspec.json.decode(content, type=DockerConfig)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         hint = "what `docker login` writes, or a Secret made by `kubectl create secret docker-registry`"
         raise InvalidInput(subject, found="no such file's form", expected="Docker's config.json", hint=hint) from error
     for name, entry in found.auths.items():

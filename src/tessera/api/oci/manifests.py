@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.api.oci.references import is_digest
 from tessera.core.storage.images import Image, Layer, Reference
-from tessera.errors import InvalidInput, Unavailable, Unsupported, shown
+from tessera.errors import UNDECODABLE, InvalidInput, Unavailable, Unsupported, shown
 
 __all__ = [
     "ACCEPTED",
@@ -192,7 +192,7 @@ def read_config(content: bytes, subject: str) -> Config:
 def _decoded(content: bytes, kind: type[_Record], subject: str) -> _Record:
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise Unavailable(
             subject, found=shown(error), expected=f"a JSON {kind.__name__.lower()} of an image"
         ) from error

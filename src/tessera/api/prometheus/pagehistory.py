@@ -15,7 +15,7 @@ from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
 from tessera.core.usage.nodemetrics import GPU_UTIL, SM_ACTIVE
 from tessera.core.workload.need import PodKey
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["page_queries", "read_activity", "read_services"]
 
@@ -124,7 +124,7 @@ def _believed(samples: Iterable[tuple[float, str]]) -> Iterator[tuple[float, flo
 def _series(answer: bytes, source: str) -> tuple[_Series, ...]:
     try:
         found = msgspec.json.decode(answer, type=_Answer).data.result
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise InvalidInput(source, found=shown(error), expected="an answer of Prometheus' HTTP API") from error
     if len(found) > _MOST_SERIES:
         raise InvalidInput(source, found=f"{len(found)} series", expected=f"at most {_MOST_SERIES}")

@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["AMOUNTS", "OPT_OUT", "Review", "is_routed", "read_review", "write_review"]
 
@@ -119,7 +119,7 @@ def read_review(body: bytes) -> Review:
     subject, desired = "admission request", f"an AdmissionReview of {_VERSION} with a request"
     try:
         review = msgspec.json.decode(body, type=_Review)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise InvalidInput(subject, found=shown(error), expected=desired) from error
     if review.api_version != _VERSION:
         raise InvalidInput(subject, found=review.api_version, expected=desired)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = [
     "Args",
@@ -156,7 +156,7 @@ def _guarded(subject: str, decode: Callable[[], Value]) -> Value:
         return decode()
     except RecursionError as error:
         raise InvalidInput(subject, found="JSON nested too deeply", expected="an object", hint=_ACCEPTED) from error
-    except (msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:
         raise InvalidInput(subject, found=shown(error), expected="a JSON object", hint=_ACCEPTED) from error
 
 
@@ -164,7 +164,7 @@ def _read(kind: type[Wire], body: bytes | msgspec.Raw, subject: str) -> Wire:
     """Return a record; names are looked up in any case where one is not as Go writes it."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, ValueError, RecursionError):
+    except UNDECODABLE:
         return _guarded(subject, lambda: _folded(kind, body))
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from tessera.core.node.layouts import Recorded
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["read", "write"]
 
@@ -39,7 +39,7 @@ def read(source: str, text: bytes) -> tuple[Recorded, ...]:
     """
     try:
         gpus = _DECODER.decode(text).gpus
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise InvalidInput(source, found=shown(error), expected="a checkpoint of MIG layouts, version 1") from error
     if len({each.uuid for each in gpus}) < len(gpus):
         raise InvalidInput(source, found="a GPU twice", expected="each GPU once")

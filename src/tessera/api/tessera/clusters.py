@@ -29,7 +29,7 @@ from tessera.core.cluster.mps import Enforcement
 from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
 from tessera.core.workload import units
 from tessera.core.workload.need import Need, Pod, PodKey
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["PodMemory", "as_fields", "read_cluster"]
 
@@ -197,7 +197,7 @@ def _enforcement(name: str, field: Field, notes: list[str]) -> tuple[Enforcement
     try:
         text = field.get("metadata", "annotations", ENFORCEMENT).text("[]")
         return _ENFORCEMENT.decode(text)
-    except (InvalidInput, msgspec.DecodeError, RecursionError) as error:
+    except (InvalidInput, *UNDECODABLE) as error:
         notes.append(f"node {name}: the annotation {ENFORCEMENT} is not used: {shown(error)}")
         return ()
 

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.core.storage.paths import checked_objects
 from tessera.core.storage.revisions import Manifest, ModelFile, StoredObject, chunk_count
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["read_journal", "read_manifest", "write_journal_line", "write_manifest"]
 
@@ -40,7 +40,7 @@ def read_manifest(content: bytes, *, subject: str) -> Manifest:
     """
     try:
         wire = msgspec.json.decode(content, type=_Wire)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise _refusal(subject, str(error)) from error
     if wire.version != _VERSION:
         raise InvalidInput(

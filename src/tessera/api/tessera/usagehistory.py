@@ -16,7 +16,7 @@ import msgspec
 from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.nodemetrics import FB_USED, GPU_UTIL, GRANTED, SHARING, SM_ACTIVE
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["history_queries", "read_history"]
 
@@ -111,7 +111,7 @@ def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport
 def _series(answer: bytes, source: str) -> tuple[_Series, ...]:
     try:
         found = msgspec.json.decode(answer, type=_Answer).data.result
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise InvalidInput(source, found=shown(error), expected="an instant vector of Prometheus' HTTP API") from error
     if len(found) > _MOST_SAMPLES:
         raise InvalidInput(source, found=f"{len(found)} series", expected=f"at most {_MOST_SAMPLES}")

@@ -11,7 +11,7 @@ from tessera.core.usage.neighbours import noises
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.rightsizing import Advice, Observed, advise
 from tessera.core.usage.throttling import causes
-from tessera.errors import InvalidInput
+from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = [
     "ContainerReport",
@@ -194,7 +194,7 @@ def read_usage(text: bytes, subject: str) -> UsageReport:
     """
     try:
         return msgspec.json.decode(text, type=UsageReport)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         desired = "the report of a node's agent"
         raise InvalidInput(
             subject, found=f"no report: {error}", expected=desired, hint="the agent's port 9400"

@@ -16,7 +16,7 @@ from tessera.clients.disks.sysfs import DiskPaths, block_devices, mounted
 from tessera.core.storage.blockdevices import BlockDevice, Creation, ObservedDisks, Signature, Target, selected
 from tessera.core.storage.disks import DiskSpec
 from tessera.core.storage.disksteps import ForgetCreation, MakeFilesystem, MountFilesystem, RecordCreation, Step
-from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported, shown
+from tessera.errors import UNDECODABLE, Conflict, InvalidInput, Unavailable, Unsupported, shown
 
 __all__ = ["DiskPaths", "HostDisks"]
 
@@ -181,7 +181,7 @@ class HostDisks:
             return None
         try:
             return msgspec.json.decode(text, type=Creation)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             hint = "remove the file; what an interrupted creation left on disks is then no longer told from data"
             raise InvalidInput(str(self._file), found=shown(error), expected="UUIDs", hint=hint) from error
 

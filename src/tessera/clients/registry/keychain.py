@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.api.oci.dockerconfig import Credential, DockerConfig, credential, read_docker_config
 from tessera.core.storage.images import Reference
-from tessera.errors import InvalidInput, Unavailable, shown
+from tessera.errors import UNDECODABLE, InvalidInput, Unavailable, shown
 
 __all__ = ["Keychain"]
 
@@ -92,7 +92,7 @@ async def _ask(helper: str, host: str) -> Credential | None:
         return None  # it says so in words of its own: no credentials for this registry
     try:
         found = msgspec.json.decode(said, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Unavailable(subject, found="an answer that is no JSON", expected="Username and Secret") from error
     if found.username == _NO_USER:
         return Credential(identity_token=found.secret)

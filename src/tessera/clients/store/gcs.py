@@ -21,7 +21,7 @@ from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.protocol import Changed, Refused, Temporary
 from tessera.clients.store.ranges import read_range
 from tessera.core.storage.revisions import StoredObject
-from tessera.errors import InvalidInput
+from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["GcsStore", "GoogleToken"]
 
@@ -99,7 +99,7 @@ def _service_account(text: str) -> google.auth.credentials.Credentials:
     try:
         info = msgspec.json.decode(text, type=dict[str, str])
         made: google.auth.credentials.Credentials = make(info, scopes=_SCOPES)  # type: ignore[no-untyped-call]
-    except (msgspec.DecodeError, ValueError, google.auth.exceptions.GoogleAuthError) as error:
+    except (*UNDECODABLE, google.auth.exceptions.GoogleAuthError) as error:
         raise InvalidInput(
             "GOOGLE_CREDENTIALS", found=type(error).__name__, expected="the JSON of a service account's key"
         ) from error
@@ -203,7 +203,7 @@ class GcsStore:
 def _read_page(content: bytes) -> _Page:
     try:
         return msgspec.json.decode(content, type=_Page)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Temporary(f"a listing that is none: {error}") from error
 
 

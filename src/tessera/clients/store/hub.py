@@ -16,7 +16,7 @@ from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.protocol import Refused, Temporary
 from tessera.clients.store.ranges import read_range
 from tessera.core.storage.revisions import StoredObject
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["HubStore", "Repository"]
 
@@ -235,5 +235,5 @@ class HubStore:
 def _decode(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Temporary(f"an answer that is none of the hub: {error}") from error

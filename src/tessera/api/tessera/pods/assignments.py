@@ -15,7 +15,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode, mig_resource
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 from tessera.core.workload.resources import SHARE_MEMORY
-from tessera.errors import InvalidInput, shown
+from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["check_asked", "dealt", "read_shares", "serves", "signed_ask", "write_shares"]
 
@@ -227,7 +227,7 @@ def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
     """Return the shares of an assignment, and the asks and models in it; None where it has none."""
     try:
         found = _DECODER.decode(field.text())
-    except (msgspec.DecodeError, RecursionError) as error:  # nesting without end that a tenant may write
+    except UNDECODABLE as error:
         raise field.refuse("a version and a list of shares in JSON", found=shown(error)) from error
     asked = None
     if isinstance(found, AssignmentFields) and found.asks is not None:
