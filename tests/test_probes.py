@@ -1,10 +1,13 @@
 import asyncio
 import contextlib
+import ssl
+from pathlib import Path
 
 import pytest
 
-from tessera.errors import Unavailable
-from tessera.probes import answering, exposing
+from tessera.certificates import Tls
+from tessera.errors import InvalidInput, Unavailable
+from tessera.probes import MetricsPort, answering, exposing
 
 pytestmark = pytest.mark.anyio
 
@@ -68,13 +71,89 @@ async def test_without_a_port_nothing_listens() -> None:
 
 async def test_metrics_are_answered_whole_and_nothing_else_is() -> None:
     text = b"m 1\n" * 200_000
-    async with exposing(0, lambda: text) as port:
+    async with exposing(MetricsPort(port=0), lambda: text) as port:
         answer = await asked(port, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n")
         assert answer.endswith(b"\r\n\r\n" + text)
         assert (await asked(port, b"GET /healthz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
         assert (await asked(port, b"GET /usage HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
-    async with exposing(0, bytes, lambda: b"{}") as port:
+    async with exposing(MetricsPort(port=0), bytes, lambda: b"{}") as port:
         assert (await asked(port, b"GET /usage HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n{}")
-    async with exposing(None, bytes) as port:
+    async with exposing(MetricsPort(), bytes) as port:
         assert port == 0
+
+
+def tls(pki: Path, name: str = "server", *, clients: bool = False) -> Tls:
+    return Tls(
+        certificate=pki / f"{name}.crt", key=pki / f"{name}.key", client_authority=pki / "ca.crt" if clients else None
+    )
+
+
+async def scraped(port: int, pki: Path, client: str = "") -> tuple[bytes, str]:
+    """Return the status line that a client of the authority gets, and whose certificate it saw."""
+    context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+    if client:
+        context.load_cert_chain(pki / f"{client}.crt", pki / f"{client}.key")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        status = await reader.readuntil(b"\r\n")
+        subject = writer.get_extra_info("peercert")["subject"]
+        return status, str(dict(pair for (pair,) in subject)["commonName"])
+    finally:
+        writer.close()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_metrics_over_tls_and_nothing_in_the_clear(pki: Path) -> None:
+    async with exposing(MetricsPort(port=0, tls=tls(pki)), lambda: b"secret 1\n") as port:
+        assert await scraped(port, pki) == (OK, "server")
+        with contextlib.suppress(ConnectionError):
+            assert b"secret" not in await asked(port, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+
+
+@pytest.mark.parametrize("client", ["", "stranger", "expired"])
+async def test_with_an_authority_only_its_clients_are_answered(pki: Path, client: str) -> None:
+    async with exposing(MetricsPort(port=0, tls=tls(pki, clients=True)), bytes) as port:
+        with pytest.raises((OSError, asyncio.IncompleteReadError)):
+            await scraped(port, pki, client)
+        assert await scraped(port, pki, "client") == (OK, "server")
+
+
+async def test_a_client_does_not_take_an_expired_certificate(pki: Path) -> None:
+    async with exposing(MetricsPort(port=0, tls=tls(pki, "expired")), bytes) as port:
+        with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+            await scraped(port, pki)
+
+
+async def test_who_never_ends_a_handshake_is_not_in_the_way(pki: Path) -> None:
+    async with exposing(MetricsPort(port=0, tls=tls(pki)), bytes) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        assert await scraped(port, pki) == (OK, "server")
+        for _, writer in held:
+            writer.close()
+
+
+async def test_a_renewed_certificate_is_shown(pki: Path, tmp_path: Path) -> None:
+    files = Tls(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
+
+    def put(name: str) -> None:
+        files.key.write_bytes((pki / f"{name}.key").read_bytes())
+        files.certificate.write_bytes((pki / f"{name}.crt").read_bytes())
+
+    put("server")
+    async with exposing(MetricsPort(port=0, tls=files, renewal_s=0.02), bytes) as port:
+        assert (await scraped(port, pki))[1] == "server"
+        put("renewed")
+        async with asyncio.timeout(10):
+            while (await scraped(port, pki))[1] != "renewed":
+                pass
+
+
+async def test_files_that_are_none_are_told_before_anything_listens(pki: Path) -> None:
+    broken = Tls(certificate=pki / "server.crt", key=pki / "client.key")
+    with pytest.raises(InvalidInput, match=r"TLS files: .*expected a certificate, its key and an authority in PEM"):
+        async with exposing(MetricsPort(port=0, tls=broken), bytes):
+            pass

@@ -6,19 +6,35 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from tessera.api.prometheus.exposition import CONTENT_TYPE
+from tessera.certificates import Certificates, Tls, context_of
 from tessera.errors import Unavailable, shown
 from tessera.listeners import BoundedListener
+from tessera.log import logger
 
-__all__ = ["answering", "exposing"]
+__all__ = ["MetricsPort", "answering", "exposing"]
 
 _DEADLINE_S = 5.0
 _PLAIN = "text/plain; charset=utf-8"
 _CONNECTIONS = 32
 """A kubelet has two; others reach the port too."""
+
+
+class MetricsPort(msgspec.Struct, frozen=True, kw_only=True):
+    """Where Prometheus asks."""
+
+    port: int | None = None
+    """0 for any, None to answer nowhere."""
+    tls: Tls | None = None
+    """None for plain HTTP."""
+    renewal_s: float = 10.0
+    """How often it is looked whether its files were replaced."""
 
 
 @asynccontextmanager
@@ -39,16 +55,19 @@ async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIt
 
 @asynccontextmanager
 async def exposing(
-    port: int | None, metrics: Callable[[], bytes], usage: Callable[[], bytes] | None = None
+    at: MetricsPort, metrics: Callable[[], bytes], usage: Callable[[], bytes] | None = None
 ) -> AsyncIterator[int]:
-    """Answer `/metrics` on all addresses of the machine while the body runs; give the port.
+    """Answer `/metrics` on all addresses of the machine while the body runs; give the port, 0 for none.
+
+    Certificates that are replaced meanwhile are taken up.
 
     Args:
-        port: where; 0 for any, None to answer nowhere, which gives 0.
+        at: where.
         metrics: returns the metrics in Prometheus' text format, at once.
         usage: returns what `/usage` answers besides, as JSON.
 
     Raises:
+        InvalidInput: the files of TLS.
         Unavailable: the port is taken.
 
     """
@@ -60,12 +79,23 @@ async def exposing(
             return _response("200 OK", "application/json", usage())
         return _response("404 Not Found", _PLAIN, b"only /metrics\n")
 
-    async with _listening(port, "--metrics-port", answer) as found:
-        yield found
+    context = context_of(at.tls) if at.tls else None
+    async with _listening(at.port, "--metrics-port", answer, context) as found:
+        if at.tls is None or context is None:
+            yield found
+            return
+        renewal = asyncio.create_task(Certificates(at.tls, context, logger()).follow(at.renewal_s))
+        try:
+            yield found
+        finally:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
 
 
 @asynccontextmanager
-async def _listening(port: int | None, option: str, respond: Callable[[list[bytes]], bytes]) -> AsyncIterator[int]:
+async def _listening(
+    port: int | None, option: str, respond: Callable[[list[bytes]], bytes], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
     if port is None:
         yield 0
         return
@@ -86,7 +116,8 @@ async def _listening(port: int | None, option: str, respond: Callable[[list[byte
         desired, accepted = "a free port", f"another {option}"
         raise Unavailable(f"port {port}", found=shown(error), expected=desired, hint=accepted) from error
     listener = BoundedListener(created, _CONNECTIONS)
-    async with await asyncio.start_server(answer, sock=listener):
+    handshake_s = _DEADLINE_S if tls else None
+    async with await asyncio.start_server(answer, sock=listener, ssl=tls, ssl_handshake_timeout=handshake_s):
         yield listener.getsockname()[1]
 
 

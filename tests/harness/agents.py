@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 
 from tessera.api.tessera.usagereports import UsageReport, write_usage
-from tessera.probes import exposing
+from tessera.probes import MetricsPort, exposing
 
 __all__ = ["serving_reports"]
 
@@ -20,7 +20,7 @@ def serving_reports(*reports: UsageReport) -> Iterator[list[str]]:
     async def serve() -> None:
         async with AsyncExitStack() as stack:
             for each in reports:
-                port = await stack.enter_async_context(exposing(0, bytes, partial(write_usage, each)))
+                port = await stack.enter_async_context(exposing(MetricsPort(port=0), bytes, partial(write_usage, each)))
                 addresses.append(f"127.0.0.1:{port}")
             ready.set()
             await end.wait()

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.kubernetes.reviews import User
+from tessera.certificates import Tls
 from tessera.clients.connections import Answer, Connections, Server
 from tessera.clients.kube import CONFIG_MAPS, MemoryKube
 from tessera.log import logger
@@ -18,7 +19,6 @@ from tessera.server.listening import HttpServer, listening
 from tessera.server.metrics.access import Access
 from tessera.server.metrics.app import MetricsApp
 from tessera.server.metrics.sources import Source
-from tessera.server.settings import Tls
 
 READER = "system:masters"
 """A group that may read all metrics."""

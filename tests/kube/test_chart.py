@@ -41,7 +41,12 @@ MORE = {
     "scheduler": {"image": {"tag": "v1.33.5"}, "args": ["--v=2"]},
     "controller": {"replicas": 1, "args": ["--interval-s=5"], "affinity": {"nodeAffinity": {}}},
     "disks": {"enabled": True, "volumes": 4, "reserveGib": 500, "args": ["--select=/dev/nvme1n1"]},
-    "metrics": {"allowFrom": [{"namespaceSelector": {}}]},
+    "metrics": {
+        "allowFrom": [{"namespaceSelector": {}}],
+        "tls": {"secret": "tessera-metrics", "clientAuthority": True},
+        "podMonitor": True,
+        "podMonitorTls": {"serverName": "tessera-metrics"},
+    },
     "metricsApi": {"enabled": True, "args": ["--log-level=debug"], "nodeSelector": {"pool": "system"}},
     "gpuPolicy": {"priority": 5},
     "logLevel": "debug",

@@ -14,9 +14,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tessera.certificates import Tls
 from tessera.clients.kube import MemoryKube
 from tessera.server.run import Server
-from tessera.server.settings import Admission, Limits, Settings, Tls
+from tessera.server.settings import Admission, Limits, Settings
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,11 @@ import pytest
 
 from builders.kubeobjects import gpu
 from harness.servers import NEED, make_node, make_pod, servers, settle
+from tessera.certificates import Tls
 from tessera.clients.kube import GPU_NODES, NODES, Kind, Listing, MemoryKube, Selection
 from tessera.errors import InvalidInput, Unavailable
 from tessera.server.run import Server
-from tessera.server.settings import Admission, Limits, Settings, Tls
+from tessera.server.settings import Admission, Limits, Settings
 
 
 async def started(server: Server) -> "asyncio.Task[None]":

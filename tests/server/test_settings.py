@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tessera.certificates import Tls
 from tessera.errors import InvalidInput
-from tessera.server.settings import Settings, Tls
+from tessera.server.settings import Settings
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "example.com"])

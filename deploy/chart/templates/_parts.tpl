@@ -43,3 +43,23 @@ webhook
 - {key: nvidia.com/gpu.deploy.device-plugin, operator: In, values: ["false"]}
 {{- end }}
 {{- end -}}
+
+{{- /* The port for Prometheus: arguments, mount, volume and annotation of a pod that has one. */ -}}
+{{- define "tessera.metrics.arguments" -}}
+- --metrics-port=9400
+{{- if .Values.metrics.tls.secret }}
+- --metrics-certificate=/run/tessera-metrics/tls.crt
+- --metrics-key=/run/tessera-metrics/tls.key
+{{- if .Values.metrics.tls.clientAuthority }}
+- --metrics-client-authority=/run/tessera-metrics/ca.crt
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "tessera.metrics.mount" -}}
+- {name: metrics-certificate, mountPath: /run/tessera-metrics, readOnly: true}
+{{- end -}}
+
+{{- define "tessera.metrics.volume" -}}
+- {name: metrics-certificate, secret: {secretName: {{ quote .Values.metrics.tls.secret }}, defaultMode: 0440}}
+{{- end -}}

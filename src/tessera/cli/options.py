@@ -22,7 +22,6 @@ __all__ = [
     "check_outputs",
     "health_option",
     "kubeconfig_option",
-    "metrics_option",
     "output_option",
     "refuse_beside",
     "refuse_without",
@@ -116,11 +115,6 @@ health_option = click.option(
     "--health-port", type=click.IntRange(0, 65535), help="Port that answers GET /healthz and /readyz.  [default: none]"
 )
 """Adds `--health-port` to a command that runs in a pod."""
-
-metrics_option = click.option(
-    "--metrics-port", type=click.IntRange(0, 65535), help="Port that answers GET /metrics.  [default: none]"
-)
-"""Adds `--metrics-port` to a command that runs in a pod."""
 
 
 def output_option(

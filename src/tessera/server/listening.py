@@ -11,9 +11,10 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tessera.certificates import Tls
 from tessera.errors import InvalidInput, Unavailable, shown
 from tessera.listeners import BoundedListener
-from tessera.server.settings import Tls, is_loopback
+from tessera.server.settings import is_loopback
 
 __all__ = ["PEER", "App", "HttpServer", "listening"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, published_keys
+from tessera.certificates import Certificates, Tls
 from tessera.clients.kube import (
     CONFIG_MAPS,
     EVERYTHING,
@@ -37,10 +38,9 @@ from tessera.server.claims.nominations import Nominations
 from tessera.server.listening import HttpServer, listening
 from tessera.server.page import NO_METRICS, FleetPage, PageMetrics, Sources
 from tessera.server.quotas import Quotas
-from tessera.server.settings import Settings, Tls
+from tessera.server.selfsigned import SelfSigned
+from tessera.server.settings import Settings
 from tessera.server.signingkey import SigningKey
-from tessera.server.tls.certificates import Certificates
-from tessera.server.tls.selfsigned import SelfSigned
 from tessera.server.verbs import Verbs
 from tessera.server.view import View
 from tessera.wakeup import WakeUp

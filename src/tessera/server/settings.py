@@ -1,13 +1,13 @@
 """A server's settings: where it listens, to whom, and its deadlines."""
 
 import ipaddress
-from pathlib import Path
 
 import msgspec
 
+from tessera.certificates import Tls
 from tessera.errors import InvalidInput
 
-__all__ = ["Admission", "Limits", "Page", "PageLimits", "Settings", "Tls", "is_loopback"]
+__all__ = ["Admission", "Limits", "Page", "PageLimits", "Settings", "is_loopback"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,16 +36,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How often it is looked whether the files of TLS were replaced."""
     stop_s: float = 10.0
     """How long requests under way may take when the server ends."""
-
-
-class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """Files, in PEM."""
-
-    certificate: Path
-    """With the chain up to the authority."""
-    key: Path
-    client_authority: Path | None = None
-    """Clients must show a certificate of this authority; without it anybody may ask: on the loopback alone."""
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,15 @@ class TestProxiedUsage(NodeUsageSuite):
         return kube.answers.clear
 
 
+async def test_an_agent_whose_metrics_are_answered_over_tls(kube: MemoryKube) -> None:
+    pod = agent_pod("b")
+    pod["metadata"]["annotations"] = {"prometheus.io/scheme": "https"}
+    await kube.delete(PODS, "a", namespace=HERE)
+    await kube.create(PODS, pod)
+    kube.answers[HERE, "https:b"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
+    assert await ProxiedUsage(kube).read() == (REPORT,)
+
+
 async def test_what_is_no_report_and_who_may_not_ask_are_told(kube: MemoryKube) -> None:
     usages = ProxiedUsage(kube)
     kube.answers[HERE, "a"] = {(9400, "usage"): {"node": 3}}

@@ -11,11 +11,11 @@ import pytest
 
 from harness.metricsserver import MetricsServer as Asked
 from harness.metricsserver import front_proxy_config
+from tessera.certificates import Tls
 from tessera.clients.kube import API_SERVICES, CONFIG_MAPS, SECRETS, MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.errors import InvalidInput
 from tessera.server.metrics.run import MetricsServer, Settings
-from tessera.server.settings import Tls
 
 pytestmark = pytest.mark.anyio
 

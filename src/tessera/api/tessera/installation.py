@@ -285,6 +285,16 @@ class NetworkPolicies(_Record, frozen=True, kw_only=True):
     """Ports of the API server, that of its Service and those behind it; the pods reach nothing else."""
 
 
+class MetricsTls(_Record, frozen=True, kw_only=True):
+    """TLS for them; plain HTTP without."""
+
+    secret: str = ""
+    """Secret of tessera-system with `tls.crt` and `tls.key`, as cert-manager writes it; read again when it changes."""
+    client_authority: bool = False
+    """Answer only who shows a certificate of the Secret's `ca.crt`. `tessera top` and `recommend`, which come by way
+    of the API server, have none."""
+
+
 class Metrics(_Record, frozen=True, kw_only=True):
     """What Prometheus reads, see docs/metrics.md."""
 
@@ -293,10 +303,14 @@ class Metrics(_Record, frozen=True, kw_only=True):
     allow_from: _Objects = ()
     """Who may read them, as in a NetworkPolicy: `[{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name:
     monitoring}}}]`. They name the pods that use GPUs. Empty for nobody but the pod's own node."""
+    tls: MetricsTls = MetricsTls()
     pod_monitor: bool = False
     """Install a PodMonitor, for the Prometheus operator."""
     pod_monitor_labels: _Strings = {}
     """Its labels, where the operator selects by them: `{release: kube-prometheus-stack}`."""
+    pod_monitor_tls: dict[str, Any] = {}
+    """Its `tlsConfig`, by which Prometheus knows the certificate: `{serverName: tessera-metrics, ca: {secret: {name:
+    tessera-metrics, key: ca.crt}}}`."""
 
 
 class Values(_Record, frozen=True, kw_only=True):

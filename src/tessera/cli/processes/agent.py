@@ -17,8 +17,9 @@ from tessera.agent.sharing import MpsSettings
 from tessera.agent.storage.images import ImageWarmer
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
 from tessera.cli.nodeoptions import node_options
-from tessera.cli.options import Seconds, health_option, kubeconfig_option, metrics_option
+from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
+from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import HttpKube
 from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
@@ -27,7 +28,7 @@ from tessera.core.node.layouts import Limits
 from tessera.core.storage.disks import DiskSpec
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure
-from tessera.probes import answering, exposing
+from tessera.probes import MetricsPort, answering, exposing
 
 __all__ = ["agent"]
 
@@ -105,7 +106,7 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option("--host-root", type=_FILE, default=Path("/"), show_default=True, help="The host's root folder.")
 @health_option
-@metrics_option
+@metrics_options
 @log_options
 def agent(**given: Any) -> None:
     """Run the node agent: partition and share this node's GPUs and advertise them to the kubelet.
@@ -122,7 +123,7 @@ def agent(**given: Any) -> None:
     disk = ModelDisk(folder, root=given["host_root"], most_percent=given["model_disk_percent"])
     sources = ModelSources(_absolute("--model-source", given["model_source"]), given["host_root"])
     models = Places(disk, sources, settings.paths.plugins)
-    asyncio.run(_run(settings, (runtime, models), given["kubeconfig"], (given["health_port"], given["metrics_port"])))
+    asyncio.run(_run(settings, (runtime, models), given["kubeconfig"], (given["health_port"], metrics_port(given))))
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -189,7 +190,7 @@ def _absolute(option: str, paths: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 async def _run(
-    settings: Settings, storage: tuple[Runtime, Places], kubeconfig: Path | None, ports: tuple[int | None, int | None]
+    settings: Settings, storage: tuple[Runtime, Places], kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
     runtime, models = storage

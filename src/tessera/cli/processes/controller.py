@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from tessera.cli.options import Seconds, health_option, kubeconfig_option, metrics_option
+from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
+from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.clients.kube import Election, HttpKube, Kube, LeaseLock
 from tessera.controller.images import ImageWarmups
 from tessera.controller.models import ModelCaches
@@ -21,7 +22,7 @@ from tessera.controller.settings import Settings
 from tessera.errors import TesseraError
 from tessera.log import configure, logger
 from tessera.measures import Measures
-from tessera.probes import answering, exposing
+from tessera.probes import MetricsPort, answering, exposing
 
 __all__ = ["controller"]
 
@@ -63,7 +64,7 @@ _SETTINGS = Settings(identity="")
 )
 @click.option("--prometheus", default="", metavar="URL", help="Prometheus that KEDA asks for ModelServers.")
 @health_option
-@metrics_option
+@metrics_options
 @log_options
 def controller(**given: Any) -> None:
     """Run the controller: reconcile GPUPolicies and ModelServers; create MIG instances for pending pods.
@@ -82,14 +83,14 @@ def controller(**given: Any) -> None:
         servers = ModelServers(kube, given["model_servers"], prometheus=given["prometheus"])
         return _lead(settings, kube, servers, measures)
 
-    asyncio.run(_run(settings, lead, given["kubeconfig"], (given["health_port"], given["metrics_port"])))
+    asyncio.run(_run(settings, lead, given["kubeconfig"], (given["health_port"], metrics_port(given))))
 
 
 async def _run(
     settings: Settings,
     lead: Callable[[Kube, Measures], Coroutine[Any, Any, None]],
     kubeconfig: Path | None,
-    ports: tuple[int | None, int | None],
+    ports: tuple[int | None, MetricsPort],
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
     task = asyncio.current_task()

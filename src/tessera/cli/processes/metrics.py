@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tessera.certificates import Tls
 from tessera.cli.options import health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
 from tessera.clients.kube import HttpKube
@@ -16,7 +17,6 @@ from tessera.errors import InvalidInput
 from tessera.log import configure
 from tessera.probes import answering
 from tessera.server.metrics.run import MetricsServer, Settings
-from tessera.server.settings import Tls
 
 __all__ = ["metrics"]
 

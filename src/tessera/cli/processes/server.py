@@ -10,17 +10,19 @@ from typing import Any
 
 import click
 
-from tessera.cli.options import Seconds, health_option, kubeconfig_option, metrics_option, refuse_without
+from tessera.certificates import Tls
+from tessera.cli.options import Seconds, health_option, kubeconfig_option, refuse_without
 from tessera.cli.processes.logoptions import log_options
+from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.usage.asking import asked
 from tessera.clients.kube import HttpKube
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure, logger
-from tessera.probes import answering, exposing
+from tessera.probes import MetricsPort, answering, exposing
 from tessera.server.page import NO_METRICS, PageMetrics, PrometheusHistory
 from tessera.server.run import Server
-from tessera.server.settings import Admission, Limits, Page, Settings, Tls, is_loopback
+from tessera.server.settings import Admission, Limits, Page, Settings, is_loopback
 
 __all__ = ["server"]
 
@@ -103,7 +105,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
     help="Largest request body.",
 )
 @health_option
-@metrics_option
+@metrics_options
 @log_options
 def server(**given: Any) -> None:
     """Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.
@@ -112,7 +114,7 @@ def server(**given: Any) -> None:
     paths of gpushare's extender too, and can replace it.
     """
     configure(given["log_level"], given["log_format"])
-    ports = given["health_port"], given["metrics_port"]
+    ports = given["health_port"], metrics_port(given)
     asyncio.run(_run(_settings(given), _history(given), given["kubeconfig"], ports))
 
 
@@ -194,7 +196,7 @@ def _history(given: dict[str, Any]) -> PageMetrics:
 
 
 async def _run(
-    settings: Settings, history: PageMetrics, kubeconfig: Path | None, ports: tuple[int | None, int | None]
+    settings: Settings, history: PageMetrics, kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
     async with HttpKube.connect(kubeconfig) as kube:

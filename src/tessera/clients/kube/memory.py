@@ -233,10 +233,10 @@ class MemoryKube:
         self._remove(PODS, (namespace, name))
         self._confirm()
 
-    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str) -> Object:
-        """Return what `answers` has for a pod."""
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
+        """Return what `answers` has for a pod; with TLS for `https:` and its name."""
         await self._reach(PODS, namespace)
-        answer = self.answers.get((namespace, name), {}).get((port, path))
+        answer = self.answers.get((namespace, f"https:{name}" if tls else name), {}).get((port, path))
         if answer is None or self._storage.get(PODS, (namespace, name)) is None:
             subject = f"ask {_subject(PODS, (namespace, name))} at port {port}"
             raise Unavailable(subject, found="no answer", expected=f"a pod that answers /{path}")

@@ -305,7 +305,7 @@ class Kube(Protocol):
         """
         ...
 
-    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str) -> Object:
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
         """Return the JSON object that a pod answers, by way of the API server.
 
         Args:
@@ -313,6 +313,7 @@ class Kube(Protocol):
             namespace: its namespace.
             port: of the pod, where it speaks HTTP.
             path: one step, `usage` for `/usage`.
+            tls: whether it speaks HTTPS there; the API server does not look at its certificate.
 
         Raises:
             Forbidden: the caller may not get `pods/proxy` there.

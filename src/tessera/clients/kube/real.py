@@ -174,10 +174,11 @@ class HttpKube:
         except _Absent:
             return
 
-    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str) -> Object:
+    async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
         """Return the JSON object that a pod answers, by way of the API server."""
         subject = f"ask {_subject(PODS, name, namespace)} at port {port}"
-        asked = _Asked(subject, PODS, f"{name}:{port}", namespace, "proxy", path)
+        at = f"https:{name}:{port}" if tls else f"{name}:{port}"
+        asked = _Asked(subject, PODS, at, namespace, "proxy", path)
         try:
             return await self._ask("GET", asked)
         except (_Absent, Unsupported) as error:

@@ -7,7 +7,7 @@ import msgspec
 from tessera.api.kubernetes.conditions import is_true
 from tessera.api.tessera.pods.signatures import NAMESPACE
 from tessera.api.tessera.usagereports import UsageReport, read_usage
-from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, name_of
+from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, annotations_of, name_of
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["ProxiedUsage"]
@@ -17,6 +17,8 @@ _PORT = 9400
 _AGENTS = Selection(
     namespace=NAMESPACE, labels=(("app.kubernetes.io/name", "tessera"), ("app.kubernetes.io/component", "agent"))
 )
+_SCHEME = "prometheus.io/scheme"
+"""Annotation of a pod whose metrics are answered over TLS, as scrape configurations of Prometheus know it."""
 _AT_ONCE = 32
 _HINT = "kubectl -n tessera-system port-forward POD 9400, then --agent 127.0.0.1:9400"
 
@@ -49,7 +51,8 @@ class ProxiedUsage:
         subject, desired = f"agent {namespace}/{name}", "its report of GPU usage"
         try:
             async with self._turns:
-                answer = await self._kube.ask_pod(name, namespace, port=_PORT, path="usage")
+                tls = annotations_of(pod).get(_SCHEME) == "https"
+                answer = await self._kube.ask_pod(name, namespace, port=_PORT, path="usage", tls=tls)
             return read_usage(msgspec.json.encode(answer), subject)
         except Forbidden as error:
             raise _lacking(subject, error) from error

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from tessera.certificates import Certificates, Tls
 from tessera.clients.kube import Kube
 from tessera.clients.prometheus import Metrics
 from tessera.errors import InvalidInput, TesseraError
@@ -15,9 +16,7 @@ from tessera.server.metrics.access import Access
 from tessera.server.metrics.app import MetricsApp
 from tessera.server.metrics.looks import Looks
 from tessera.server.metrics.sources import Source, Sources
-from tessera.server.settings import Tls
-from tessera.server.tls.certificates import Certificates
-from tessera.server.tls.selfsigned import METRICS, SelfSigned
+from tessera.server.selfsigned import METRICS, SelfSigned
 
 __all__ = ["MetricsServer", "Settings"]
 

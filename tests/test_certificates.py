@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tessera.certificates import Certificates, Tls
 from tessera.clients.kube import MemoryKube
 from tessera.log import logger
 from tessera.server.run import Server
-from tessera.server.settings import Limits, Settings, Tls
-from tessera.server.tls.certificates import Certificates
+from tessera.server.settings import Limits, Settings
 
 pytestmark = pytest.mark.anyio
 

@@ -11,12 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from tessera.api.tessera.pods.signatures import NAMESPACE
+from tessera.certificates import Tls
 from tessera.clients.kube import MUTATING_WEBHOOKS, SECRETS, Kind, MemoryKube, Object
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 from tessera.server.run import Server
-from tessera.server.settings import Admission, Limits, Settings, Tls
-from tessera.server.tls.selfsigned import SECRET, WEBHOOK, SelfSigned
+from tessera.server.selfsigned import SECRET, WEBHOOK, SelfSigned
+from tessera.server.settings import Admission, Limits, Settings
 from tessera.signing import valid_until
 
 pytestmark = pytest.mark.anyio

@@ -13,11 +13,10 @@ import msgspec
 
 from tessera.api.kubernetes.metrics.paths import VERSIONS
 from tessera.api.tessera.pods.signatures import NAMESPACE
+from tessera.certificates import Certificates, Tls
 from tessera.clients.kube import API_SERVICES, MUTATING_WEBHOOKS, SECRETS, Kind, Kube, Object, version_of
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
-from tessera.server.settings import Tls
-from tessera.server.tls.certificates import Certificates
 from tessera.signing import self_signed, valid_until
 
 __all__ = ["ADMISSION", "METRICS", "SECRET", "WEBHOOK", "Authority", "SelfSigned"]

@@ -1,18 +1,47 @@
-"""Takes renewed TLS files into a server that goes on: new connections get the new certificate, old ones keep theirs."""
+"""TLS files of what listens, renewed while it runs: new connections get the new certificate, old ones keep theirs."""
 
 import asyncio
 import ssl
 from pathlib import Path
 from typing import TypeAlias
 
-from tessera.errors import shown
-from tessera.log import Logger
-from tessera.server.settings import Tls
+import msgspec
 
-__all__ = ["Certificates"]
+from tessera.errors import InvalidInput, shown
+from tessera.log import Logger
+
+__all__ = ["Certificates", "Tls", "context_of"]
 
 _Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
 """Of each file what changes when it is replaced or written; None where one is not there."""
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """Files, in PEM."""
+
+    certificate: Path
+    """With the chain up to the authority."""
+    key: Path
+    client_authority: Path | None = None
+    """Clients must show a certificate of this authority; without it anybody may ask."""
+
+
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """Return what connections are accepted with; with an authority for clients each must show a certificate of it.
+
+    Raises:
+        InvalidInput: the files.
+
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        _load(tls, context)
+    except OSError as error:  # ssl.SSLError is one
+        found, desired = shown(error), "a certificate, its key and an authority in PEM"
+        raise InvalidInput("TLS files", found=found, expected=desired) from error
+    if tls.client_authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 class Certificates:
@@ -48,8 +77,8 @@ class Certificates:
             return False
         self._seen = seen
         try:
-            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # what fails halfway must not be what is in use
-            self._load(self._context)
+            _load(self._tls, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # what fails halfway must not be what is in use
+            _load(self._tls, self._context)
         except OSError as error:  # ssl.SSLError is one
             self._log.error("certificate_not_renewed", file=str(self._tls.certificate), reason=shown(error))
             return False
@@ -58,17 +87,18 @@ class Certificates:
         self._log.info("certificate_renewed", file=str(self._tls.certificate))
         return True
 
-    def _load(self, context: ssl.SSLContext) -> None:
-        context.load_cert_chain(self._tls.certificate, self._tls.key)
-        if self._tls.client_authority is not None:
-            context.load_verify_locations(self._tls.client_authority)
-
     def _look(self) -> _Seen:
         tls = self._tls
         try:
             return tuple(map(_stamp, (tls.certificate, tls.key, *filter(None, (tls.client_authority,)))))
         except OSError:
             return None
+
+
+def _load(tls: Tls, context: ssl.SSLContext) -> None:
+    context.load_cert_chain(tls.certificate, tls.key)
+    if tls.client_authority is not None:
+        context.load_verify_locations(tls.client_authority)
 
 
 def _stamp(file: Path) -> tuple[int, int, int]:

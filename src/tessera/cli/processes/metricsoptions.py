@@ -1,0 +1,42 @@
+"""The port for Prometheus of a command that runs in a pod."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tessera.certificates import Tls
+from tessera.cli.options import with_options
+from tessera.errors import InvalidInput
+from tessera.probes import MetricsPort
+
+__all__ = ["metrics_options", "metrics_port"]
+
+_PEM = click.Path(path_type=Path, exists=True, dir_okay=False)
+metrics_options = with_options(
+    click.option(
+        "--metrics-port", type=click.IntRange(0, 65535), help="Port that answers GET /metrics.  [default: none]"
+    ),
+    click.option("--metrics-certificate", type=_PEM, help="Answer it over TLS: PEM, read again when it is replaced."),
+    click.option("--metrics-key", type=_PEM, help="The certificate's key, PEM."),
+    click.option(
+        "--metrics-client-authority", type=_PEM, help="Answer only who shows a certificate of this authority, PEM."
+    ),
+)
+"""Adds the options of the port for Prometheus to a command that runs in a pod."""
+
+
+def metrics_port(given: Mapping[str, Any]) -> MetricsPort:
+    """Return what the options of `metrics_options` say.
+
+    Raises:
+        InvalidInput: some of those of TLS without the others.
+
+    """
+    certificate, key, authority = (given[f"metrics_{name}"] for name in ("certificate", "key", "client_authority"))
+    if bool(certificate) != bool(key) or (authority and not certificate):
+        desired = "--metrics-certificate and --metrics-key"
+        raise InvalidInput("TLS of the metrics", found="some of its options", expected=desired, hint="or none")
+    tls = Tls(certificate=certificate, key=key, client_authority=authority) if certificate else None
+    return MetricsPort(port=given["metrics_port"], tls=tls)

@@ -1,1 +1,0 @@
-"""Certificates of a server: renewed while it runs, and made by the servers themselves."""
