@@ -128,6 +128,42 @@ def test_top_finds_the_agents_by_way_of_the_api_server(image_cluster: Cluster) -
     assert [each["model"] for each in report["gpus"]] == ["A100-40GB", "A100-40GB"]
 
 
+SCRAPE = """
+import http.client, ssl, sys
+context = ssl.create_default_context(cafile=sys.argv[2])
+context.check_hostname = False  # Prometheus says the name; here the pod's address alone is known
+plain, tls = http.client.HTTPConnection, http.client.HTTPSConnection
+for connection in plain(sys.argv[1], 9400), tls(sys.argv[1], 9400, context=context):
+    try:
+        connection.request('GET', '/metrics')
+        answer = connection.getresponse()
+        print(answer.status, b'tessera_' in answer.read())
+    except (OSError, http.client.HTTPException):
+        print('nothing')
+"""
+
+
+def test_metrics_over_tls_for_prometheus_and_for_top(image_cluster: Cluster, pki: Path) -> None:
+    """The chart's `metrics.tls`: the real kubelet mounts the Secret, and the real API server's proxy speaks TLS."""
+
+    def replaced() -> bool:
+        parts = image_cluster.get("pods", f"--namespace={NAMESPACE}")["items"]
+        return sorted(one["metadata"]["labels"]["app.kubernetes.io/component"] for one in parts) == sorted(
+            installed.PARTS
+        )
+
+    files = (f"--from-file={to}={pki / of}" for to, of in (("tls.crt", "server.crt"), ("tls.key", "server.key")))
+    image_cluster.kubectl("create", "secret", "generic", "tessera-metrics", f"--namespace={NAMESPACE}", *files)
+    chart = installed.values(scheduler=True, admission=True) | {"metrics": {"tls": {"secret": "tessera-metrics"}}}
+    installed.install(image_cluster, tuple(image_cluster.nodes), chart, report=print)
+    until("the former pods' end", replaced, timeout_s=_WAIT_S)
+    for part in installed.PARTS:
+        address = part_of(image_cluster, part)["status"]["podIP"]
+        said = image_cluster.nodes[0].run(sys.executable, "-c", SCRAPE, address, str(pki / "ca.crt"))
+        assert said.splitlines() == ["nothing", "200 True"], part
+    test_top_finds_the_agents_by_way_of_the_api_server(image_cluster)
+
+
 def test_simulated_gpus_need_no_compiler(image_cluster: Cluster) -> None:
     containers = part_of(image_cluster, "server")["spec"]["containers"]
     (image,) = (each["image"] for each in containers if each["name"] == "server")
