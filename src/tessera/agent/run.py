@@ -340,7 +340,7 @@ class Agent:
         options = OfferOptions(
             unit_mib=said.unit_mib,
             given=given(self._shares.assigned_requests(), inventory),
-            unhealthy=self._health.unhealthy,
+            unhealthy=self._health.unhealthy.union(each.device for each in self._plugins.gate.left_behind),
             chosen=await self._chosen(declared),
         )
         offered = offer(gpus, inventory, options)
@@ -436,7 +436,12 @@ class Agent:
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
         self._keys.keep(self._gpunode.assignment_keys or ())
-        state = msgspec.structs.replace(state, impaired=self._impaired, assignment_keys=self._keys.published)
+        state = msgspec.structs.replace(
+            state,
+            unhealthy=(*state.unhealthy, *self._plugins.gate.left_behind),
+            impaired=self._impaired,
+            assignment_keys=self._keys.published,
+        )
         self._record.note("assignments", self._shares.refused)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
         revision = gpu_revision(state, devices_by_gpu(self._gpunode.offered()))

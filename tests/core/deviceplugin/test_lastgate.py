@@ -13,6 +13,7 @@ from tessera.core.deviceplugin.lastgate import (
     admit,
     contested,
     holders,
+    left_behind,
     release,
     start,
 )
@@ -262,3 +263,12 @@ def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned(
     assert texts == {("p", "a"): both, ("p", "b"): both, ("q", "a"): ("theirs", "of theirs"), ("p", "main"): ("", "")}
     verdict = start(record, by("", "p", "b"), seen(pods), {}, ids=False)
     assert {each.assignment for each in verdict.record if each.container == "a"} == {"one", "theirs"}
+
+
+def test_devices_of_one_pod_that_only_its_processes_use_are_closed_and_parts_are_not() -> None:
+    shared = (Use(gpu="GPU-2", exclusivity=Exclusivity.REPLICA), *amount(1))
+    record = (entry("a", "x", whole(OTHER, GPU)), entry("b", "y", whole("GPU-3")), entry("a", "z", shared))
+    found = left_behind(record, {"a"})
+    assert [each.device for each in found] == [DeviceId(GPU), DeviceId(OTHER)]
+    assert {each.reason for each in found} == {f"pod {record[0].pod} is gone, and processes that it left still use it"}
+    assert left_behind(record, ()) == ()

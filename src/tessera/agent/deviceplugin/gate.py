@@ -16,6 +16,7 @@ from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_a
 from tessera.agent.pods.nodeview import PodsInView, by_uid, created_ns, evidence_of, is_ended, is_ending
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
+from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import (
     Allocation,
@@ -90,6 +91,8 @@ class Gate:
         """What `Allocate` is asked for and is not on record yet: it must not look free meanwhile."""
         self._refused: dict[tuple[str, str], _Refused] = {}
         """Containers that could not start, by UID of the pod and name."""
+        self._survived = frozenset[str]()
+        """UIDs of the pods that were in the way of others."""
         self._contested: tuple[tuple[Allocation, Clash], ...] = ()
         """Containers whose ids the kubelet gave to a pod that came before theirs as well."""
 
@@ -129,6 +132,12 @@ class Gate:
         """The devices of which pods use what a server assigned, by this record and whatever is written on the pods."""
         assigned = (each for each in self._given if each.resource in SHARE_RESOURCES)
         return frozenset(use.device for each in assigned for use in each.uses)
+
+    @property
+    def left_behind(self) -> tuple[UnhealthyDevice, ...]:
+        """The devices for which a pod was refused since processes of one that is gone use them."""
+        self._survived &= {each.uid for each in self._entries}
+        return lastgate.left_behind(self._entries, {uid for uid in self._survived if is_ended(self.view.find(uid))})
 
     def is_free(self, resource: str, device: PluginDevice) -> bool:
         """Return whether no pod has a device that is offered by name, under whatever name, nor one that overlaps it."""
@@ -250,7 +259,7 @@ class Gate:
             await asyncio.sleep(_RETRY_S)
         if verdict.refused is not None:
             rival = "" if verdict.refused.other is None else verdict.refused.other.uid
-            self.refuse(holder, f"{verdict.refused.text} is used by {_holder(verdict.refused)}", rival)
+            self.refuse(holder, f"{verdict.refused.text} is used by {verdict.refused.holder}", rival)
         self._follow(verdict, new)
         self._refused.pop((holder.uid, holder.container), None)
 
@@ -330,11 +339,12 @@ class Gate:
             self._keep(verdict.record)
             return
         self._entries = verdict.record
-        holder = _holder(clash)
-        self._log.warning("allocation_refused", pod=new.pod, resource=new.resource, device=clash.text, holder=holder)
+        self._survived |= set() if clash.other is None else {clash.other.uid}
+        holder, device = clash.holder, clash.text
+        self._log.warning("allocation_refused", pod=new.pod, resource=new.resource, device=device, holder=holder)
         raise Conflict(
             f"{new.resource} for {new.pod or 'a pod'}",
-            found=f"{clash.text}, used by {holder}",
+            found=f"{device}, used by {holder}",
             expected="a device that no other pod uses",
             hint="the kubelet's next try to start the container; a Job or Deployment replaces a pod that failed",
         )
@@ -484,7 +494,3 @@ class Gate:
         if self._file is not None:
             write_allocations(self._file, record)
         self._entries = record
-
-
-def _holder(clash: Clash) -> str:
-    return "nobody else" if clash.other is None else clash.other.holder

@@ -50,6 +50,11 @@ class UnhealthyDevice(msgspec.Struct, frozen=True, kw_only=True):
     """The MIG instance; None for the whole GPU with all that is on it."""
     reason: str = ""
 
+    @property
+    def device(self) -> DeviceId:
+        """The device."""
+        return DeviceId(self.gpu, self.placement)
+
 
 class Used(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that is in use, as the driver counts it; all processes together."""

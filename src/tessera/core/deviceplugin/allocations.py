@@ -140,6 +140,11 @@ class Clash(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """What both would have, in words."""
 
+    @property
+    def holder(self) -> str:
+        """Who has it, for people."""
+        return "nobody else" if self.other is None else self.other.holder
+
 
 def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
     """Return what a pod's containers were started with; None where none was started with an assignment on record."""

@@ -5,11 +5,12 @@ kubelet has recorded the pod. Both take the agent's record and what is seen of t
 to be (docs/decisions/0014-last-gate.md).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
-from tessera.core.deviceplugin.allocations import Allocation, Clash, clashes, replaces
+from tessera.core.cluster.gpunodestate import UnhealthyDevice
+from tessera.core.deviceplugin.allocations import Allocation, Clash, Exclusivity, clashes, replaces
 from tessera.core.gpu.deviceids import DeviceId
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "admit",
     "contested",
     "holders",
+    "left_behind",
     "named",
     "put",
     "release",
@@ -282,3 +284,30 @@ def _is_over(uid: str, seen: Evidence, *, complete: bool) -> bool:
     if uid not in seen.pods and seen.blind and not complete:
         return False
     return seen.ended(uid) and uid not in seen.running
+
+
+def left_behind(record: Iterable[Allocation], gone: Container[str]) -> tuple[UnhealthyDevice, ...]:
+    """Return the devices that only processes of pods that are gone use; whoever is sent to one of them cannot start.
+
+    Not those of which others may have a part: what is left of a small one would close all of it.
+
+    Args:
+        record: what is allocated until the last process has ended.
+        gone: UIDs of those pods.
+
+    """
+    kept = {
+        use.device: each.pod
+        for each in record
+        if each.uid in gone
+        for use in each.uses
+        if use.exclusivity is Exclusivity.EXCLUSIVE
+    }
+    return tuple(
+        UnhealthyDevice(
+            gpu=device.gpu,
+            placement=device.placement,
+            reason=f"pod {kept[device]} is gone, and processes that it left still use it",
+        )
+        for device in sorted(kept, key=DeviceId.order)
+    )
