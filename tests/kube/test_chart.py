@@ -47,7 +47,12 @@ MORE = {
         "podMonitor": True,
         "podMonitorTls": {"serverName": "tessera-metrics"},
     },
-    "metricsApi": {"enabled": True, "args": ["--log-level=debug"], "nodeSelector": {"pool": "system"}},
+    "metricsApi": {
+        "enabled": True,
+        "prometheus": "http://prometheus.monitoring:9090",
+        "args": ["--log-level=debug"],
+        "nodeSelector": {"pool": "system"},
+    },
     "gpuPolicy": {"priority": 5},
     "logLevel": "debug",
 }

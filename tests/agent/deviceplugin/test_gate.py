@@ -88,17 +88,21 @@ async def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_its_last_pr
     assert dict((await creating).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
 
 
+def left(node: Node) -> list[tuple[DeviceId, str]]:
+    return [(each.device, each.reason) for each in node.plugins.gate.left_behind]
+
+
 async def test_processes_that_do_not_end_keep_the_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.2)
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
     node.process_of("p")
     node.end("p")
-    assert node.plugins.gate.left_behind == (), "nobody came for it yet"
+    assert not left(node), "nobody came for it yet"
     with pytest.raises(Conflict, match="used by pod default/p"):
         await node.run("q")
-    (left,) = node.plugins.gate.left_behind
-    assert (left.device, "pod default/p is gone" in left.reason) == (DeviceId(facts(0).uuid), True)
+    ((device, reason),) = left(node)
+    assert (device, "pod default/p is gone" in reason) == (DeviceId(facts(0).uuid), True)
 
 
 async def test_what_a_pod_that_is_gone_left_is_closed_to_others_until_it_ends(
@@ -110,13 +114,13 @@ async def test_what_a_pod_that_is_gone_left_is_closed_to_others_until_it_ends(
     process = node.process_of("p")
     with pytest.raises(Conflict, match="used by pod default/p"):
         await node.plugins.gate.admit(GPU, (facts(0).uuid,), (Use(gpu=facts(0).uuid),))
-    assert node.plugins.gate.left_behind == (), "its pod is there"
+    assert not left(node), "its pod is there"
     node.end("p")
-    assert [each.gpu for each in node.plugins.gate.left_behind] == [facts(0).uuid]
+    assert [device for device, _ in left(node)] == [DeviceId(facts(0).uuid)]
     (process / "cgroup").unlink()
     process.rmdir()
     node.plugins.gate.release()
-    assert node.plugins.gate.left_behind == ()
+    assert not left(node)
 
 
 async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: Node) -> None:

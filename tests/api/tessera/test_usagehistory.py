@@ -78,7 +78,7 @@ def test_a_product_that_is_not_known_stays_as_it_is() -> None:
     "content", [b"", b"<html>", b'{"data": {"result": [{"value": [1]}]}}', b"\xff", b"[" * 100_000]
 )
 def test_what_is_no_vector_is_refused(content: bytes) -> None:
-    with pytest.raises(InvalidInput, match="instant vector"):
+    with pytest.raises(InvalidInput, match="an answer of Prometheus"):
         read_history(answers(peak_mib=content), "Prometheus")
 
 

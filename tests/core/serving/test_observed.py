@@ -101,6 +101,26 @@ def test_a_pod_that_never_answered_leaves_nothing_behind() -> None:
     assert known == Observed()
 
 
+def test_a_scrape_that_is_seen_again_counts_once() -> None:
+    one, two = {"a": sample(10, 10)}, {"a": sample(40, 16, in_flight=4, waits_s=1)}
+    found = looks(one, one, two, two, two)
+    assert isinstance(found.load, Load)
+    assert (found.load.completed, found.load.arrived, found.load.in_flight) == (16, 20, 4)
+    assert found.pods == looks(one, one, two).pods
+
+
+def test_what_is_seen_again_after_a_look_without_an_answer_counts_once() -> None:
+    one, two = {"a": sample(10, 10)}, {"a": sample(40, 16)}
+    found = looks(one, one, two, {"a": DOWN}, two)
+    assert isinstance(found.load, Load)
+    assert found.load.completed == 16
+
+
+def test_a_scrape_of_long_ago_says_nothing_of_now() -> None:
+    one: Mapping[str, Counters | Missing] = {"a": sample(15, 10)}
+    assert looks(*[one] * 10).load == Missing("1 of 1 pods (a): its last sample is 135 s old")
+
+
 POD = st.one_of(
     st.none(),  # not there
     st.just(DOWN),
@@ -128,3 +148,21 @@ def test_sums_never_go_back(rounds: list[list[tuple[int, float, bool] | Missing 
         assert known.served_s >= former.served_s
         if isinstance(found.load, Load):
             assert found.load.arrived >= found.load.completed
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 20), st.integers(1, 4)), min_size=1, max_size=12))
+def test_who_looks_more_often_than_is_scraped_counts_the_same(scrapes: list[tuple[int, float, int]]) -> None:
+    once = often = Observed()
+    at_s, counted = 0.0, 0.0
+    for ended, in_flight, times in scrapes:
+        counted += ended
+        scraped_s = at_s + 5
+        given = {"a": sample(scraped_s, counted, in_flight=in_flight)}
+        for _ in range(times - 1):
+            at_s += 15
+            often, _found = observe(often, given, at_s=at_s, replicas=1, ready=1)
+        at_s += 15
+        often, found = observe(often, given, at_s=at_s, replicas=1, ready=1)
+        once, want = observe(once, given, at_s=at_s, replicas=1, ready=1)
+        assert (found.pods, found.load) == (want.pods, want.load)
+    assert often == once

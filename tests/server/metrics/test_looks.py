@@ -20,6 +20,7 @@ from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.samples import ScrapedSamples
 from tessera.server.metrics.sources import Absent
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +33,10 @@ class Scene:
         self.kube = MemoryKube()
         self.metrics = MemoryMetrics()
         self.now_s = 2000.0
-        self.looks = Looks(self.kube, self.metrics, logger(), now_s=lambda: self.now_s)
+        self.looks = Looks(self.kube, self.scraped(), logger(), now_s=lambda: self.now_s)
+
+    def scraped(self) -> ScrapedSamples:
+        return ScrapedSamples(self.metrics, now_s=lambda: self.now_s)
 
     async def look(self, *contents: bytes | Unavailable, seconds: float = 15.0) -> None:
         """Let time go by; then the pods 10.0.0.1, 10.0.0.2, ... expose these; look."""
@@ -229,7 +233,7 @@ class Hanging(MemoryMetrics):
 async def test_pods_that_give_no_answer_are_asked_last() -> None:
     one = Scene()
     one.metrics = Hanging("10.0.0.1")
-    one.looks = Looks(one.kube, one.metrics, logger(), now_s=lambda: one.now_s)
+    one.looks = Looks(one.kube, one.scraped(), logger(), now_s=lambda: one.now_s)
     async with scene(*WHOLE, one=one):
         one.metrics.asked.clear()
         await one.look(b"", triton(ended=100))

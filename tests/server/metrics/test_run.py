@@ -16,6 +16,7 @@ from tessera.clients.kube import API_SERVICES, CONFIG_MAPS, SECRETS, MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.errors import InvalidInput
 from tessera.server.metrics.run import MetricsServer, Settings
+from tessera.server.metrics.samples import ScrapedSamples
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.anyio
 async def running(kube: MemoryKube, tls: Tls, *, self_signed: bool = False) -> AsyncIterator[MetricsServer]:
     """Give a process that is ready."""
     settings = Settings(host="127.0.0.1", port=0, tls=tls, self_signed=self_signed)
-    one = MetricsServer(settings, kube, MemoryMetrics())
+    one = MetricsServer(settings, kube, ScrapedSamples(MemoryMetrics()))
     assert one.waiting_for() == "reading who kube-apiserver is"
     task = asyncio.create_task(one.run())
     try:
@@ -67,4 +68,4 @@ async def test_a_certificate_of_its_own_is_known_to_the_api_server(certificates:
 async def test_clients_of_another_authority_than_the_proxys_are_not_asked_for() -> None:
     tls = Tls(certificate=Path("a"), key=Path("b"), client_authority=Path("c"))
     with pytest.raises(InvalidInput, match="expected none: kube-apiserver publishes it"):
-        MetricsServer(Settings(tls=tls), MemoryKube(), MemoryMetrics())
+        MetricsServer(Settings(tls=tls), MemoryKube(), ScrapedSamples(MemoryMetrics()))

@@ -5,7 +5,7 @@ Source: triton-inference-server/server `docs/user_guide/metrics.md` (26.07), obs
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -14,7 +14,7 @@ from tessera.api.prometheus.samples import Sample, read_samples
 from tessera.core.serving.queuetime import Counters
 from tessera.errors import InvalidInput
 
-__all__ = ["ENGINES", "Engine", "read_counters"]
+__all__ = ["ENGINES", "Engine", "counters_of", "read_counters"]
 
 _ABSURD = 1e15
 """No counter of requests, and no sum of seconds, gets there: 10,000 requests a second for 3,000 years."""
@@ -85,6 +85,11 @@ def read_counters(source: str, content: bytes, *, at_s: float, started_s: float)
 
     """
     samples = read_samples(source, content, frozenset().union(*(each.series for each in ENGINES)))
+    return counters_of(source, samples, at_s=at_s, started_s=started_s)
+
+
+def counters_of(source: str, samples: Sequence[Sample], *, at_s: float, started_s: float) -> Counters:
+    """Return the counters of a pod by its samples of one moment; arguments and errors as in `read_counters`."""
     known = {each.name for each in samples}
     engine = next((each for each in ENGINES if each.queued in known), None)
     if engine is None:

@@ -9,13 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-import msgspec
-
+from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
 from tessera.core.usage.nodemetrics import GPU_UTIL, SM_ACTIVE
 from tessera.core.workload.need import PodKey
-from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["page_queries", "read_activity", "read_services"]
 
@@ -30,20 +28,6 @@ _LOAD: Final = recorded_name(IN_FLIGHT, "server")
 _OF_SERVER: Final = f'and on (namespace, deployment) label_replace({_LOAD}, "deployment", "$1", "{SERVER}", "(.+)")'
 _Values = Mapping[tuple[str, str], Mapping[float, float]]
 """By namespace and name, then by time."""
-
-
-class _Series(msgspec.Struct, frozen=True):
-    metric: dict[str, str]
-    value: tuple[float, str] | None = None
-    values: tuple[tuple[float, str], ...] = ()
-
-
-class _Data(msgspec.Struct, frozen=True):
-    result: tuple[_Series, ...]
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    data: _Data
 
 
 def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
@@ -71,7 +55,7 @@ def read_activity(answer: bytes, source: str) -> dict[PodKey, float]:
 
     """
     found = {}
-    for each in _series(answer, source):
+    for each in read_series(answer, source, most=_MOST_SERIES):
         namespace, pod = each.metric.get("namespace", ""), each.metric.get("pod", "")
         for _, percent in _believed([each.value] if each.value else []):
             if namespace and pod:
@@ -87,7 +71,8 @@ def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, .
 
     """
     labels = {"in_flight": SERVER, "desired": "deployment", "ready": "deployment"}
-    found = {name: _values(_series(answers[name], source), label) for name, label in labels.items()}
+    series = {name: read_series(answers[name], source, most=_MOST_SERIES) for name in labels}
+    found = {name: _values(series[name], label) for name, label in labels.items()}
     load, desired, ready = found["in_flight"], found["desired"], found["ready"]
     return tuple(
         Service(namespace=each[0], name=each[1], points=tuple(_points(load[each], desired[each], ready[each])))
@@ -102,7 +87,7 @@ def _points(
         yield ScalePoint(at_s, round(desired[at_s]), round(ready[at_s]), load[at_s])
 
 
-def _values(series: Iterable[_Series], label: str) -> _Values:
+def _values(series: Iterable[Series], label: str) -> _Values:
     found: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
     for each in series:
         key = each.metric.get("namespace", ""), each.metric.get(label, "")
@@ -119,13 +104,3 @@ def _believed(samples: Iterable[tuple[float, str]]) -> Iterator[tuple[float, flo
             continue
         if math.isfinite(at_s) and 0 <= value <= _MOST:
             yield at_s, value
-
-
-def _series(answer: bytes, source: str) -> tuple[_Series, ...]:
-    try:
-        found = msgspec.json.decode(answer, type=_Answer).data.result
-    except UNDECODABLE as error:
-        raise InvalidInput(source, found=shown(error), expected="an answer of Prometheus' HTTP API") from error
-    if len(found) > _MOST_SERIES:
-        raise InvalidInput(source, found=f"{len(found)} series", expected=f"at most {_MOST_SERIES}")
-    return found

@@ -218,6 +218,9 @@ class MetricsApi(_Record, frozen=True, kw_only=True):
     """Serve `custom.metrics.k8s.io`."""
     external: bool = True
     """Serve `external.metrics.k8s.io`."""
+    prometheus: str = ""
+    """URL of a Prometheus that scrapes the pods of model servers, to read instead of asking each pod; empty for none.
+    Its port is one of `networkPolicies.prometheusPorts`."""
     args: tuple[str, ...] = ()
     """More options of `tessera metrics`."""
     node_selector: _Strings = {}
@@ -280,7 +283,7 @@ class NetworkPolicies(_Record, frozen=True, kw_only=True):
         {"protocol": "TCP", "port": 53},
         {"protocol": "TCP", "port": 9090},
     )
-    """Ports that servers reach beside these where `server.prometheus` is set: names, and Prometheus."""
+    """Ports that who is given the URL of a Prometheus reaches beside these: names, and Prometheus."""
     egress_ports: _Objects = ({"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443})
     """Ports of the API server, that of its Service and those behind it; the pods reach nothing else."""
 

@@ -11,12 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-import msgspec
-
+from tessera.api.prometheus.answers import Series, read_series
 from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.nodemetrics import FB_USED, GPU_UTIL, GRANTED, SHARING, SM_ACTIVE
-from tessera.errors import UNDECODABLE, InvalidInput, shown
+from tessera.errors import InvalidInput
 
 __all__ = ["history_queries", "read_history"]
 
@@ -29,23 +28,6 @@ _EXCLUSIVE: Final = frozenset({"whole", "mig"})
 """Modes in which a container has a device to itself. Source: core/gpu/sharing."""
 _OWNER: Final = "hostname, gpu, UUID, modelName, GPU_I_ID, GPU_I_PROFILE, namespace, pod, container"
 _USED: Final = f'{FB_USED.name}{{pod!=""}}'
-
-
-class _Series(msgspec.Struct, frozen=True):
-    """One series of an instant vector."""
-
-    metric: dict[str, str]
-    value: tuple[float, str]
-
-
-class _Data(msgspec.Struct, frozen=True):
-    result: tuple[_Series, ...]
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """The answer to an instant query of a vector."""
-
-    data: _Data
 
 
 _Key: TypeAlias = tuple[str, ...]
@@ -78,7 +60,7 @@ def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport
         InvalidInput: an answer is none, or has too many series.
 
     """
-    found = {name: _series(answer, source) for name, answer in answers.items()}
+    found = {name: read_series(answer, source, most=_MOST_SAMPLES) for name, answer in answers.items()}
     values = {name: dict(_values(series, name)) for name, series in found.items() if name != "modes"}
     labelled = (each.metric for each in found["modes"])
     modes = {(each.get("UUID", ""), each.get("GPU_I_ID", "")): each.get("mode", "") for each in labelled}
@@ -108,23 +90,13 @@ def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport
     )
 
 
-def _series(answer: bytes, source: str) -> tuple[_Series, ...]:
-    try:
-        found = msgspec.json.decode(answer, type=_Answer).data.result
-    except UNDECODABLE as error:
-        raise InvalidInput(source, found=shown(error), expected="an instant vector of Prometheus' HTTP API") from error
-    if len(found) > _MOST_SAMPLES:
-        raise InvalidInput(source, found=f"{len(found)} series", expected=f"at most {_MOST_SAMPLES}")
-    return found
-
-
-def _values(series: Iterable[_Series], name: str) -> Iterator[tuple[_Key, float]]:
+def _values(series: Iterable[Series], name: str) -> Iterator[tuple[_Key, float]]:
     """Yield what is believed: a number that is not negative, and no more memory than there can be."""
     labels = _OWNER.split(", ")
     for each in series:
         key = tuple(each.metric.get(label, "") for label in labels)
         try:
-            value = float(each.value[1])
+            value = float(each.value[1] if each.value else "")
         except ValueError:
             continue
         most = _MOST_MIB if name.endswith("_mib") else math.inf

@@ -9,14 +9,16 @@ from typing import Any
 import click
 
 from tessera.certificates import Tls
-from tessera.cli.options import health_option, kubeconfig_option
+from tessera.cli.options import health_option, kubeconfig_option, refuse_without
 from tessera.cli.processes.logoptions import log_options
+from tessera.cli.usage.asking import asked
 from tessera.clients.kube import HttpKube
 from tessera.clients.prometheus import HttpMetrics
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, shown
 from tessera.log import configure
 from tessera.probes import answering
 from tessera.server.metrics.run import MetricsServer, Settings
+from tessera.server.metrics.samples import PrometheusSamples, ScrapedSamples
 
 __all__ = ["metrics"]
 
@@ -25,6 +27,7 @@ _EPILOG = """
 Examples:
   tessera metrics --self-signed /run/tessera/certificate
   tessera metrics --tls-certificate tls.crt --tls-key tls.key --port 9443
+  tessera metrics --self-signed /run/tessera/certificate --prometheus http://prometheus.monitoring:9090
   kubectl get --raw /apis/external.metrics.k8s.io/v1beta1/namespaces/default/tessera_replicas
 
 RBAC: get, list and watch pods, deployments.apps and horizontalpodautoscalers.autoscaling; list nodes and
@@ -33,6 +36,11 @@ extension-apiserver-authentication in kube-system; with --self-signed get, creat
 tessera-metrics-certificate in tessera-system, and get and patch the APIServices of the metrics APIs.
 """
 _FILE = click.Path(path_type=Path)
+_READ = click.Path(path_type=Path, dir_okay=False, exists=True)
+_PROMETHEUS_S = 10.0
+"""Less than the time between two looks."""
+_PROMETHEUS_BYTES = 64 << 20
+"""Of an answer; one of 200 pods of Triton with five models has 4 MB."""
 
 
 @click.command(epilog=_EPILOG)
@@ -47,17 +55,37 @@ _FILE = click.Path(path_type=Path)
     metavar="FOLDER",
     help="Make the certificate, renew it, and write it into the APIServices of the Helm chart; FOLDER gets the files.",
 )
+@click.option(
+    "--prometheus",
+    metavar="URL",
+    help="Read what this Prometheus scraped of the pods, in place of asking each of them.",
+)
+@click.option("--prometheus-token-file", type=_READ, help="Bearer token for it; over https, or to this machine.")
+@click.option("--prometheus-ca-file", type=_READ, help="Authorities that sign its certificate, PEM.")
 @health_option
 @log_options
 def metrics(**given: Any) -> None:
     """Serve the metrics APIs for model servers, and say how many replicas each needs.
 
     The APIs are custom.metrics.k8s.io and external.metrics.k8s.io, behind kube-apiserver. Pods with the label
-    serving.tessera.dev/server are asked for their metrics every 15 seconds, without Prometheus. Run one: what it
-    learned of the load is lost when it ends, and learned again.
+    serving.tessera.dev/server are asked for their metrics every 15 seconds, or the Prometheus that scrapes them. Run
+    one: what it learned of the load is lost when it ends, and learned again.
     """
     configure(given["log_level"], given["log_format"])
-    asyncio.run(_run(_settings(given), given["kubeconfig"], given["health_port"]))
+    url = given["prometheus"]
+    for option in ("--prometheus-token-file", "--prometheus-ca-file"):
+        refuse_without(option, "--prometheus")
+    if url and not url.startswith(("http://", "https://")):
+        raise InvalidInput("--prometheus", found=shown(url), expected="http://HOST[:PORT], or https://")
+
+    def connect() -> HttpMetrics:
+        files = given["prometheus_token_file"], given["prometheus_ca_file"]
+        return asked(url, *files, deadline_s=_PROMETHEUS_S, most_bytes=_PROMETHEUS_BYTES)
+
+    if url:
+        connect()  # files are read, and refused, before anything starts
+    samples = PrometheusSamples(connect, url) if url else None
+    asyncio.run(_run(_settings(given), samples, given["kubeconfig"], given["health_port"]))
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -71,14 +99,16 @@ def _settings(given: dict[str, Any]) -> Settings:
     return Settings(host=given["host"], port=given["port"], tls=tls, self_signed=bool(folder))
 
 
-async def _run(settings: Settings, kubeconfig: Path | None, health_port: int | None) -> None:
-    """Run until SIGTERM or SIGINT."""
+async def _run(
+    settings: Settings, samples: PrometheusSamples | None, kubeconfig: Path | None, health_port: int | None
+) -> None:
+    """Run until SIGTERM or SIGINT; without samples of a Prometheus pods are asked."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with HttpKube.connect(kubeconfig) as kube, HttpMetrics() as client:
-        one = MetricsServer(settings, kube, client)
+        one = MetricsServer(settings, kube, samples or ScrapedSamples(client))
         with contextlib.suppress(asyncio.CancelledError):
             async with answering(health_port, one.waiting_for):
                 await one.run()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.core.serving.autoscaler import Load
-from tessera.core.serving.queuetime import Counters, Missing, Window, between
+from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between
 
 __all__ = ["Observation", "Observed", "observe"]
 
@@ -20,6 +20,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
     samples: tuple[tuple[str, Counters], ...] = ()
     """The last sample of each pod."""
+    windows: tuple[tuple[str, Window], ...] = ()
+    """What happened until it, where it was compared with one before: a look that finds it again learns nothing."""
     in_flight: tuple[tuple[str, float], ...] = ()
     """Requests of each pod as last observed."""
     arrived: float = 0.0
@@ -69,21 +71,27 @@ def observe(
 
     Args:
         former: what the look before returned; an empty one at the first.
-        pods: each pod's sample, or why there is none.
+        pods: each pod's last sample, or why there is none. Where it is scraped less often than we look, it is the same
+            again.
         at_s: the time of the look.
         replicas: that are asked for.
         ready: pods that take requests.
 
     """
-    known, busy = dict(former.samples), dict(former.in_flight)
-    windows = {
-        name: each if isinstance(each, Missing) else between(known.get(name), each) for name, each in pods.items()
-    }
-    completed, served_s = former.completed, former.served_s
-    for window in windows.values():
-        if isinstance(window, Window):
-            completed += window.completed
-            served_s += window.served_s
+    known, last, busy = dict(former.samples), dict(former.windows), dict(former.in_flight)
+    windows, completed, served_s = dict[str, Window | Missing](), former.completed, former.served_s
+    for name, each in pods.items():
+        if isinstance(each, Missing):
+            windows[name] = each
+        elif at_s - each.at_s > LONGEST_S:
+            windows[name] = Missing(f"its last sample is {at_s - each.at_s:.0f} s old")
+        elif name in last and known[name] == each:
+            windows[name] = last[name]
+        else:
+            windows[name] = window = between(known.get(name), each)
+            if isinstance(window, Window):
+                completed += window.completed
+                served_s += window.served_s
     completed += sum(number for name, number in busy.items() if name not in pods)
     in_flight = {
         name: window.in_flight if isinstance(window, Window) else busy[name]
@@ -108,8 +116,10 @@ def observe(
             replicas=replicas,
             ready=ready,
         )
+    compared = last | {name: each for name, each in windows.items() if isinstance(each, Window)}
     remembered = Observed(
         samples=tuple(samples.items()),
+        windows=tuple((name, each) for name, each in compared.items() if name in pods),
         in_flight=tuple(in_flight.items()),
         arrived=arrived,
         completed=completed,

@@ -16,7 +16,6 @@ from tessera.api.kubernetes.labelselectors import selects
 from tessera.api.kubernetes.metrics.answers import Series, Value
 from tessera.api.kubernetes.metrics.paths import Custom, External
 from tessera.api.kubernetes.modelpods import ModelDeployment, ModelPod, read_bounds, read_deployment, read_pod
-from tessera.api.prometheus.engines import read_counters
 from tessera.api.tessera.nodereports import Report, Subject
 from tessera.clients.kube import (
     AUTOSCALERS,
@@ -32,16 +31,16 @@ from tessera.clients.kube import (
     record_event,
     uid_of,
 )
-from tessera.clients.prometheus import Metrics
 from tessera.core.serving.decisions import Decision
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
 from tessera.core.serving.observed import Observation, Observed, observe
-from tessera.core.serving.queuetime import Counters, Missing, Window
+from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render.pods import SERVER_LABEL
 from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.server.metrics.places import count_places
+from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Absent
 
 __all__ = ["LOOK_S", "Looks"]
@@ -49,8 +48,6 @@ __all__ = ["LOOK_S", "Looks"]
 LOOK_S: Final = 15.0
 _STALE_S: Final = 60.0
 """What was measured so long ago is not served as if it were now."""
-_ASKING_S: Final = 12.0
-"""Pods whose turn does not come by then have no sample."""
 _POD_METRICS: Final[Mapping[str, Callable[[Window], float]]] = {
     QUEUE_TIME: lambda window: window.queue_time_s,
     WAITING: lambda window: window.waiting,
@@ -79,15 +76,15 @@ class Looks:
 
     Args:
         kube: the Kubernetes API.
-        metrics: how pods are asked.
+        samples: what their pods counted.
         log: records decisions.
         now_s: the seconds since 1970.
 
     """
 
-    def __init__(self, kube: Kube, metrics: Metrics, log: Logger, *, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, kube: Kube, samples: PodSamples, log: Logger, *, now_s: Callable[[], float] = time.time) -> None:
         self._kube = kube
-        self._metrics = metrics
+        self._samples = samples
         self._log = log
         self._now_s = now_s
         labelled = Selection(having=(SERVER_LABEL,))
@@ -100,8 +97,6 @@ class Looks:
         self._seen: dict[_Name, _Seen] = {}
         self._said: dict[_Name, tuple[int | None, bool]] = {}
         """The decision of each server that was reported last, and whether it was for want of good input."""
-        self._silent: set[tuple[_Name, str]] = set()
-        """Pods that gave no sample at the last look."""
         self._looked_s = 0.0
         self._complaint = ""
         self.looked = asyncio.Event()
@@ -131,19 +126,16 @@ class Looks:
 
     async def look(self) -> None:
         """Measure each server once, and decide."""
-        # 1. Read the pods of each server, and ask them all.
+        # 1. Read the pods of each server, and what all of them counted.
         pods = self._pods()
-        known = [pod for each in pods.values() for pod in each.values() if pod.running]
-        await self._metrics.keep(frozenset(pod.url.removesuffix("/metrics") for pod in known if pod.url))
-        names = [(server, name) for server, each in pods.items() for name, pod in each.items() if pod.running]
-        # Who gave no answer is asked last: pods that hang do not keep others from being asked.
-        names = sorted(names, key=lambda each: each in self._silent)
-        deadline_s = asyncio.get_running_loop().time() + _ASKING_S
-        answers = await asyncio.gather(*(self._ask(name, pods[server][name], deadline_s) for server, name in names))
-        self._silent = {each for each, answer in zip(names, answers, strict=True) if isinstance(answer, Missing)}
-        samples: dict[_Name, dict[str, Counters | Missing]] = {server: {} for server in pods}
-        for (server, name), answer in zip(names, answers, strict=True):
-            samples[server][name] = answer
+        running = {
+            (namespace, name): pod for (namespace, _), each in pods.items() for name, pod in each.items() if pod.running
+        }
+        counted = await self._samples.read(running)
+        samples = {
+            server: {name: counted[server[0], name] for name in each if (server[0], name) in counted}
+            for server, each in pods.items()
+        }
         # 2. Add up what each server's pods say, and decide.
         deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, _Seen]()
         for server in pods.keys() | deployments.keys():
@@ -228,19 +220,6 @@ class Looks:
             self._trouble(error)
             return facts
         return msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
-
-    async def _ask(self, name: str, pod: ModelPod, deadline_s: float) -> Counters | Missing:
-        """Return what a pod counted, or why nobody knows."""
-        if not pod.url:
-            return Missing(pod.trouble)
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                content = await self._metrics.get(pod.url)
-            return read_counters(f"pod {name}", content, at_s=self._now_s(), started_s=pod.started_s)
-        except TimeoutError:
-            return Missing(f"not asked within {_ASKING_S:.0f} s, because other pods did not answer")
-        except TesseraError as error:
-            return Missing(f"{error.found}; expected {error.expected}")
 
     async def _report(self, server: _Name, deployment: Object, decision: Decision) -> None:
         """Say what was decided where it is another decision than before."""

@@ -8,13 +8,13 @@ import msgspec
 
 from tessera.certificates import Certificates, Tls
 from tessera.clients.kube import Kube
-from tessera.clients.prometheus import Metrics
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
 from tessera.server.listening import HttpServer, listening
 from tessera.server.metrics.access import Access
 from tessera.server.metrics.app import MetricsApp
 from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Source, Sources
 from tessera.server.selfsigned import METRICS, SelfSigned
 
@@ -42,7 +42,7 @@ class MetricsServer:
     Args:
         settings: where it listens.
         kube: the Kubernetes API.
-        metrics: how pods are asked.
+        samples: what pods of model servers counted.
         more: sources beside what is measured here.
 
     Attributes:
@@ -50,13 +50,13 @@ class MetricsServer:
 
     """
 
-    def __init__(self, settings: Settings, kube: Kube, metrics: Metrics, more: Sequence[Source] = ()) -> None:
+    def __init__(self, settings: Settings, kube: Kube, samples: PodSamples, more: Sequence[Source] = ()) -> None:
         if settings.tls.client_authority is not None:
             raise InvalidInput("TLS", found="an authority for clients", expected="none: kube-apiserver publishes it")
         self._settings = settings
         self._log = logger()
         self._access = Access(kube)
-        self._looks = Looks(kube, metrics, self._log)
+        self._looks = Looks(kube, samples, self._log)
         self._app = MetricsApp(Sources((self._looks, *more)), self._access, self._log)
         own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
         self._own = own

@@ -1,0 +1,71 @@
+"""The series of model servers' pods as Prometheus scraped them last, with the time of the scrape.
+
+A range of raw samples is asked for, and not a value: two looks that see the same scrape must not take it for two.
+Source: prometheus.io, "Querying basics" (range vector selectors) and "HTTP API".
+"""
+
+import math
+from collections import defaultdict
+from typing import Final
+
+import msgspec
+
+from tessera.api.prometheus.answers import read_series
+from tessera.api.prometheus.engines import ENGINES
+from tessera.api.prometheus.samples import Sample
+from tessera.core.serving.queuetime import LONGEST_S
+
+__all__ = ["Scrape", "pod_query", "read_scrapes"]
+
+_MOST_SERIES: Final = 100_000
+"""1,000 pods of Triton with a dozen models have as many."""
+_SCRAPED_BY: Final = ("job", "instance", "prometheus", "prometheus_replica")
+"""Labels in which the series differ of a pod that several jobs, or several Prometheis, scrape."""
+
+
+class Scrape(msgspec.Struct, frozen=True):
+    """What a pod exposed at a moment."""
+
+    at_s: float
+    samples: tuple[Sample, ...]
+
+
+def pod_query() -> str:
+    """Return the query for the engines' series of all pods, as far back as they say anything about the load now."""
+    names = "|".join(sorted(frozenset[str]().union(*(each.series for each in ENGINES))))
+    return f'{{__name__=~"{names}",namespace!="",pod!=""}}[{LONGEST_S:.0f}s]'
+
+
+def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:
+    """Return the last scrape of each pod, by namespace and name.
+
+    Of a pod that is scraped twice one way counts, so that nothing is added up twice: the first by its labels. Series
+    that the last scrape had no more, as of a model that was unloaded, do not count.
+
+    Raises:
+        InvalidInput: the answer is none, or has too many series.
+
+    """
+    ways: dict[tuple[str, str], dict[tuple[str, ...], list[tuple[float, Sample]]]] = defaultdict(dict)
+    for each in read_series(answer, source, most=_MOST_SERIES):
+        pod = each.metric.get("namespace", ""), each.metric.get("pod", "")
+        at_s, text = each.values[-1] if each.values else (math.nan, "")
+        if not all(pod) or not math.isfinite(at_s):
+            continue
+        way = tuple(each.metric.get(label, "") for label in _SCRAPED_BY)
+        sample = Sample(each.metric.get("__name__", ""), each.metric, _number(text))
+        ways[pod].setdefault(way, []).append((at_s, sample))
+    found = {}
+    for pod, by_way in ways.items():
+        series = by_way[min(by_way)]
+        last_s = max(at_s for at_s, _ in series)
+        found[pod] = Scrape(last_s, tuple(sample for at_s, sample in series if at_s == last_s))
+    return found
+
+
+def _number(text: str) -> float:
+    """Return a number; what is none is no value of a counter, which the reader says."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

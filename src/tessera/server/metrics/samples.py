@@ -1,0 +1,110 @@
+"""What pods of model servers counted: asked of each, or of a Prometheus that scrapes them."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol, TypeAlias
+from urllib.parse import urlencode
+
+from tessera.api.kubernetes.modelpods import ModelPod
+from tessera.api.prometheus.engines import counters_of, read_counters
+from tessera.api.prometheus.podsamples import pod_query, read_scrapes
+from tessera.clients.prometheus import Metrics
+from tessera.core.serving.queuetime import Counters, Missing
+from tessera.errors import TesseraError, shown
+
+__all__ = ["PodName", "PodSamples", "PrometheusSamples", "ScrapedSamples"]
+
+PodName: TypeAlias = tuple[str, str]
+"""Namespace and name."""
+_ASKING_S: Final = 12.0
+"""Pods whose turn does not come by then have no sample."""
+
+
+class PodSamples(Protocol):
+    """Where the counters of pods come from."""
+
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+        """Return what each of these pods counted last, or why nobody knows."""
+        ...
+
+
+class ScrapedSamples:
+    """The pods themselves, without Prometheus.
+
+    Args:
+        metrics: how they are asked.
+        now_s: the seconds since 1970.
+
+    """
+
+    def __init__(self, metrics: Metrics, *, now_s: Callable[[], float] = time.time) -> None:
+        self._metrics = metrics
+        self._now_s = now_s
+        self._silent = frozenset[PodName]()
+        """Pods that gave no sample the last time."""
+
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+        """Return what each pod exposes."""
+        await self._metrics.keep(frozenset(pod.url.removesuffix("/metrics") for pod in pods.values() if pod.url))
+        # Who gave no answer is asked last: pods that hang do not keep others from being asked.
+        names = sorted(pods, key=lambda each: each in self._silent)
+        deadline_s = asyncio.get_running_loop().time() + _ASKING_S
+        answers = await asyncio.gather(*(self._ask(each[1], pods[each], deadline_s) for each in names))
+        found = dict(zip(names, answers, strict=True))
+        self._silent = frozenset(name for name, answer in found.items() if isinstance(answer, Missing))
+        return found
+
+    async def _ask(self, name: str, pod: ModelPod, deadline_s: float) -> Counters | Missing:
+        if not pod.url:
+            return Missing(pod.trouble)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                content = await self._metrics.get(pod.url)
+            return read_counters(f"pod {name}", content, at_s=self._now_s(), started_s=pod.started_s)
+        except TimeoutError:
+            return Missing(f"not asked within {_ASKING_S:.0f} s, because other pods did not answer")
+        except TesseraError as error:
+            return Missing(f"{error.found}; expected {error.expected}")
+
+
+class PrometheusSamples:
+    """What a Prometheus scraped of them: one question for all pods.
+
+    Args:
+        connect: gives a client for one question; so a token that was replaced is read again.
+        url: `https://HOST[:PORT][/PREFIX]`.
+
+    Attributes:
+        target: the question.
+
+    """
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Metrics]], url: str) -> None:
+        self._connect = connect
+        self.target = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': pod_query()})}"
+        self._subject = f"Prometheus {url}"
+
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+        """Return what Prometheus knows of each pod."""
+        if not pods:
+            return {}
+        try:
+            async with self._connect() as metrics:
+                scrapes = read_scrapes(await metrics.get(self.target), self._subject)
+        except TesseraError as error:
+            return dict.fromkeys(pods, Missing(f"{self._subject}: {error.found}; expected {error.expected}"))
+        except OSError as error:  # the files of token and authorities
+            return dict.fromkeys(pods, Missing(f"{self._subject} is not asked: {shown(error)}"))
+        found = dict[PodName, Counters | Missing]()
+        for name, pod in pods.items():
+            scrape = scrapes.get(name)
+            if scrape is None:
+                found[name] = Missing(f"{self._subject} has no series of it; is its port of metrics scraped?")
+                continue
+            try:
+                found[name] = counters_of(f"pod {name[1]}", scrape.samples, at_s=scrape.at_s, started_s=pod.started_s)
+            except TesseraError as error:
+                found[name] = Missing(f"{error.found}; expected {error.expected}")
+        return found

@@ -1,0 +1,93 @@
+"""Where the counters of pods come from: a real Prometheus that scraped them, and one that does not answer."""
+
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from builders.measuredservers import model_pod, triton
+from harness.prometheusserver import history, serving_history
+from tessera.api.kubernetes.modelpods import ModelPod, read_pod
+from tessera.api.prometheus.podsamples import pod_query
+from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
+from tessera.core.serving.queuetime import Counters, Missing
+from tessera.errors import Unavailable
+from tessera.server.metrics.samples import PodName, PrometheusSamples
+
+pytestmark = pytest.mark.anyio
+URL = "http://prometheus:9090"
+
+
+def pods(*names: str) -> dict[PodName, ModelPod]:
+    return {("ns", name): read_pod(model_pod(name, address="10.0.0.1")) for name in names}
+
+
+def labelled(text: bytes, pod: str) -> bytes:
+    """Return what a pod exposes as Prometheus stores it."""
+    lines = text.decode().splitlines(keepends=True)
+    own = f'namespace="ns",pod="{pod}",job="models",'
+    return "".join(line.replace("{", "{" + own, 1) if not line.startswith("#") else line for line in lines).encode()
+
+
+async def test_what_a_real_prometheus_scraped_last(tmp_path: Path) -> None:
+    now_s = time.time()
+    text = labelled(triton(ended=100, queued_s=5, served_s=30, waiting=3), "llm-1")
+    with serving_history(tmp_path, history(text, (now_s - 50, now_s - 20))) as url:
+        found = await PrometheusSamples(HttpMetrics, url).read(pods("llm-1", "other"))
+    counters = found["ns", "llm-1"]
+    assert isinstance(counters, Counters)
+    assert counters.at_s == pytest.approx(now_s - 20, abs=0.002)
+    assert (counters.dequeued, counters.queued_s) == (200.0, 10.0)
+    assert counters.served_s == pytest.approx(60.0)
+    assert found["ns", "other"] == Missing(f"Prometheus {url} has no series of it; is its port of metrics scraped?")
+
+
+BAD: dict[str, tuple[bytes | Unavailable, str]] = {
+    "down": (Unavailable("x", found="no answer in 10 s", expected="metrics"), "no answer in 10 s; expected metrics"),
+    "a login page": (b"<html>", "expected an answer of Prometheus' HTTP API"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_a_prometheus_that_does_not_answer_is_why_nobody_knows(case: str) -> None:
+    answer, want = BAD[case]
+    metrics = MemoryMetrics()
+    samples = PrometheusSamples(lambda: nullcontext(metrics), URL)
+    metrics.contents[samples.target] = answer
+    found = await samples.read(pods("a", "b"))
+    assert found.keys() == {("ns", "a"), ("ns", "b")}
+    for each in found.values():
+        assert isinstance(each, Missing)
+        assert each.reason.startswith(f"Prometheus {URL}: ")
+        assert want in each.reason
+
+
+async def test_a_value_that_no_counter_has_is_that_pods_alone() -> None:
+    metrics = MemoryMetrics()
+    samples = PrometheusSamples(lambda: nullcontext(metrics), f"{URL}/")
+    series = ",".join(
+        f'{{"metric": {{"__name__": "nv_inference_queue_duration_us", "namespace": "ns", "pod": "{pod}"}},'
+        f' "values": [[10, "{text}"]]}}'
+        for pod, text in (("a", "NaN"), ("b", "1000000"))
+    )
+    metrics.contents[samples.target] = f'{{"data": {{"result": [{series}]}}}}'.encode()
+    found = await samples.read(pods("a", "b"))
+    assert found["ns", "a"] == Missing("nv_inference_queue_duration_us is nan; expected from 0 to 1e+15")
+    assert isinstance(found["ns", "b"], Counters)
+
+
+async def test_files_that_are_gone_are_told_and_nobody_is_asked_about_no_pods() -> None:
+    def connect() -> HttpMetrics:
+        raise FileNotFoundError(2, "No such file", "token")
+
+    samples = PrometheusSamples(connect, URL)
+    assert await samples.read({}) == {}
+    (found,) = (await samples.read(pods("a"))).values()
+    assert isinstance(found, Missing)
+    assert "is not asked: " in found.reason
+
+
+def test_the_question_is_one_for_all_pods() -> None:
+    assert "/api/v1/query?query=" in PrometheusSamples(HttpMetrics, URL).target
+    assert pod_query().count("{") == 1
