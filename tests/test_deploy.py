@@ -394,6 +394,7 @@ def test_what_holds_data_stays_when_the_chart_goes() -> None:
         *(
             ("CustomResourceDefinition", f"{kind}.tessera.dev")
             for kind in (
+                "environments",
                 "gpunodes",
                 "gpupolicies",
                 "imagewarmups",

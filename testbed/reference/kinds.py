@@ -39,7 +39,7 @@ def _kind(spec: Mapping[str, Any]) -> Iterator[str]:
     version = spec["versions"][0]
     yield f"\n## {spec['names']['kind']}\n\n{plain(_said(spec))}\n"
     properties = version["schema"]["openAPIV3Schema"]["properties"]
-    for part in ("spec", "status"):
+    for part in [each for each in ("spec", "status") if each in properties]:
         yield f"\n### {spec['names']['kind']} {part}\n\n{plain(properties[part]['description'])}\n\n"
         rows = ((f"`{name}`", kind, plain(said)) for name, kind, said in _fields(properties[part], ""))
         yield table(("field", "type", "meaning"), rows)

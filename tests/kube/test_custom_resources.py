@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from builders.policyobjects import BAD, GOOD, gpu_policy
+from tessera.api.tessera.environments import read_environment
 from tessera.api.tessera.gpupolicies import Spec, node_policy, read_gpu_policy
 from tessera.api.tessera.imagewarmups import Spec as ImageWarmupSpec
 from tessera.api.tessera.imagewarmups import read_image_warmup
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster
+from testbed.deploy import objects
 from testbed.processes import until
 
 GPU = "GPU-00000000-0000-0000-0000-00000000000"
@@ -35,8 +37,10 @@ def gpu_node(spec: dict[str, Any], name: str = "node-a") -> dict[str, Any]:
 
 
 def test_the_definitions_are_established(plane: Cluster) -> None:
-    for name in ("gpupolicies", "gpunodes", "imagewarmups", "modelservers", "nodeimages", "modelcaches", "nodemodels"):
-        found = plane.get("crd", f"{name}.tessera.dev")["status"]["conditions"]
+    ours = {each["metadata"]["name"] for each in objects("crds")}
+    assert "environments.tessera.dev" in ours
+    for name in ours:
+        found = plane.get("crd", name)["status"]["conditions"]
         states = {each["type"]: each["status"] for each in found}
         assert states == {"NamesAccepted": "True", "Established": "True"}
 
@@ -184,3 +188,21 @@ def test_an_image_warmup_is_taken_with_defaults_and_refused_without_images(plane
     for spec, want in bad:
         with pytest.raises(Unavailable, match=want):
             dry_run(plane, image_warmup(spec))
+
+
+def test_an_environment_is_stored_as_it_is_read_and_one_without_an_image_is_refused(plane: Cluster) -> None:
+    body: dict[str, Any] = {
+        "apiVersion": "tessera.dev/v1alpha1",
+        "kind": "Environment",
+        "metadata": {"name": "pytorch"},
+        "spec": {"image": "pytorch/pytorch:2.9", "tools": ["pytorch 2.9"]},
+    }
+    found = read_environment(dry_run(plane, body))
+    assert (found.name, found.image, found.tools, found.notebook) == (
+        "pytorch",
+        "pytorch/pytorch:2.9",
+        ("pytorch 2.9",),
+        False,
+    )
+    with pytest.raises(Unavailable, match=r"spec\.image"):
+        dry_run(plane, {**body, "spec": {"notebook": True}})

@@ -15,6 +15,7 @@ import pytest
 
 from tessera.cli.work.codefolder import LARGEST_ARCHIVE
 from testbed.cluster import Cluster
+from testbed.deploy import objects
 from testbed.images import BUSYBOX, PAUSE
 from testbed.processes import until
 
@@ -67,6 +68,31 @@ def test_a_command_runs_is_followed_and_ends_with_its_own_code(user: User) -> No
     assert "the ClusterRole tessera-viewer lets you see it" in error
     assert "short: Failed on node1: its command ended with 3" in error
     assert user.call("logs", "short", "-n", NAMESPACE)[1] == "begun\ndone\n"
+
+
+ENVIRONMENT = {
+    "apiVersion": "tessera.dev/v1alpha1",
+    "kind": "Environment",
+    "metadata": {"name": "busybox"},
+    "spec": {"image": BUSYBOX, "description": "a shell", "tools": ["sh"]},
+}
+
+
+def test_an_image_is_known_by_the_name_of_its_environment(user: User) -> None:
+    """Who may do nothing but in a namespace reads the catalogue of the cluster."""
+    for each in (*objects("crds/tessera.dev_environments.yaml"), *objects("rbac/people.yaml")):
+        if each["metadata"]["name"] in {"environments.tessera.dev", "tessera-environments"}:
+            user.cluster.apply(each)
+    user.cluster.kubectl("wait", "--for=condition=Established", "crd/environments.tessera.dev", "--timeout=60s")
+    user.cluster.apply(ENVIRONMENT)
+    code, out, error = user.call("environments", "-o", "json")
+    assert (code, [each["image"] for each in json.loads(out)]) == (0, [BUSYBOX]), error
+    where = ("--environment=busybox", f"--namespace={NAMESPACE}", "--", "echo", "by name")
+    code, out, error = user.call("run", *where)
+    assert (code, out) == (0, "by name\n"), error
+    assert "busybox-" in error
+    code, _, error = user.call("notebook", "-e", "busybox", "-n", NAMESPACE)
+    assert (code, "one without JupyterLab" in error) == (2, True), error
 
 
 def test_who_leaves_may_come_back_and_stop_it(user: User) -> None:

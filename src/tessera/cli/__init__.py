@@ -21,8 +21,9 @@ COMMANDS: dict[str, str] = {
     "inspect": "Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation.",
     "top": "Show live who uses the GPUs: memory used of what was allocated, load, throttling, and who drives it.",
     "recommend": "Recommend GPU memory and MIG profiles by what containers used.",
-    "run": "Run COMMAND in IMAGE on a part of a GPU: submit a Job, say why it waits, follow its log.",
+    "run": "Run COMMAND in an image on a part of a GPU: submit a Job, say why it waits, follow its log.",
     "notebook": "Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.",
+    "environments": "List the environments of `tessera run` and `notebook`: images by name, and what is in them.",
     "jobs": "List what `tessera run` and `notebook` submitted: how far each is, and why no further.",
     "attach": "Follow Job NAME: why it waits, its log from the start or the address of its notebook, its end.",
     "logs": "Print what the command of Job NAME has written so far; `tessera attach` goes on.",
@@ -52,7 +53,7 @@ _FOLDERS = {
     "storage": ("disks", "models", "images"),
     "processes": ("agent", "disk_agent", "server", "controller", "metrics"),
     "usage": ("top", "recommend"),
-    "work": ("run", "notebook", "jobs", "attach", "logs", "stop"),
+    "work": ("run", "notebook", "environments", "jobs", "attach", "logs", "stop"),
 }
 """Packages in which modules of commands are; those of the others are here."""
 

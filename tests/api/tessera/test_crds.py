@@ -31,7 +31,16 @@ def schemas(each: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, An
 
 
 def test_there_is_a_file_for_each_kind() -> None:
-    kinds = ("gpupolicies", "gpunodes", "imagewarmups", "modelservers", "nodeimages", "modelcaches", "nodemodels")
+    kinds = (
+        "gpupolicies",
+        "gpunodes",
+        "imagewarmups",
+        "environments",
+        "modelservers",
+        "nodeimages",
+        "modelcaches",
+        "nodemodels",
+    )
     assert tuple(f"tessera.dev_{kind}.yaml" for kind in kinds) == FILES
 
 
@@ -58,6 +67,7 @@ def test_lists_and_texts_have_bounds_and_lists_say_how_they_are_merged(file: str
         "tessera.dev_gpunodes.yaml": {".spec.desired": ["gpu"]},
         "tessera.dev_gpupolicies.yaml": {".status.conditions": ["type"]},
         "tessera.dev_imagewarmups.yaml": {".status.conditions": ["type"]},
+        "tessera.dev_environments.yaml": {},
         "tessera.dev_modelservers.yaml": {".status.conditions": ["type"]},
         "tessera.dev_nodeimages.yaml": {},
         "tessera.dev_modelcaches.yaml": {".status.conditions": ["type"]},

@@ -62,7 +62,8 @@ def test_a_command_its_environment_and_secrets() -> None:
 
 
 REFUSED = {
-    "no image": ((), "--image"),
+    "no image": ((), "--image and --environment: neither"),
+    "two images": (("--image", "a", "-e", "b"), "--image and --environment: both"),
     "no variable": (("--image", "a", "--env", "A"), "NAME=VALUE"),
     "no key of a secret": (("--image", "a", "--env-secret", "A=b"), "NAME=SECRET/KEY"),
     "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "one way to say how much"),

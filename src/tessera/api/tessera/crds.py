@@ -15,13 +15,23 @@ from msgspec import inspect as kinds
 
 from tessera.api.documents import Plain
 from tessera.api.kubernetes import conditions
-from tessera.api.tessera import gpunodes, gpupolicies, imagewarmups, modelcaches, modelservers, shares
+from tessera.api.tessera import environments, gpunodes, gpupolicies, imagewarmups, modelcaches, modelservers, shares
 from tessera.api.tessera.gpunodes import fields
 from tessera.core.serving import modelserver
 
 __all__ = ["SOURCES", "definitions", "descriptions"]
 
-SOURCES: Final = (conditions, fields, gpupolicies, imagewarmups, modelcaches, modelserver, modelservers, shares)
+SOURCES: Final = (
+    conditions,
+    environments,
+    fields,
+    gpupolicies,
+    imagewarmups,
+    modelcaches,
+    modelserver,
+    modelservers,
+    shares,
+)
 """Modules whose records make up the definitions."""
 
 Descriptions = Mapping[tuple[str, str], str]
@@ -65,7 +75,8 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     short: str
     description: str
     spec: type[msgspec.Struct]
-    status: type[msgspec.Struct]
+    status: type[msgspec.Struct] | None
+    """None where nothing is reported of it."""
     defaults: bool
     """Whether the API server writes the defaults of the spec into objects, for people to see."""
     columns: tuple[Column, ...]
@@ -129,6 +140,21 @@ _RESOURCES: Final = (
             Column("Pinned", ".status.pinned", "Nodes that have all of them pinned.", type="integer"),
             _AGE,
             Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True),
+        ),
+    ),
+    Resource(
+        kind=environments.KIND,
+        plural="environments",
+        short="env",
+        description="An image by a name that people know, for `tessera run` and `tessera notebook`; see docs/run.md.",
+        spec=environments.Spec,
+        status=None,
+        defaults=True,
+        columns=(
+            Column("Image", ".spec.image", "What pods run."),
+            Column("Notebook", ".spec.notebook", "Whether it has JupyterLab.", type="boolean"),
+            _AGE,
+            Column("Description", ".spec.description", "For whom it is.", wide=True),
         ),
     ),
     Resource(
@@ -253,7 +279,7 @@ def _definition(each: Resource, said: Descriptions) -> dict[str, Plain]:
         "name": _VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        **({"subresources": {"status": {}}} if each.status else {}),
         "additionalPrinterColumns": [_column(column) for column in each.columns],
         "schema": {"openAPIV3Schema": _object(each, said)},
     }
@@ -278,14 +304,14 @@ def _column(each: Column) -> dict[str, Plain]:
 
 def _object(each: Resource, said: Descriptions) -> dict[str, Plain]:
     spec = _Schemas(said, defaults=each.defaults).of(kinds.type_info(each.spec))
-    status = _Schemas(said, defaults=False).of(kinds.type_info(each.status))
     properties: dict[str, Plain] = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
         "spec": {**spec, "default": {}} if each.defaults and "required" not in spec else spec,
-        "status": status,
     }
+    if each.status is not None:
+        properties["status"] = _Schemas(said, defaults=False).of(kinds.type_info(each.status))
     return {"description": each.description, "type": "object", "properties": properties}
 
 

@@ -13,6 +13,7 @@ from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.cli.livecluster import Place, kubeconfig_options
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.work.codefolder import archive_folder
+from tessera.cli.work.environments import find_environment
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown
@@ -30,6 +31,7 @@ class Asked(TypedDict):
     """The options that both have, as click passes them."""
 
     image: str
+    environment: str
     name: str
     namespace: str
     gpu_memory: int | None
@@ -52,8 +54,9 @@ class Asked(TypedDict):
 
 
 asking_options = with_options(
-    click.option("--image", required=True, help="Container image."),
-    click.option("--name", default="", help="Name of the Job.  [default: made from the image]"),
+    click.option("--image", default="", help="Container image."),
+    click.option("-e", "--environment", default="", metavar="NAME", help="An image by name: tessera environments."),
+    click.option("--name", default="", help="Name of the Job.  [default: made from environment or image]"),
     click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Its namespace."),
     click.option("--gpu-memory", type=click.IntRange(1), metavar="GIB", help="GPU memory it needs."),
     click.option("--gpu-compute", type=click.IntRange(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
@@ -91,7 +94,7 @@ def request_of(
         InvalidInput: options that make no sense, alone or together.
 
     """
-    words = given["image"].rpartition("/")[2].partition(":")[0].partition("@")[0].lower()
+    image, words = _image_of(given, notebook=notebook)
     prefix = f"{_NOT_IN_NAMES.sub('-', words).strip('-')[:_LONGEST_PREFIX] or 'run'}-"
     files: dict[str, bytes] = {}
     if given["code"]:
@@ -102,7 +105,7 @@ def request_of(
         name=given["name"],
         prefix=prefix,
         namespace=given["namespace"],
-        image=given["image"],
+        image=image,
         command=command,
         limits=_limits(given),
         annotations={ISOLATION: given["isolation"]} if given["isolation"] else {},
@@ -115,6 +118,19 @@ def request_of(
         notebook=notebook,
     )
     return asked, files
+
+
+def _image_of(given: Asked, *, notebook: bool) -> tuple[str, str]:
+    """Return the image, and what it is called in names."""
+    image, environment = given["image"], given["environment"]
+    if bool(image) == bool(environment):
+        found = "both" if image else "neither"
+        raise InvalidInput(
+            "--image and --environment", found=found, expected="one of them", hint="tessera environments"
+        )
+    if environment:
+        return find_environment(place_of(given), environment, notebook=notebook).image, environment
+    return image, image.rpartition("/")[2].partition(":")[0].partition("@")[0].lower()
 
 
 def _limits(given: Asked) -> dict[str, str]:

@@ -16,6 +16,7 @@ __all__ = [
     "CUSTOM_RESOURCE_DEFINITIONS",
     "DEPLOYMENTS",
     "DISRUPTION_BUDGETS",
+    "ENVIRONMENTS",
     "EVENTS",
     "EVERYTHING",
     "GPU_NODES",
@@ -126,6 +127,9 @@ IMAGE_WARMUPS = Kind(
 NODE_IMAGES = Kind(group="tessera.dev", version="v1alpha1", name="NodeImages", plural="nodeimages", namespaced=False)
 MODEL_CACHES = Kind(group="tessera.dev", version="v1alpha1", name="ModelCache", plural="modelcaches", namespaced=False)
 NODE_MODELS = Kind(group="tessera.dev", version="v1alpha1", name="NodeModels", plural="nodemodels", namespaced=False)
+ENVIRONMENTS = Kind(
+    group="tessera.dev", version="v1alpha1", name="Environment", plural="environments", namespaced=False
+)
 MODEL_SERVERS = Kind(group="tessera.dev", version="v1alpha1", name="ModelServer", plural="modelservers")
 RESOURCE_QUOTAS = Kind(name="ResourceQuota", plural="resourcequotas")
 CLUSTER_QUEUES = Kind(

@@ -1,0 +1,91 @@
+"""`tessera environments`: the images that have names, and the one that `--environment` names."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from tessera.api.tessera.environments import Environment, read_environment
+from tessera.cli.drawing.lettering import clean
+from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.options import output_option
+from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube
+from tessera.errors import InvalidInput, Unavailable
+
+__all__ = ["choose_environment", "environments", "find_environment", "read_environments"]
+
+_HINT = "kubectl apply an Environment of tessera.dev/v1alpha1, or --image"
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera environments
+  tessera environments -o json
+  tessera run --environment pytorch --gpu-memory 10 -- python train.py
+"""
+)
+@kubeconfig_options
+@output_option()
+def environments(*, kubeconfig: Path | None, context: str | None, output: str) -> None:
+    """List the environments of `tessera run` and `notebook`: images by name, and what is in them."""
+    found = asyncio.run(_read(Place(kubeconfig=kubeconfig, context=context)))
+    if print_document(found, output):
+        return
+    table = ruled_table("NAME", "NOTEBOOK", "TOOLS", "IMAGE", "DESCRIPTION")
+    for each in found:
+        cells = (each.name, "yes" if each.notebook else "-", ", ".join(each.tools), each.image, each.description)
+        table.add_row(*(Text(clean(cell)) for cell in cells))
+    wide_console(output=output).print(trimmed(table))
+
+
+def find_environment(place: Place, name: str, *, notebook: bool) -> Environment:
+    """Return the environment of this name in a cluster; arguments and errors as in `choose_environment`."""
+    return choose_environment(asyncio.run(_read(place)), name, notebook=notebook)
+
+
+def choose_environment(known: Sequence[Environment], name: str, *, notebook: bool) -> Environment:
+    """Return the environment of this name.
+
+    Args:
+        known: those that there are.
+        name: as `tessera environments` lists it.
+        notebook: whether it must have JupyterLab.
+
+    Raises:
+        InvalidInput: there is none, or it has no JupyterLab; the error names those that would do.
+
+    """
+    fit = ", ".join(each.name for each in known if each.notebook or not notebook)
+    desired = f"one of {fit}" if fit else "an environment of this cluster, and there is none yet"
+    found = next((each for each in known if each.name == name), None)
+    if found is None:
+        raise InvalidInput(f"--environment {name}", found="no such environment", expected=desired, hint=_HINT)
+    if notebook and not found.notebook:
+        raise InvalidInput(f"--environment {name}", found="one without JupyterLab", expected=desired, hint=_HINT)
+    return found
+
+
+async def read_environments(kube: Kube) -> tuple[Environment, ...]:
+    """Return the environments of a cluster, in order of their names.
+
+    Raises:
+        InvalidInput: one cannot be read.
+        Unavailable: the cluster does not answer, does not know the kind, or does not say.
+
+    """
+    try:
+        listed = await kube.list(ENVIRONMENTS)
+    except Forbidden as error:
+        desired = "the rights of ClusterRole tessera-environments, which the chart gives everybody"
+        raise Unavailable("environments", found=error.found, expected=desired, hint="--image") from error
+    return tuple(sorted(map(read_environment, listed.objects), key=lambda each: each.name))
+
+
+async def _read(place: Place) -> tuple[Environment, ...]:
+    async with connected(place) as kube:
+        return await read_environments(kube)

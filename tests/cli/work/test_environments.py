@@ -1,0 +1,52 @@
+"""Environments by name: which there are, and which would do."""
+
+import pytest
+
+from tessera.api.tessera.environments import Environment
+from tessera.cli.work.environments import choose_environment, read_environments
+from tessera.clients.kube import ENVIRONMENTS, MemoryKube
+from tessera.errors import InvalidInput, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+
+async def catalogue() -> MemoryKube:
+    kube = MemoryKube()
+    for name, notebook in (("pytorch", False), ("jupyter", True)):
+        spec = {"image": f"r.example/{name}:1", "notebook": notebook}
+        await kube.create(ENVIRONMENTS, {"metadata": {"name": name}, "spec": spec})
+    return kube
+
+
+async def test_the_environments_of_a_cluster_by_name() -> None:
+    known = await read_environments(await catalogue())
+    assert [each.name for each in known] == ["jupyter", "pytorch"]
+    assert choose_environment(known, "pytorch", notebook=False).image == "r.example/pytorch:1"
+    assert choose_environment(known, "jupyter", notebook=True).name == "jupyter"
+
+
+async def test_who_may_not_read_them_learns_how() -> None:
+    kube = await catalogue()
+    kube.withhold("", ENVIRONMENTS)
+    with pytest.raises(
+        Unavailable, match=r"ClusterRole tessera-environments, which the chart gives everybody; hint: --image"
+    ):
+        await read_environments(kube)
+
+
+JUPYTER = Environment(name="jupyter", image="a", description="", tools=(), notebook=True)
+PLAIN = Environment(name="plain", image="b", description="", tools=(), notebook=False)
+# Keyed by a sentence: those that there are, the name, whether for a notebook, what the error says.
+REFUSED: dict[str, tuple[tuple[Environment, ...], str, bool, str]] = {
+    "another name": ((JUPYTER, PLAIN), "x", False, "no such environment; expected one of jupyter, plain"),
+    "another name for a notebook": ((JUPYTER, PLAIN), "x", True, "expected one of jupyter; hint"),
+    "no JupyterLab": ((JUPYTER, PLAIN), "plain", True, "one without JupyterLab; expected one of jupyter"),
+    "none at all": ((), "x", False, "and there is none yet; hint: kubectl apply an Environment"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_do_is_named(case: str) -> None:
+    known, name, notebook, want = REFUSED[case]
+    with pytest.raises(InvalidInput, match=want):
+        choose_environment(known, name, notebook=notebook)
