@@ -1,6 +1,7 @@
 """A new leader, for whom the list of nodes comes late, takes nothing off them; a defect in one part stops no other."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -55,11 +56,12 @@ class LateNodes(MemoryKube):
 
 
 @asynccontextmanager
-async def leading(kube: MemoryKube, *namespaces: str) -> AsyncIterator[None]:
-    lead = _lead(Settings(identity="x"), kube, ModelServers(kube, namespaces, least_s=0.01), Measures())
+async def leading(kube: MemoryKube, *namespaces: str) -> AsyncIterator[Measures]:
+    measures = Measures()
+    lead = _lead(Settings(identity="x"), kube, ModelServers(kube, namespaces, least_s=0.01), measures)
     task = asyncio.create_task(lead)
     try:
-        yield
+        yield measures
         assert not task.done()
     finally:
         task.cancel()
@@ -103,6 +105,14 @@ async def test_a_new_leader_takes_nothing_off_nodes_that_it_does_not_know_yet() 
     assert [await kube.get(each, "n") for each, _ in asked] == before
 
 
+async def test_each_loop_of_the_leader_has_an_age_until_it_leads_no_more() -> None:
+    want = {"image_warmups", "look", "model_caches", "model_servers"}
+    async with leading(MemoryKube(), "ns") as measures, asyncio.timeout(20):
+        while not want <= {*re.findall(r'loop="([a-z_]+)"', measures.render().decode())}:  # noqa: ASYNC110 (no event)
+            await asyncio.sleep(0)
+    assert b"tessera_loop_age_seconds" not in measures.render()
+
+
 async def test_a_change_of_a_node_is_looked_at_before_the_next_look_without_one() -> None:
     kube, looked = MemoryKube(), asyncio.Event()
     await kube.create(NODES, {"metadata": {"name": "n"}})
@@ -112,7 +122,7 @@ async def test_a_change_of_a_node_is_looked_at_before_the_next_look_without_one(
     async def look() -> None:
         looked.set()
 
-    tasks = [asyncio.create_task(each) for each in (nodes.run(), following.run(look, 0.0))]
+    tasks = [asyncio.create_task(each) for each in (nodes.run(), following.run(look, 0.0, Measures()))]
     for _ in range(500):  # until nothing is left to look at
         await asyncio.sleep(0)
     looked.clear()

@@ -12,6 +12,7 @@ from tessera.agent.storage.images import ImageWarmer
 from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, NODES, PODS, MemoryKube, Object, Selection, Store, follow
 from tessera.clients.runtime import MemoryRuntime
 from tessera.controller.images import ImageWarmups
+from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
@@ -46,8 +47,8 @@ class Cluster:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         nodes = Store(self.kube, NODES)
-        loops = [nodes.run(), ImageWarmups(self.kube, nodes, now=lambda: NOW, least_s=0.01).run()]
-        loops += [ImageWarmer(name, self.kube, each).run() for name, each in self.runtimes.items()]
+        loops = [nodes.run(), ImageWarmups(self.kube, nodes, now=lambda: NOW, least_s=0.01).run(Measures())]
+        loops += [ImageWarmer(name, self.kube, each).run(Measures()) for name, each in self.runtimes.items()]
         tasks = [asyncio.create_task(each) for each in loops]
         try:
             yield

@@ -23,6 +23,7 @@ from tessera.clients.kube import (
 )
 from tessera.controller.models import ModelCaches
 from tessera.core.storage.modelcache import ObservedModel
+from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +54,7 @@ class Cluster:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         nodes = Store(self.kube, NODES)
-        loops = (nodes.run(), ModelCaches(self.kube, nodes, now=lambda: NOW, least_s=0.01).run())
+        loops = (nodes.run(), ModelCaches(self.kube, nodes, now=lambda: NOW, least_s=0.01).run(Measures()))
         tasks = [asyncio.create_task(each) for each in loops]
         try:
             yield

@@ -24,6 +24,7 @@ from tessera.clients.kube import (
     follow,
 )
 from tessera.controller.modelservers import ModelServers
+from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +45,7 @@ class Cluster:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         controller = ModelServers(self.kube, self.namespaces, prometheus=self.prometheus, now=lambda: NOW, least_s=0.01)
-        task = asyncio.create_task(controller.run())
+        task = asyncio.create_task(controller.run(Measures()))
         try:
             yield
         finally:

@@ -29,6 +29,7 @@ from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import logger
+from tessera.measures import Measures
 
 GPU, NEED, SLICE = "nvidia.com/gpu", "tessera.dev/gpu-memory", "nvidia.com/mig-1g.5gb"
 WHOLE = Sharing(modes=(Mode.WHOLE,))
@@ -180,7 +181,7 @@ class Node:
     ) -> None:
         """Offer GPUs and start the task that keeps them advertised."""
         if self.task is None:
-            self.task = asyncio.create_task(self.plugins.run())
+            self.task = asyncio.create_task(self.plugins.run(Measures()))
         found = self.offered(*pairs, options=options)
         assert await self.plugins.offer(found, self.inventory, how or PluginOptions())
         assert self.plugins.problems == () or self.impaired

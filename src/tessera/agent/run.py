@@ -83,7 +83,7 @@ _RETRY_S = 0.2
 _OFFER_TRIES = 5
 """Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _SIGN_TRIES = 5
-Beside = Callable[[NodeView], Coroutine[Any, Any, None]]
+Beside = Callable[[NodeView, Measures], Coroutine[Any, Any, None]]
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 
 
@@ -94,7 +94,7 @@ class Agent:
         settings: names, folders, and how often it looks.
         driver: the node's GPU driver.
         kube: the Kubernetes API.
-        beside: what else runs as long as this is the node's agent; it is told of the node's pods.
+        beside: what else runs as long as this is the node's agent; it is given the pods and the measures.
 
     """
 
@@ -208,9 +208,9 @@ class Agent:
                 await self._gpunode.known()
                 await self._keys.synced()
                 for each in self._beside:
-                    tasks.create_task(each(self._view))
+                    tasks.create_task(each(self._view, self.measures))
                 await self._persist("start", self._begin)
-                tasks.create_task(self._plugins.run())
+                tasks.create_task(self._plugins.run(self.measures))
                 tasks.create_task(self.exporter.run())
                 tasks.create_task(self._forever("layout", self._layout_wakeup, self._follow))
                 tasks.create_task(self._forever("offer", self._offer_wakeup, self._offer))

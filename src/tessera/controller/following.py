@@ -10,6 +10,7 @@ from tessera.core.packing.fit.admission import matches
 from tessera.core.workload.need import SelectorTerm
 from tessera.log import logger
 from tessera.loops import defect, one_turn
+from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
 __all__ = ["Following"]
@@ -42,20 +43,28 @@ class Following:
         self._log = logger()
         self._complaint = ""
 
-    async def run(self, look: Callable[[], Awaitable[None]], least_s: float) -> None:
+    async def run(self, look: Callable[[], Awaitable[None]], least_s: float, measures: Measures) -> None:
         """Look when something has changed, and every 10 s, until cancelled; without the kinds wait for them.
 
         The first look comes when all are known, the nodes too: what is not known yet would count as deleted.
         """
-        async with asyncio.TaskGroup() as tasks:
-            for store in self._stores.values():
-                tasks.create_task(store.run())
-            for store in (self._nodes, *self._stores.values()):
-                await store.synced()
-            while True:
-                await one_turn(look, self.trouble, self._well)
-                await asyncio.sleep(least_s)
-                await self._wakeup.wait(_LONGEST_S)
+
+        def well() -> None:
+            self._complaint = ""
+            measures.turned(self._what)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for store in self._stores.values():
+                    tasks.create_task(store.run())
+                for store in (self._nodes, *self._stores.values()):
+                    await store.synced()
+                while True:
+                    await one_turn(look, self.trouble, well)
+                    await asyncio.sleep(least_s)
+                    await self._wakeup.wait(_LONGEST_S)
+        finally:
+            measures.stopped(self._what)
 
     def trouble(self, error: BaseException) -> None:
         """Record what went wrong, the same once."""
@@ -63,9 +72,6 @@ class Following:
         if reason != self._complaint:
             self._complaint = reason
             self._log.warning(f"{self._what}_not_followed", reason=reason, exc_info=defect(error))
-
-    def _well(self) -> None:
-        self._complaint = ""
 
     def objects(self, kind: Kind) -> Mapping[tuple[str, str], Object]:
         """Return the objects of a kind, by namespace and name."""

@@ -30,6 +30,7 @@ from tessera.controller.following import Following
 from tessera.core.storage.warmup import DesiredImage, NodeImages, Turn, Warmup, plan, summary
 from tessera.errors import InvalidInput
 from tessera.log import logger
+from tessera.measures import Measures
 
 __all__ = ["ImageWarmups"]
 
@@ -62,9 +63,9 @@ class ImageWarmups:
         self._following = Following(kube, nodes, kinds, "image_warmups")
         self._turns: dict[Turn, float] = {}
 
-    async def run(self) -> None:
+    async def run(self, measures: Measures) -> None:
         """Run until cancelled; without the kinds wait for them."""
-        await self._following.run(self.look, self._least_s)
+        await self._following.run(self.look, self._least_s, measures)
 
     async def look(self) -> None:
         """Look at everything once and do what is to be done.

@@ -27,6 +27,7 @@ from tessera.core.storage.modelcache import ModelCache as CoreModelCache
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput
 from tessera.log import logger
+from tessera.measures import Measures
 
 __all__ = ["ModelCaches"]
 
@@ -58,9 +59,9 @@ class ModelCaches:
         kinds = {MODEL_CACHES: Selection(), NODE_MODELS: Selection(), PODS: _UNBOUND}
         self._following = Following(kube, nodes, kinds, "model_caches")
 
-    async def run(self) -> None:
+    async def run(self, measures: Measures) -> None:
         """Run until cancelled; without the kinds wait for them."""
-        await self._following.run(self.look, self._least_s)
+        await self._following.run(self.look, self._least_s, measures)
 
     async def look(self) -> None:
         """Look at everything once and do what is to be done.

@@ -46,12 +46,14 @@ from tessera.core.serving.render import render
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
 from tessera.log import logger
 from tessera.loops import defect, one_turn
+from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
 __all__ = ["ModelServers"]
 
 _MANAGER: Final = "tessera-model-servers"
 _LONGEST_S: Final = 10.0
+_LOOP: Final = "model_servers"
 _WATCHED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, AUTOSCALERS)
 _OPTIONAL: Final = (POD_MONITORS, SCALED_OBJECTS)
 """Kinds of others, which a cluster may have: each look gets their objects."""
@@ -123,22 +125,27 @@ class ModelServers:
             fields = {"namespace": namespace} if namespace else {}
             self._log.warning("model_servers_not_followed", reason=reason, exc_info=defect(error), **fields)
 
-    async def run(self) -> None:
+    async def run(self, measures: Measures) -> None:
         """Run until cancelled; without the kind, or the rights, wait for them."""
-        stores = (self._servers, *self._stores.values())
-        async with asyncio.TaskGroup() as tasks:
-            for store in stores:
-                tasks.create_task(store.run())
-            for namespace in self._namespaces:
-                tasks.create_task(self._follow(namespace))
-            await self._servers.synced()
-            while True:
-                await one_turn(self.look, partial(self._trouble, ""), self._well)
-                await asyncio.sleep(self._least_s)
-                await self._wakeup.wait(_LONGEST_S)
 
-    def _well(self) -> None:
-        self._complaints.pop("", None)
+        def well() -> None:
+            self._complaints.pop("", None)
+            measures.turned(_LOOP)
+
+        stores = (self._servers, *self._stores.values())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for store in stores:
+                    tasks.create_task(store.run())
+                for namespace in self._namespaces:
+                    tasks.create_task(self._follow(namespace))
+                await self._servers.synced()
+                while True:
+                    await one_turn(self.look, partial(self._trouble, ""), well)
+                    await asyncio.sleep(self._least_s)
+                    await self._wakeup.wait(_LONGEST_S)
+        finally:
+            measures.stopped(_LOOP)
 
     async def _follow(self, namespace: str) -> None:
         """Wait until the objects of a namespace are known."""

@@ -16,6 +16,7 @@ from tessera.core.deviceplugin.edits import Mount
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict
+from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
@@ -177,7 +178,7 @@ async def test_the_kubelet_is_not_there_yet(socket_folder: Path) -> None:
     node = Node(kubelet, socket_folder)
     with capture_logs() as logs:
         await node.plugins.offer(node.offered((facts(0, "T4"), WHOLE)), node.inventory, PluginOptions())
-        task = asyncio.create_task(node.plugins.run())
+        task = asyncio.create_task(node.plugins.run(Measures()))
         assert "kubelet.sock" in node.plugins.problems[0]
         async with kubelet:
             await kubelet.until_allocatable(GPU, 1)

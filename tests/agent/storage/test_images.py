@@ -19,6 +19,7 @@ from tessera.clients.runtime import LocalImage, MemoryRuntime
 from tessera.core.storage.images import Reference
 from tessera.core.storage.warmup import DesiredImage, NodeImages, ObservedImage
 from tessera.errors import Unsupported
+from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +32,7 @@ class Node:
 
     def __init__(self) -> None:
         self.kube = MemoryKube()
+        self.measures = Measures()
         self.runtime = MemoryRuntime()
         self.runtime.offered = {A: (ONE, 7), B: (TWO, 9)}
         self.now_s = 1000.0
@@ -38,7 +40,7 @@ class Node:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         warmer = ImageWarmer("n1", self.kube, self.runtime, interval_s=0.01, now_s=lambda: self.now_s)
-        task = asyncio.create_task(warmer.run())
+        task = asyncio.create_task(warmer.run(self.measures))
         try:
             yield
         finally:
@@ -96,6 +98,8 @@ async def test_what_has_its_turn_is_pulled_and_pinned(node: Node) -> None:
         ObservedImage(image=B, state="Missing"),
     )
     assert node.runtime.pulls == [A]
+    text = node.measures.render().decode()
+    assert {'tessera_node_images{state="Present"} 1', 'tessera_node_images{state="Missing"} 1'} <= {*text.splitlines()}
 
 
 async def test_what_is_no_longer_listed_is_unpinned_also_by_the_next_agent(node: Node) -> None:

@@ -248,6 +248,33 @@ async def test_viewers_beyond_the_limit_are_refused_until_one_goes() -> None:
 
 
 @pytest.mark.anyio
+async def test_hundreds_that_come_at_once_get_no_more_streams_than_one_after_the_other() -> None:
+    """Each over a connection of its own, and none reads: the limit counts who was let in, not who was sent anything."""
+    async with served(await cluster(), streams=4) as page:
+        port = page.server.page_port
+        asked = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+        async def begin() -> tuple[bytes, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(asked)
+            return await reader.readline(), writer
+
+        found = await asyncio.gather(*(begin() for _ in range(200)))
+        answers = [line.split()[1] for line, _ in found]
+        assert (answers.count(b"200"), answers.count(b"503")) == (4, 196)
+        async with asyncio.timeout(20):
+            status, writers = b"", [writer for _, writer in found]
+            while status != b"200":
+                for writer in writers:
+                    writer.close()
+                    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+                line, last = await begin()
+                status, writers = line.split()[1], [last]
+            last.close()
+            await asyncio.gather(last.wait_closed(), return_exceptions=True)
+
+
+@pytest.mark.anyio
 async def test_a_stream_ends_after_a_while() -> None:
     async with served(await cluster(), stream_s=0.2, heartbeat_s=0.05) as page, page.events() as events:
         while (await events.next())[0]:

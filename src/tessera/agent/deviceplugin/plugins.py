@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +36,7 @@ from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.loops import defect, one_turn
+from tessera.measures import Measures
 
 __all__ = ["GpuChanges", "Paths", "Plugins"]
 
@@ -183,14 +185,14 @@ class Plugins:
         kept = (Resource(name=name, devices=(), by_assignment=name in SHARE_RESOURCES) for name in sorted(names))
         return await self._servers.offer((*offered.resources, *kept), policy=policy, leaving=leaving)
 
-    async def run(self) -> None:
+    async def run(self, measures: Measures) -> None:
         """Listen and register again when the kubelet starts anew, and remove what is stale; for ever."""
         loop = asyncio.get_running_loop()
         tidied_s = loop.time()
         try:
             while True:
                 await asyncio.sleep(_TEND_S)
-                await one_turn(self._servers.tend, self._complain)
+                await one_turn(self._servers.tend, self._complain, partial(measures.turned, "plugins"))
                 if loop.time() - tidied_s >= _TIDY_S:
                     tidied_s = loop.time()
                     await one_turn(self._tidy, self._complain)

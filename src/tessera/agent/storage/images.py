@@ -6,6 +6,7 @@ that could not be found again: pins are labels in the container runtime, and the
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,11 @@ from tessera.clients.kube import NODE_IMAGES as KIND
 from tessera.clients.kube import NODES, SECRETS, Kube, Selection, Store
 from tessera.clients.runtime import Runtime
 from tessera.core.storage.warmup import DesiredImage, ObservedImage, next_steps
+from tessera.core.usage.processmetrics import IMAGES
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.log import logger
 from tessera.loops import defect, one_turn
+from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
 __all__ = ["ImageWarmer"]
@@ -63,16 +66,28 @@ class ImageWarmer:
         """How the last pull of an image ended."""
         self._problems: dict[str, str] = {}
         """Why an image is not pinned."""
+        self._states: Counter[str] = Counter()
+        """How many images are in each state, as reported last."""
         self._complaint = ""
 
-    async def run(self) -> None:
-        """Run until cancelled; without the kind, or without the container runtime, wait for it."""
+    async def run(self, measures: Measures) -> None:
+        """Run until cancelled; without the kind, or without the container runtime, wait for it.
+
+        Args:
+            measures: counts what the node has.
+
+        """
+
+        def done() -> None:
+            measures.turned("images")
+            measures.set(IMAGES, {(("state", state),): count for state, count in self._states.items()})
+
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._store.run())
                 await self._store.synced()
                 while True:
-                    await one_turn(self.look, self._trouble)
+                    await one_turn(self.look, self._trouble, done)
                     await self._wakeup.wait(self._interval_s)
         finally:
             for _, task in self._pulls.values():
@@ -110,6 +125,7 @@ class ImageWarmer:
         # 4. Report.
         if changed:
             observed = [await self._observe(each, former.get(each.image)) for each in told.desired]
+        self._states = Counter(each.state for each in observed)
         status = node_status(observed, disk_percent=percent, runtime=version)
         if found.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": self._node}, "status": status}

@@ -200,10 +200,9 @@ async def _run(
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with HttpKube.connect(kubeconfig) as kube:
         driver = await NvmlDriver.open()
-        warming = asyncio.create_task(ImageWarmer(settings.node, kube, runtime).run())
+        one = Agent(settings, driver, kube, [ModelKeeper(settings.node, kube, models).run])
+        warming = asyncio.create_task(ImageWarmer(settings.node, kube, runtime).run(one.measures))
         try:
-            keeper = ModelKeeper(settings.node, kube, models)
-            one = Agent(settings, driver, kube, [keeper.run])
 
             def metrics() -> bytes:
                 return one.measures.render() + one.exporter.render()

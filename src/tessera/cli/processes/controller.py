@@ -116,6 +116,6 @@ async def _lead(settings: Settings, kube: Kube, servers: ModelServers, measures:
     leading = Controller(settings, kube, measures=measures)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(leading.run())
-        tasks.create_task(ImageWarmups(kube, leading.nodes).run())
-        tasks.create_task(ModelCaches(kube, leading.nodes).run())
-        tasks.create_task(servers.run())
+        tasks.create_task(ImageWarmups(kube, leading.nodes).run(measures))
+        tasks.create_task(ModelCaches(kube, leading.nodes).run(measures))
+        tasks.create_task(servers.run(measures))

@@ -9,8 +9,11 @@ __all__ = [
     "EXPORTER_AGE",
     "EXPORTER_FAILURES",
     "EXPORTER_TIME",
+    "IMAGES",
     "LOOK_TIME",
     "LOOP_AGE",
+    "MODELS",
+    "MODEL_BYTES",
     "PENDING",
     "PROCESS_METRICS",
     "QUOTA_BORROWED",
@@ -26,6 +29,9 @@ EXPORTER_AGE = Metric("tessera_exporter_age_seconds", "gauge", "Time since the G
 EXPORTER_TIME = Metric("tessera_exporter_duration_seconds", "gauge", "How long the last observation of the GPUs took.")
 EXPORTER_FAILURES = Metric("tessera_exporter_failures_total", "counter", "Observations of the GPUs that failed.")
 LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since a loop of the process did its work.", ("loop",))
+IMAGES = Metric("tessera_node_images", "gauge", "Images that the node is to have, by state.", ("state",))
+MODELS = Metric("tessera_node_models", "gauge", "Models that the node is to have, by state.", ("state",))
+MODEL_BYTES = Metric("tessera_node_models_bytes", "gauge", "Size of the models that new pods of the node get.")
 REQUESTS = Metric("tessera_server_requests_total", "counter", "Requests that the server answered.", ("handler", "code"))
 REQUEST_TIME = Metric(
     "tessera_server_request_duration_seconds", "histogram", "How long the server took for a request.", ("handler",)
@@ -59,6 +65,9 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     EXPORTER_TIME,
     EXPORTER_FAILURES,
     LOOP_AGE,
+    IMAGES,
+    MODELS,
+    MODEL_BYTES,
     REQUESTS,
     REQUEST_TIME,
     BINDINGS,

@@ -79,15 +79,11 @@ class _Handlers:
         viewer = await self._viewer(request)
         if self._streams >= self._limits.streams:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._streams} viewers look at the page already")
-        return _EventStream(self._counted(self._stream(request, viewer)), self._limits.send_s)
+        self._streams += 1  # before anything is waited for: many come at once
+        return _EventStream(self._stream(request, viewer), self._limits.send_s, self._ended)
 
-    async def _counted(self, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        self._streams += 1
-        try:
-            async for each in events:
-                yield each
-        finally:
-            self._streams -= 1
+    def _ended(self) -> None:
+        self._streams -= 1
 
     async def _stream(self, request: Request, viewer: Viewer) -> AsyncIterator[bytes]:
         """Yield events until the stream has lasted long enough, or the viewer may see another part of the fleet."""
@@ -151,14 +147,21 @@ class _EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], send_s: float) -> None:
+    def __init__(self, events: AsyncIterator[bytes], send_s: float, ended: Callable[[], None]) -> None:
         super().__init__(headers={"Cache-Control": "no-store"})
         self._events = events
         self._send_s = send_s
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until they end, or the viewer goes or takes none."""
         del scope
+        try:
+            await self._answer(receive, send)
+        finally:
+            self._ended()
+
+    async def _answer(self, receive: Receive, send: Send) -> None:
         headers = [each for each in self.raw_headers if each[0] != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         sending = asyncio.ensure_future(self._send(send))

@@ -32,6 +32,7 @@ from tessera.core.deviceplugin.grant import Grant
 from tessera.core.storage.modelcache import CLIENTS, DesiredModel, NodeModels, ObservedModel
 from tessera.core.storage.revisions import StoredObject
 from tessera.errors import Unavailable
+from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +45,7 @@ class Node:
 
     def __init__(self, kubelet: MemoryKubelet, root: Path) -> None:
         self.kube = MemoryKube()
+        self.measures = Measures()
         self.kubelet = kubelet
         self.bucket = root / "bucket"
         self.folder = root / "disk" / "models"
@@ -66,7 +68,7 @@ class Node:
             now_s=lambda: self.now_s,
         )
         view = NodeView(tuple, self._list, DeviceCheckpoint(self.kubelet.plugins), self.record)
-        task = asyncio.create_task(keeper.run(view))
+        task = asyncio.create_task(keeper.run(view, self.measures))
         try:
             yield
         finally:
@@ -161,6 +163,8 @@ async def test_a_model_is_fetched_and_a_pod_gets_it_read_only_by_its_revision(no
         assert dict(grant.env) == {"TESSERA_MODEL_LLAMA_PATH": "/models/llama"}
         assert (path / "weights").read_bytes() == b"w" * 100
         assert (await node.model(lambda each: each.containers == 1)).revision == found.revision
+        lines = {*node.measures.render().decode().splitlines()}
+        assert {'tessera_node_models{state="Ready"} 1', "tessera_node_models_bytes 102"} <= lines
 
 
 async def test_a_node_that_was_told_nothing_removes_nothing(node: Node) -> None:

@@ -6,6 +6,7 @@ record, and when a source was looked at last is in the status.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -37,10 +38,12 @@ from tessera.core.storage.modelcache import (
     offer_of,
     revisions_held,
 )
+from tessera.core.usage.processmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import logger
 from tessera.loops import defect, one_turn
+from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
 __all__ = ["ModelKeeper", "Places"]
@@ -105,17 +108,27 @@ class ModelKeeper:
             wake=self._wakeup.set,
             log=self._log,
         )
+        self._states: Counter[str] = Counter()
+        """How many models are in each state, as reported last."""
+        self._bytes = 0
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
         self._complaint = ""
 
-    async def run(self, view: PodsInView) -> None:
+    async def run(self, view: PodsInView, measures: Measures) -> None:
         """Run until cancelled; without the kind, or while the API server is silent, wait for it.
 
         Args:
             view: the pods of this node.
+            measures: counts what the node has.
 
         """
+
+        def done() -> None:
+            measures.turned("models")
+            measures.set(MODELS, {(("state", state),): count for state, count in self._states.items()})
+            measures.set(MODEL_BYTES, {(): self._bytes})
+
         servers = PluginServers[ModelOffer](
             self._plugins, lambda offer: OfferedModel(offer, self._give), view.allocatable, self._log
         )
@@ -125,7 +138,7 @@ class ModelKeeper:
                 tasks.create_task(self._tend(servers))
                 await self._store.synced()
                 while True:
-                    await one_turn(lambda: self.look(view, servers), self._trouble)
+                    await one_turn(lambda: self.look(view, servers), self._trouble, done)
                     await self._wakeup.wait(self._interval_s)
         finally:
             await self._fetches.close()
@@ -313,6 +326,8 @@ class ModelKeeper:
             containers = len(ids.get(f"{MODEL_RESOURCE}{name}", ()))
             more = {"revision": revision, "bytes": size, "files": files, "containers": containers}
             reports.append(msgspec.structs.replace(self._fetches.report(name), **more))
+        self._states = Counter(each.state for each in reports)
+        self._bytes = sum(each.bytes for each in reports)
         free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
         rounded = free >> _ROUND << _ROUND
         status = node_status(reports, folder=str(self._disk.folder), free_bytes=rounded, reason=problem)

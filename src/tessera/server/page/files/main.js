@@ -110,10 +110,8 @@ function drawLegend() {
 }
 
 function draw(names) {
-  if (!names) {
-    palette.clear();
-    for (const name of fleet.rest.namespaces) if (!filters.color) palette.number(name);
-  }
+  palette.color(filters.color);
+  if (!filters.color) for (const name of fleet.rest.namespaces) palette.number(name);
   const shown = mosaic.draw(fleet, filters, selected, names);
   const count = [...fleet.nodes.values()].reduce((sum, node) => sum + node.gpus.length, 0);
   by("shown").textContent = shown === count ? "" : `${shown} of ${count} GPUs`;

@@ -5,23 +5,38 @@ import { gib, matcher, owner, workload } from "./fleet.js";
 const COLORS = 12;
 const HIDDEN = "other namespaces";
 
-// Gives each owner a color for as long as the page is open.
+// Gives each owner a color: by its name, so that it keeps it whoever comes and goes, and the next one where that is taken.
 export class Palette {
   #numbers = new Map();
+  #taken = new Set();
+  #by = "";
 
   number(name) {
     if (!name) return "other";
-    if (!this.#numbers.has(name)) this.#numbers.set(name, this.#numbers.size % COLORS);
-    return this.#numbers.get(name);
+    let number = this.#numbers.get(name);
+    if (number === undefined) {
+      number = hash(name) % COLORS;
+      while (this.#taken.has(number) && this.#taken.size < COLORS) number = (number + 1) % COLORS;
+      this.#numbers.set(name, number);
+      this.#taken.add(number);
+    }
+    return number;
   }
 
-  names() {
-    return [...this.#numbers.keys()];
-  }
-
-  clear() {
+  // Begins anew where colors are of other owners than before: of workloads, or of namespaces.
+  color(by) {
+    if (by === this.#by) return;
+    this.#by = by;
     this.#numbers.clear();
+    this.#taken.clear();
   }
+}
+
+// FNV-1a, 32 bits.
+function hash(text) {
+  let sum = 0x811c9dc5;
+  for (let i = 0; i < text.length; i += 1) sum = Math.imul(sum ^ text.charCodeAt(i), 0x01000193) >>> 0;
+  return sum;
 }
 
 export class Mosaic {
