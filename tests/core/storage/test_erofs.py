@@ -1,4 +1,4 @@
-"""Images as a reader of the format finds them; the kernel and fsck.erofs read them in tests/agent/storage/test_packed.py."""
+"""Images as a reader of the format finds them; the kernel reads them in tests/agent/storage/test_packed.py."""
 
 import struct
 
