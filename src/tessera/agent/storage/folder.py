@@ -1,8 +1,9 @@
 """The folder that holds a model: its revisions, `current`, and Tessera's notes about them.
 
-versions/REVISION/...             the files of a revision, which never change
+versions/REVISION/...             the files of a revision, which never change; of a packed one, its image
 current -> versions/REVISION      flips at once
 .tessera/manifests/REVISION.json  the revision's files with their digests; without it a folder is no revision
+.tessera/images/REVISION.erofs    the image of a packed one
 .tessera/pins/REVISION            it is never evicted
 .tessera/staging/PLAN/            a sync that is under way: files, journal
 .tessera/trash/                   what is being removed
@@ -20,11 +21,14 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.storage.packed import copy_out, damaged_in_image, layout_of
 from tessera.agent.storage.readers import revisions_in_use
+from tessera.agent.storage.verify import damaged_files
 from tessera.api.tessera.modelmanifests import read_manifest, write_manifest
+from tessera.clients.disks import HostImages, Images
 from tessera.core.storage.paths import NOTES
 from tessera.core.storage.retention import Kept
-from tessera.core.storage.revisions import Manifest
+from tessera.core.storage.revisions import Manifest, ModelFile
 from tessera.errors import Conflict, InvalidInput, shown
 
 __all__ = ["ModelFolder", "Revision", "sync_file_system", "write_whole"]
@@ -57,17 +61,21 @@ class ModelFolder:
 
     Args:
         top: where it is.
+        images: what mounts the images of packed revisions.
 
     """
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, images: Images | None = None) -> None:
         self.top = top
+        self.host_images = images or HostImages()
         self.versions = top / "versions"
         self.staging = top / NOTES / "staging"
         self._manifests = top / NOTES / "manifests"
+        self._images = top / NOTES / "images"
         self._pins = top / NOTES / "pins"
         self._trash = top / NOTES / "trash"
         self._read: dict[tuple[str, int, int], Manifest] = {}
+        self._offsets: dict[str, dict[str, tuple[ModelFile, int]]] = {}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -78,10 +86,10 @@ class ModelFolder:
 
         """
         notes = self.top / NOTES
-        for folder in (self.versions, self.staging, self._manifests, self._pins, self._trash):
+        for folder in (self.versions, self.staging, self._manifests, self._images, self._pins, self._trash):
             if folder.is_symlink() or notes.is_symlink():
                 raise InvalidInput(str(folder), found="a symbolic link", expected="a folder of Tessera's own")
-        for folder in (self.staging, self._manifests, self._pins, self._trash):
+        for folder in (self.staging, self._manifests, self._images, self._pins, self._trash):
             folder.mkdir(parents=True, exist_ok=True)
         number = os.open(notes / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
@@ -112,6 +120,79 @@ class ModelFolder:
         for path in self.versions.iterdir() if self.versions.is_dir() else ():
             if _NAME.fullmatch(path.name) and not (self._manifests / f"{path.name}.json").exists():
                 self._discard(path)
+        for path in self._images.iterdir():
+            if not (self._manifests / f"{path.stem}.json").exists():
+                path.unlink()
+        self.mount_images()
+
+    # Packed revisions
+
+    def image(self, revision: str) -> Path | None:
+        """Return the image of a packed revision; None for one of plain files."""
+        path = self._images / f"{revision}.erofs"
+        return path if path.is_file() and not path.is_symlink() else None
+
+    def mount_images(self) -> None:
+        """Mount what is not mounted, as after a reboot; a damaged image never is, and the next sync replaces it."""
+        for path in sorted(self._images.glob("*.erofs")) if self._images.is_dir() else ():
+            target = self.versions / path.stem
+            if not target.is_dir() or self.host_images.is_mounted(target) or self.host_images.why_not():
+                continue
+            if not damaged_in_image(path, self.manifest(path.stem), content=False):
+                self.host_images.mount(path, target)
+
+    def is_readable(self, revision: str) -> bool:
+        """Return whether readers find the files of a revision: one of plain files, or its image is mounted."""
+        return self.image(revision) is None or self.host_images.is_mounted(self.versions / revision)
+
+    def _packed_files(self, revision: str) -> dict[str, tuple[ModelFile, int]]:
+        """Return the files of an image by their paths, each with where it begins."""
+        if revision not in self._offsets:
+            manifest = self.manifest(revision)
+            offsets = {each.path: each.offset for each in layout_of(manifest).files}
+            self._offsets[revision] = {file.path: (file, offsets[file.path]) for file in manifest.files}
+        return self._offsets[revision]
+
+    def publish_image(self, manifest: Manifest, written: Path) -> None:
+        """Make an image a revision, which is none of plain files; readers see all of it or nothing.
+
+        Raises:
+            Conflict: a damaged image of the same revision is read.
+            Unsupported: this node mounts no images.
+
+        """
+        revision = manifest.revision
+        target = self.versions / revision
+        self.versions.mkdir(exist_ok=True)
+        image = self.image(revision)
+        if image is None or damaged_in_image(image, manifest, content=True):
+            if target.exists():
+                self._discard(target)
+            written.replace(self._images / f"{revision}.erofs")
+        write_whole(self._manifests / f"{revision}.json", write_manifest(manifest))
+        target.mkdir(mode=0o555, exist_ok=True)
+        sync_file_system(self.versions)
+        self.host_images.mount(self._images / f"{revision}.erofs", target)
+
+    def unmount_images(self) -> bool:
+        """Unmount all, before the folder goes; return whether none is left."""
+        names = [path.stem for path in self._images.glob("*.erofs")]
+        return all(self.host_images.unmount(self.versions / name) for name in names)
+
+    def damaged(self, revision: str, *, content: bool) -> dict[str, str]:
+        """Return what is wrong with files of a revision, by their paths; `content` says whether they are read."""
+        manifest, image = self.manifest(revision), self.image(revision)
+        if image is not None:
+            return damaged_in_image(image, manifest, content=content)
+        return damaged_files(self.versions / revision, manifest, content=content)
+
+    def take(self, revision: str, path: str, target: Path) -> None:
+        """Make a file of a revision one of another, too: a link, or a copy where the revision is packed."""
+        image = self.image(revision)
+        if image is not None:
+            copy_out(image, *self._packed_files(revision)[path], target)
+        else:
+            os.link(self.versions / revision / path, target, follow_symlinks=False)
 
     def manifests(self) -> dict[str, Manifest]:
         """Return the manifests of the revisions on the disk, the most recently used first."""
@@ -185,6 +266,8 @@ class ModelFolder:
         return [Kept(each.revision, each.last_used, self._freed(each.revision), each.protected) for each in revisions]
 
     def _freed(self, revision: str) -> int:
+        if (image := self.image(revision)) is not None:
+            return image.lstat().st_blocks * 512
         freed = 0
         for file in self.manifest(revision).files:
             with contextlib.suppress(OSError):
@@ -238,6 +321,15 @@ class ModelFolder:
         (self._pins / revision).unlink(missing_ok=True)
 
     def _discard(self, path: Path) -> None:
+        if (image := self.image(path.name)) is not None:
+            if not self.host_images.unmount(path):
+                raise Conflict(
+                    f"{self.top}: revision {path.name[:12]}",
+                    found="its image is read",
+                    expected="no reader",
+                    hint="end the processes that have files of it open",
+                )
+            image.unlink()
         target = self._trash / path.name
         path.rename(target)
         shutil.rmtree(target)

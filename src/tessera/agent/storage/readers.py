@@ -16,8 +16,9 @@ def revisions_in_use(versions: Path, proc: Path = Path("/proc")) -> dict[str, st
     """Return why each revision that is read must stay: `in use by process 17`.
 
     Processes of other users are seen by root alone. A mount is recognized by its root on the file system, which ends
-    with the same folders as `versions`.
+    with the same folders as `versions`; that of a packed revision by its device, where it is mounted elsewhere as well.
     """
+    devices = _devices(versions)
     top = f"{versions.resolve()}/"
     tail = "/".join(("", *versions.resolve().parts[-2:], ""))
     found: dict[str, str] = {}
@@ -25,6 +26,9 @@ def revisions_in_use(versions: Path, proc: Path = Path("/proc")) -> dict[str, st
         if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
         for path in _paths(process):
+            device, _, target = path.removeprefix("device:").partition(" ")
+            if (name := devices.get(device)) is not None and not target.endswith(f"{tail}{name}"):
+                found.setdefault(name, f"in use by process {process.name}")
             before, mark, rest = path.partition(top)
             if not (mark and not before):
                 before, mark, rest = path.partition(tail) if path.startswith("mount:") else ("", "", "")
@@ -48,5 +52,16 @@ def _paths(process: Path) -> Iterable[str]:
                 yield line[line.index("/") :]
     with contextlib.suppress(OSError):
         for line in (process / "mountinfo").read_text(errors="replace").splitlines():
-            root = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[3])
-            yield f"mount:{root}/"
+            words = [_ESCAPED.sub(lambda found: chr(int(found[1], 8)), each) for each in line.split(" ")[:5]]
+            yield f"mount:{words[3]}/"
+            yield f"device:{words[2]} {words[4]}"
+
+
+def _devices(versions: Path) -> dict[str, str]:
+    """Return the revisions that are mounted images, by their devices as mountinfo names them."""
+    own, found = versions.stat().st_dev, {}
+    for path in versions.iterdir():
+        with contextlib.suppress(OSError):
+            if (device := path.stat().st_dev) != own:
+                found[f"{os.major(device)}:{os.minor(device)}"] = path.name
+    return found

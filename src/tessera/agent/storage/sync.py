@@ -1,23 +1,25 @@
 """Brings a folder in step with a store: one call, which the command and the agent's loop share."""
 
+import contextlib
 import errno
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from tessera.agent.storage.folder import ModelFolder
+from tessera.agent.storage.packed import write_image
 from tessera.agent.storage.transfer import Limits, Progress, Transfer, listed
-from tessera.agent.storage.verify import damaged_files
 from tessera.clients.store import Store
+from tessera.core.storage.packing import Pack, is_packed
 from tessera.core.storage.paths import NOTES, checked_objects, selected
 from tessera.core.storage.retention import Kept, make_room, superseded
 from tessera.core.storage.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.syncplans import SyncPlan, plan_sync, refuse_empty
-from tessera.errors import Conflict, Unavailable
+from tessera.errors import Conflict, Unavailable, Unsupported
 
 __all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "stage", "sync"]
 
@@ -34,6 +36,7 @@ class SyncOptions(msgspec.Struct, frozen=True):
         check: compare what is on the disk with its digests before it is taken over.
         reserve_bytes: what stays free on the disk.
         limits: how hard it works.
+        pack: whether files are packed into one image.
 
     """
 
@@ -43,6 +46,7 @@ class SyncOptions(msgspec.Struct, frozen=True):
     check: bool = False
     reserve_bytes: int = _RESERVE
     limits: Limits = Limits()
+    pack: Pack = "Never"
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -82,13 +86,10 @@ def sync(
     with folder.locked():
         # 1. What does the store have?
         objects = desired_objects(store, options)
+        packed = _packed(objects, folder, options.pack)
         # 2. What of it is on the disk?
         manifests = folder.manifests()
-        damaged = {
-            (name, path)
-            for name, manifest in manifests.items()
-            for path in damaged_files(folder.versions / name, manifest, content=options.check)
-        }
+        damaged = {(name, path) for name in manifests for path in folder.damaged(name, content=options.check)}
         plan = plan_sync(objects, store.source, manifests, damaged)
         folder.clear_staging(plan.identity)
         # 3. Fetch the rest, where there is room for it.
@@ -96,12 +97,18 @@ def sync(
         manifest = _unchanged(plan, objects, manifests, store.source)
         if manifest is None:
             staged = folder.staging / plan.identity
-            clear_room(folder, plan, staged, options, make_room)
+            clear_room(folder, plan, staged, options, make_room, copied=_copied(plan, folder, packed=packed))
             fetched = stage(store, folder, plan, staged, (options.limits, progress))
             kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
             manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
             # 4. Show it to readers.
-            folder.publish(manifest, staged / "files")
+            plain = (folder.versions / manifest.revision).exists()
+            if folder.image(manifest.revision) is not None or (packed and not plain):
+                with _full_disk_named(folder, staged):
+                    write_image(manifest, staged / "files", staged / "image")
+                folder.publish_image(manifest, staged / "image")
+            else:
+                folder.publish(manifest, staged / "files")
             shutil.rmtree(staged)
         folder.flip(manifest.revision)
         # 5. Remove what is superseded.
@@ -110,6 +117,25 @@ def sync(
                 folder.evict(name)
     seconds = time.monotonic() - begun
     return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
+
+
+def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) -> bool:
+    """Return whether these objects become one image.
+
+    Raises:
+        Unsupported: they are to, and this node mounts none.
+
+    """
+    problem = folder.host_images.why_not()
+    packed = is_packed([each.size for each in objects], pack, can_mount=not problem)
+    if packed and problem:
+        raise Unsupported(str(folder.top), found=problem, expected="a node that mounts images", hint="do not pack")
+    return packed
+
+
+def _copied(plan: SyncPlan, folder: ModelFolder, *, packed: bool) -> int:
+    """Return the bytes of unchanged files that a link does not save: of images, and into one."""
+    return sum(file.size for name, file in plan.kept.values() if packed or folder.image(name) is not None)
 
 
 def desired_objects(store: Store, options: SyncOptions) -> tuple[StoredObject, ...]:
@@ -143,8 +169,10 @@ def clear_room(
     staged: Path,
     options: SyncOptions,
     elsewhere: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
+    *,
+    copied: int = 0,
 ) -> None:
-    """Make room for what is to be fetched: revisions that may go do.
+    """Make room for what is to be fetched, and copied beside: revisions that may go do.
 
     Raises:
         Unavailable: it would not fit even then.
@@ -156,7 +184,7 @@ def clear_room(
         msgspec.structs.replace(each, protected="has unchanged files") if each.revision in linked else each
         for each in folder.kept(folder.revisions())
     ]
-    needed = max(0, plan.bytes_to_fetch - there)
+    needed = max(0, plan.bytes_to_fetch - there) + copied
     elsewhere(needed, kept)
     status = os.statvfs(folder.top)
     for name in make_room(
@@ -175,13 +203,21 @@ def stage(
     """Fetch and link all files of a plan into a folder of their own, `staged/files`; return those that were fetched."""
     files = staged / "files"
     files.mkdir(parents=True, exist_ok=True)
-    try:
+    with _full_disk_named(folder, staged):
         fetched = Transfer(store, staged, *how).run(plan.fetched)
         for path, (name, file) in plan.kept.items():
             target = files / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
-            os.link(folder.versions / name / file.path, target, follow_symlinks=False)
+            folder.take(name, file.path, target)
+    return fetched
+
+
+@contextlib.contextmanager
+def _full_disk_named(folder: ModelFolder, staged: Path) -> Iterator[None]:
+    """Say that the disk is full where it is, and free what was staged."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise
@@ -192,4 +228,3 @@ def stage(
             expected="room for the revision",
             hint="free space, then sync again",
         ) from error
-    return fetched

@@ -9,6 +9,7 @@ import msgspec
 
 from tessera.agent.storage.folder import ModelFolder
 from tessera.agent.storage.mirror import sync_mirror
+from tessera.agent.storage.packed import damaged_in_image, read_ahead
 from tessera.agent.storage.plainfiles import PlainFiles
 from tessera.agent.storage.sync import SyncOptions, sync
 from tessera.agent.storage.transfer import Limits
@@ -47,6 +48,13 @@ def models() -> None:
 @click.option("--exclude", multiple=True, help="No files that match; may be repeated.")
 @click.option("--bandwidth", type=Number(min=0.1), help="At most so many MiB per second.")
 @click.option("--mirror", is_flag=True, help="Keep plain files in DST, the same as SRC's, without revisions.")
+@click.option(
+    "--pack",
+    type=click.Choice(["Never", "Auto", "Always"], case_sensitive=False),
+    default="Never",
+    show_default=True,
+    help="Keep a revision as one image, which is mounted: always, or where files are many and small. Needs root.",
+)
 @click.option("--check", is_flag=True, help="Compare the files on the disk with their digests, too.")
 @output_option()
 def sync_command(
@@ -62,6 +70,10 @@ def sync_command(
     AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; gs:// and az:// use what Google's and Azure's own libraries
     find, hf:// HF_TOKEN. Exits 1 when the transfer fails.
     """
+    if mirror and options["pack"] != "Never":
+        raise InvalidInput(
+            "--pack", found="--mirror beside it", expected="one of both", hint="plain files are no image"
+        )
     limits = Limits(bytes_per_second=(bandwidth or 0) * 2**20)
     desired = msgspec.convert({**options, "limits": limits}, SyncOptions)
     store = open_store(source, os.environ)
@@ -112,8 +124,12 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
         raise InvalidInput(str(folder), found="no revision", expected="a folder that `tessera models sync` has made")
     rows = [
         {"revision": manifest.revision, "file": path, "problem": problem}
-        for top, manifest in kept
-        for path, problem in damaged_files(top, manifest, content=True).items()
+        for top, image, manifest in kept
+        for path, problem in (
+            damaged_in_image(image, manifest, content=True)
+            if image is not None
+            else damaged_files(top, manifest, content=True)
+        ).items()
     ]
     if not print_document(rows, output):
         table = ruled_table("revision", "file", "problem")
@@ -146,14 +162,17 @@ def evict_command(folder: Path, revision: str) -> None:
 @click.option("--revision", default="current", show_default=True, help="The beginning of a revision's name.")
 def warm_command(folder: Path, revision: str) -> None:
     """Read the current revision into the page cache, so that the next reader does not wait for the disk."""
-    read = sum(warm(top, manifest) for top, manifest in _kept(folder, revision))
+    kept = _kept(folder, revision)
+    if any(image is not None for _, image, _ in kept):
+        ModelFolder(folder).mount_images()
+    read = sum(warm(top, manifest) if image is None else read_ahead(image) for top, image, manifest in kept)
     click.echo(f"{read / 2**20:.1f} MiB read")
 
 
-def _kept(folder: Path, revision: str) -> list[tuple[Path, Manifest]]:
-    """Return the revision that is named, or all, each with its folder; a mirror is one, whatever is named."""
+def _kept(folder: Path, revision: str) -> list[tuple[Path, Path | None, Manifest]]:
+    """Return the revision that is named, or all, each with its folder and image; a mirror is one, whatever is named."""
     if (plain := PlainFiles(folder).manifest()) is not None:
-        return [(folder, plain)]
+        return [(folder, None, plain)]
     models = ModelFolder(folder)
     names = [models.find(revision)] if revision else [each.revision for each in models.revisions()]
-    return [(models.versions / name, models.manifest(name)) for name in names]
+    return [(models.versions / name, models.image(name), models.manifest(name)) for name in names]

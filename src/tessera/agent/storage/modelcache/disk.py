@@ -1,5 +1,6 @@
 """The folder of a node's models: one sub-folder for each, as `ModelFolder` has it, all made by the agent."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable
@@ -9,9 +10,10 @@ import msgspec
 
 from tessera.agent.storage.folder import ModelFolder
 from tessera.agent.storage.readers import revisions_in_use
+from tessera.clients.disks import HostImages, Images
 from tessera.core.storage.paths import NOTES
 from tessera.core.storage.retention import superseded
-from tessera.errors import Conflict, InvalidInput
+from tessera.errors import Conflict, InvalidInput, TesseraError
 
 __all__ = ["ModelDisk", "OnDisk"]
 
@@ -35,12 +37,16 @@ class ModelDisk:
         folder: where it is, as the host names it.
         root: the host's root folder.
         most_percent: how full its disk may get.
+        images: what mounts the images of packed revisions.
 
     """
 
-    def __init__(self, folder: Path, *, root: Path = Path("/"), most_percent: int = 85) -> None:
+    def __init__(
+        self, folder: Path, *, root: Path = Path("/"), most_percent: int = 85, images: Images | None = None
+    ) -> None:
         self.folder = folder
         self._here = root / folder.relative_to("/")
+        self._images = HostImages(root) if images is None else images
         self._most_percent = most_percent
         self._facts: dict[tuple[str, str], tuple[int, int]] = {}
 
@@ -57,7 +63,7 @@ class ModelDisk:
 
     def model(self, name: str) -> ModelFolder:
         """Return the folder of a model."""
-        return ModelFolder(self._here / name)
+        return ModelFolder(self._here / name, self._images)
 
     def path(self, name: str, revision: str) -> Path:
         """Return where a revision is, as the host names it."""
@@ -67,7 +73,7 @@ class ModelDisk:
         """Return whether a revision is there, complete."""
         folder = self.model(name)
         manifest = folder.top / NOTES / "manifests" / f"{revision}.json"
-        return manifest.is_file() and (folder.versions / revision).is_dir()
+        return manifest.is_file() and (folder.versions / revision).is_dir() and folder.is_readable(revision)
 
     def claim(self, name: str) -> ModelFolder:
         """Return the folder of a model, made where there was none.
@@ -96,11 +102,17 @@ class ModelDisk:
             if path.name.startswith(_REMOVED):
                 shutil.rmtree(path, ignore_errors=True)
             elif not path.is_symlink() and (path / NOTES / _MARK).is_file():
+                self._mount(path.name)
                 manifests = sorted(each.stem for each in (path / NOTES / "manifests").glob("*.json"))
                 revisions = tuple(each for each in manifests if self.has(path.name, each))
-                current = ModelFolder(path).current()
+                current = self.model(path.name).current()
                 found[path.name] = OnDisk(current if current in revisions else "", revisions)
         return found
+
+    def _mount(self, name: str) -> None:
+        """Mount the images of a model that are not, as after a reboot; what cannot be is not there for pods."""
+        with contextlib.suppress(TesseraError, OSError):
+            self.model(name).mount_images()
 
     def facts(self, name: str, revision: str) -> tuple[int, int]:
         """Return bytes and files of a revision; zeros where its manifest is broken, which the next sync says."""
@@ -163,6 +175,8 @@ class ModelDisk:
         try:
             with folder.locked():
                 if folder.versions.is_dir() and revisions_in_use(folder.versions):
+                    return False
+                if not folder.unmount_images():
                     return False
                 # Under this name it is nobody's; what a crash leaves of it goes when the folder is looked at next.
                 gone = self._here / f"{_REMOVED}{name}"

@@ -1,0 +1,155 @@
+"""Read-only images that the kernel mounts: the host's mounts, and some in memory."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from tessera.errors import Unavailable, Unsupported
+
+__all__ = ["HostImages", "Images", "MemoryImages"]
+
+_TIMEOUT_S = 60.0
+_SAID = 400
+_MODULES = ("modules.dep", "modules.builtin")
+"""What depmod lists of a kernel's modules, loaded or not."""
+_BUSY = 32
+"""Exit status of umount where the mount is in use, among others. Source: mount(8)."""
+
+
+class Images(Protocol):
+    """The mounts of images on one node."""
+
+    def why_not(self) -> str:
+        """Return why this node cannot mount images; empty where it can."""
+        ...
+
+    def is_mounted(self, folder: Path) -> bool:
+        """Return whether an image is mounted there."""
+        ...
+
+    def mount(self, image: Path, folder: Path) -> None:
+        """Mount an image, read-only; done twice it is done once.
+
+        Raises:
+            Unsupported: this node cannot.
+            Unavailable: it is no image that the kernel takes.
+
+        """
+        ...
+
+    def unmount(self, folder: Path) -> bool:
+        """Unmount it; return whether nothing is mounted there any more: what is open there keeps it."""
+        ...
+
+
+class HostImages:
+    """The mounts of the host; from within a container they are made in the host's mount namespace.
+
+    Args:
+        root: the host's root folder, as this process sees it: `/proc/1/root` in the agent's container.
+
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def why_not(self) -> str:
+        """Return why this node cannot mount images, by what its kernel shows; empty where it can."""
+        if os.geteuid() != 0:
+            return "only root mounts images"
+        known = (self._root / "proc/filesystems").read_text().split()
+        modules = self._root / "lib/modules" / platform.release()
+        listed = [path.read_text(errors="replace") for name in _MODULES if (path := modules / name).is_file()]
+        if "erofs" not in known and not any("/erofs.ko" in text for text in listed):
+            return f"the kernel {platform.release()} has no EROFS"
+        if not (self._root / "dev/loop-control").exists() and not any("/loop.ko" in text for text in listed):
+            return f"the kernel {platform.release()} has no loop devices"
+        return ""
+
+    def is_mounted(self, folder: Path) -> bool:
+        """Return whether an image is mounted there."""
+        try:
+            return folder.stat().st_dev != folder.parent.stat().st_dev
+        except OSError:
+            return False
+
+    def mount(self, image: Path, folder: Path) -> None:
+        """Mount an image, read-only; done twice it is done once."""
+        if self.is_mounted(folder):
+            return
+        if problem := self.why_not():
+            raise Unsupported(f"image {image.name}", found=problem, expected="a kernel that mounts EROFS images")
+        said = self._run("mount", "-t", "erofs", "-o", "loop,ro,nodev,nosuid", self._named(image), self._named(folder))
+        if said.returncode:
+            raise Unavailable(str(image), found=_words(said), expected="an image that can be mounted")
+
+    def unmount(self, folder: Path) -> bool:
+        """Unmount it; return whether nothing is mounted there any more."""
+        if not self.is_mounted(folder):
+            return True
+        said = self._run("umount", self._named(folder))
+        if said.returncode not in {0, _BUSY}:
+            raise Unavailable(str(folder), found=_words(said), expected="an image that can be unmounted")
+        return not self.is_mounted(folder)
+
+    def _named(self, path: Path) -> str:
+        """Return a path as the host names it."""
+        return f"/{path.relative_to(self._root)}"
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        command = arguments
+        if self._root != Path("/"):
+            command = ("nsenter", f"--mount={self._root.parent / 'ns/mnt'}", "--", *arguments)
+        env = {"LC_ALL": "C", "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"}
+        try:
+            return subprocess.run(command, capture_output=True, env=env, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - no shell, and the paths are ours
+        except FileNotFoundError as error:
+            hint = "install the packages util-linux and mount"
+            raise Unsupported(command[0], found="no such program", expected="one that runs", hint=hint) from error
+        except subprocess.TimeoutExpired as error:
+            found = f"no end within {_TIMEOUT_S:g} s"
+            raise Unavailable(" ".join(command), found=found, expected="success") from error
+
+
+def _words(said: subprocess.CompletedProcess[bytes]) -> str:
+    text = " ".join(said.stderr.decode(errors="replace").split())[:_SAID]
+    return f"exit status {said.returncode}: {text}"
+
+
+class MemoryImages:
+    """Mounts that are remembered: folders stay as they are.
+
+    Args:
+        problem: why nothing can be mounted; empty where it can.
+        is_busy: whether something is open in a folder.
+
+    """
+
+    def __init__(self, problem: str = "", is_busy: Callable[[Path], bool] = lambda _folder: False) -> None:
+        self.problem = problem
+        self.mounts: dict[Path, Path] = {}
+        self._is_busy = is_busy
+
+    def why_not(self) -> str:
+        """Return why this node cannot mount images; empty where it can."""
+        return self.problem
+
+    def is_mounted(self, folder: Path) -> bool:
+        """Return whether an image is mounted there."""
+        return folder in self.mounts
+
+    def mount(self, image: Path, folder: Path) -> None:
+        """Remember a mount."""
+        if self.problem:
+            raise Unsupported(f"image {image.name}", found=self.problem, expected="a kernel that mounts EROFS images")
+        self.mounts.setdefault(folder, image)
+
+    def unmount(self, folder: Path) -> bool:
+        """Forget a mount."""
+        if folder in self.mounts and self._is_busy(folder):
+            return False
+        self.mounts.pop(folder, None)
+        return True
