@@ -1,6 +1,7 @@
 """Files of the node: those that others write are read whole and up to a bound, our own are replaced as a whole."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -55,9 +56,11 @@ def write_through(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         mode: its permissions.
 
     Raises:
-        OSError: that is not possible; the file is as it was.
+        OSError: that is not possible, or a device, a socket or a pipe is there; what is there is as it was.
 
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch.unlink(missing_ok=True)

@@ -54,6 +54,16 @@ async def test_what_cannot_be_written_says_what_that_costs(tmp_path: Path) -> No
 
 
 @pytest.mark.anyio
+async def test_what_is_no_regular_file_is_refused_and_stays(tmp_path: Path) -> None:
+    """As root a rename would put a file in the place of a device."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Unavailable, match="not a regular file"):
+        await Checkpoint(tmp_path / "pipe").write(ROWS)
+    assert (tmp_path / "pipe").is_fifo()
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.anyio
 async def test_a_failed_write_keeps_the_former_content(tmp_path: Path) -> None:
     file = Checkpoint(tmp_path / "mig.json")
     await file.write(ROWS)

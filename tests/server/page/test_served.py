@@ -268,10 +268,10 @@ async def test_hundreds_that_come_at_once_get_no_more_streams_than_one_after_the
                 for writer in writers:
                     writer.close()
                     await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-                line, last = await begin()
-                status, writers = line.split()[1], [last]
-            last.close()
-            await asyncio.gather(last.wait_closed(), return_exceptions=True)
+                line, another = await begin()
+                status, writers = line.split()[1], [another]
+            writers[0].close()
+            await asyncio.gather(writers[0].wait_closed(), return_exceptions=True)
 
 
 @pytest.mark.anyio
