@@ -263,15 +263,16 @@ async def test_hundreds_that_come_at_once_get_no_more_streams_than_one_after_the
         answers = [line.split()[1] for line, _ in found]
         assert (answers.count(b"200"), answers.count(b"503")) == (4, 196)
         async with asyncio.timeout(20):
-            status, writers = b"", [writer for _, writer in found]
-            while status != b"200":
-                for writer in writers:
-                    writer.close()
-                    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-                line, another = await begin()
-                status, writers = line.split()[1], [another]
-            writers[0].close()
-            await asyncio.gather(writers[0].wait_closed(), return_exceptions=True)
+            line, writers = b"HTTP/1.1 503 ", [writer for _, writer in found]
+            while line.split()[1] != b"200":
+                for each in writers:
+                    each.close()
+                    await asyncio.gather(each.wait_closed(), return_exceptions=True)
+                line, last = await begin()
+                writers = [last]
+        for each in writers:
+            each.close()
+            await asyncio.gather(each.wait_closed(), return_exceptions=True)
 
 
 @pytest.mark.anyio
