@@ -53,12 +53,11 @@ async def test_what_cannot_be_written_says_what_that_costs(tmp_path: Path) -> No
         await Checkpoint(tmp_path / "file" / "mig.json").write(ROWS)
 
 
-@pytest.mark.anyio
-async def test_what_is_no_regular_file_is_refused_and_stays(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_refused_and_stays(tmp_path: Path) -> None:
     """As root a rename would put a file in the place of a device."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(Unavailable, match="not a regular file"):
-        await Checkpoint(tmp_path / "pipe").write(ROWS)
+        Checkpoint(tmp_path / "pipe").replace(ROWS)
     assert (tmp_path / "pipe").is_fifo()
     assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
 
