@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -120,7 +120,7 @@ def test_what_is_read_stays(top: Path) -> None:
     assert list(folder.versions.iterdir()) == []
 
 
-DAMAGE = {
+DAMAGE: dict[str, tuple[Callable[[bytes], bytes] | None, int, str]] = {
     "cut short": (lambda data: data[:-4096], 8, "the image is cut short"),
     "its folders changed": (lambda data: data[:4100] + b"\xff" + data[4101:], 8, "the image's folders"),
     "one bit of a file": (lambda data: data.replace(b"a,b\n", b"a,c\n"), 1, "are not those that were fetched"),
