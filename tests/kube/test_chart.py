@@ -44,8 +44,6 @@ MORE = {
     "metrics": {
         "allowFrom": [{"namespaceSelector": {}}],
         "tls": {"secret": "tessera-metrics", "clientAuthority": True},
-        "podMonitor": True,
-        "podMonitorTls": {"serverName": "tessera-metrics"},
     },
     "metricsApi": {
         "enabled": True,
@@ -61,6 +59,18 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "before 1.36": (IMAGE, OLDER),
     "with its namespace": ({**IMAGE, "createNamespace": True}, KUBE_VERSION),
     "much": (MORE, OLDER),
+    "a PodMonitor": (
+        {
+            **IMAGE,
+            "metrics": {
+                "podMonitor": True,
+                "podMonitorLabels": {"release": "prometheus"},
+                "tls": {"secret": "tessera-metrics"},
+                "podMonitorTls": {"serverName": "tessera-metrics"},
+            },
+        },
+        KUBE_VERSION,
+    ),
     "cert-manager": ({**IMAGE, "admission": {"certificate": {"source": "cert-manager"}}}, OLDER),
     "cert-manager's issuer": (
         {

@@ -24,7 +24,7 @@ COMMANDS: dict[str, str] = {
     "run": "Run COMMAND in an image on a part of a GPU: submit a Job, say why it waits, follow its log.",
     "notebook": "Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.",
     "environments": "List the environments of `tessera run` and `notebook`: images by name, and what is in them.",
-    "jobs": "List what `tessera run` and `notebook` submitted: how far each is, and why no further.",
+    "jobs": "List what `tessera run` and `notebook` submitted: their status, and why they are pending.",
     "attach": "Follow Job NAME: why it waits, its log from the start or the address of its notebook, its end.",
     "logs": "Print what the command of Job NAME has written so far; `tessera attach` goes on.",
     "stop": "Delete the Jobs NAME with their pods and logs.",

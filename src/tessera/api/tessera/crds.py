@@ -169,7 +169,7 @@ _RESOURCES: Final = (
         columns=(
             Column("Engine", ".spec.engine", "What serves."),
             Column("Ready", ".status.readyReplicas", "Replicas that serve.", type="integer"),
-            Column("Desired", ".status.desiredReplicas", "Replicas that there shall be.", type="integer"),
+            Column("Desired", ".status.desiredReplicas", "Desired replicas.", type="integer"),
             Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether it can be carried out."),
             Column("Applied", '.status.conditions[?(@.type=="Applied")].status', "Whether all objects are as desired."),
             _AGE,

@@ -155,7 +155,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 class Repartition(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Whether Tessera may make and destroy MIG instances on GPUs left to it, and when."""
+    """Whether Tessera may create and destroy MIG instances on managed GPUs, and when."""
 
     allowed: bool = True
     """Where it is not, managed GPUs are offered as they are."""

@@ -84,7 +84,15 @@ model_options = with_options(
 )
 
 
-@click.command("serving", short_help="Replay requests to a model server.")
+_EPILOG = """
+\b
+Examples:
+  tessera simulate serving azure_llm_2023_conv.csv
+  tessera simulate serving servegen_rates_600s.csv --column m_large_rps --mean-rate 3.5 --hours 24
+"""
+
+
+@click.command("serving", short_help="Replay requests to a model server.", epilog=_EPILOG)
 @click.argument("trace", type=click.Path(path_type=Path), metavar="TRACE.csv")
 @click.option(
     "--policy",
@@ -113,15 +121,11 @@ def simulate_serving(
     seed: int,
     **options: Any,
 ) -> None:
-    r"""Replay requests to a model server under several autoscaling policies.
+    """Replay requests to a model server under several autoscaling policies.
 
     TRACE.csv is a trace of requests (Azure LLM 2023: TIMESTAMP,ContextTokens,GeneratedTokens; Mooncake:
     timestamp_ms,input_length,output_length) or a file of rates (ServeGen: t_s and columns of requests a second, or its
     clients), known by its header. A file of rates needs --mean-rate, and --column where it has several.
-
-    \b
-    tessera simulate serving azure_llm_2023_conv.csv
-    tessera simulate serving servegen_rates_600s.csv --column m_large_rps --mean-rate 3.5 --hours 24
 
     A replica serves --slots requests at once and others in order; a request goes to the replica that serves it first,
     and takes 0.03 s, 0.3 ms for each token of its prompt and 20 ms for each of its answer (--service). Policies look

@@ -60,13 +60,19 @@ asking_options = with_options(
     click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Its namespace."),
     click.option("--gpu-memory", type=click.IntRange(1), metavar="GIB", help="GPU memory it needs."),
     click.option("--gpu-compute", type=click.IntRange(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
-    click.option("--gpus", type=click.IntRange(1), help="Whole GPUs; with --gpu-memory, of how many it needs so much."),
+    click.option(
+        "--gpus", type=click.IntRange(1), help="Number of GPUs: whole ones, or with --gpu-memory that much of each."
+    ),
     click.option("--slice", default="", metavar="PROFILE", help="MIG instance of this profile: 1g.10gb."),
     click.option(
-        "--isolation", type=click.Choice([str(each) for each in Isolation]), help="How shares are kept apart."
+        "--isolation",
+        type=click.Choice([str(each) for each in Isolation]),
+        help="Weakest isolation that the pod accepts.",
     ),
     click.option("--model", multiple=True, metavar="NAME", help="ModelCache it reads; repeatable."),
-    click.option("--code", type=_FOLDER, metavar="FOLDER", help="Folder to bring along; it starts in a copy."),
+    click.option(
+        "--code", type=_FOLDER, metavar="FOLDER", help="Folder to upload; the command starts in a copy of it."
+    ),
     click.option("--cpu", default="", help="CPU limit: 4, 500m."),
     click.option("--memory", default="", help="Memory limit: 16Gi."),
     click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable."),

@@ -30,7 +30,10 @@ Examples:
 @kubeconfig_options
 @output_option()
 def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, context: str | None, output: str) -> None:
-    """List what `tessera run` submitted: how far each is, and why no further. A Job is deleted a day after its end."""
+    """List what `tessera run` and `notebook` submitted: their status, and why they are pending.
+
+    A Job is deleted a day after its end.
+    """
     place = Place(kubeconfig=kubeconfig, context=context)
     found = asyncio.run(_states(place, "" if all_namespaces else namespace))
     if print_document(found, output):
