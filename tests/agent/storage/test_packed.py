@@ -95,6 +95,41 @@ def test_after_a_reboot_images_are_mounted_again(top: Path) -> None:
     assert content(top / "current") == FILES
 
 
+def test_an_image_that_cannot_be_mounted_is_said_and_stops_nothing_else(top: Path) -> None:
+    images = MemoryImages()
+    first = run({"a": b"1"}, top, images)
+    images.refusal = "wrong fs type"
+    with pytest.raises(Unavailable, match="wrong fs type"):
+        run({"a": b"2"}, top, images)
+    folder = ModelFolder(top, images)
+    assert folder.current() == first.revision
+    (other,) = folder.manifests().keys() - {first.revision}
+    with pytest.raises(Unavailable, match="wrong fs type"):
+        run({"a": b"2"}, top, images)
+    with folder.locked():
+        folder.evict(other)
+    run({"a": b"2"}, top, images, msgspec.structs.replace(PACKED, pack="Never"))
+    assert content(top / "current") == {"a": b"2"}
+
+
+def test_what_is_not_mounted_any_more_does_not_become_current(top: Path) -> None:
+    """As after a change of kernels, or without root: an empty folder would be no model."""
+    images = MemoryImages()
+    done = run({"a": b"1"}, top, images)
+    images.mounts.clear()
+    images.problem = "no EROFS"
+    with pytest.raises(Unsupported, match=f"no EROFS.*evict {done.revision[:12]}"):
+        run({"a": b"1"}, top, images, msgspec.structs.replace(PACKED, pack="Never"))
+
+
+@kernel
+def test_a_folder_may_be_named_from_here(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top.parent.mkdir(exist_ok=True)
+    monkeypatch.chdir(top.parent)
+    run(FILES, Path(top.name), HostImages())
+    assert content(top / "current") == FILES
+
+
 @kernel
 def test_what_is_read_stays(top: Path) -> None:
     first = run(FILES, top, HostImages())

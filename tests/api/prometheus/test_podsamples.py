@@ -49,6 +49,16 @@ def test_of_a_pod_that_is_scraped_twice_one_way_counts() -> None:
     assert [(each.labels["job"], each.labels["prometheus_replica"]) for each in scrape.samples] == [("a", "0")]
 
 
+def test_of_several_ways_that_of_the_latest_scrape_counts() -> None:
+    """A pod that came again under its name, or a Prometheus that died: what it had last is no news."""
+    ways = [
+        ({"__name__": QUEUED, **A, "instance": instance}, [(at_s, "1")])
+        for instance, at_s in (("10.0.0.1:8002", 900.0), ("10.0.0.9:8002", 1000.0))
+    ]
+    (scrape,) = read_scrapes(answer(*ways), "p").values()
+    assert (scrape.at_s, [each.labels["instance"] for each in scrape.samples]) == (1000.0, ["10.0.0.9:8002"])
+
+
 def test_what_names_no_pod_or_has_no_sample_is_left_out() -> None:
     nameless = ({"__name__": QUEUED, "namespace": "ns"}, [(10.0, "1")])
     empty: tuple[dict[str, str], list[tuple[float, str]]] = ({"__name__": QUEUED, **A}, [])

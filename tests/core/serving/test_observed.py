@@ -116,6 +116,23 @@ def test_what_is_seen_again_after_a_look_without_an_answer_counts_once() -> None
     assert found.load.completed == 16
 
 
+def test_a_first_scrape_that_is_seen_again_waits_for_the_next() -> None:
+    old = {"a": sample(1000, 10)}
+    known, _ = observe(Observed(), old, at_s=1001.0, replicas=1, ready=1)
+    _, found = observe(known, old, at_s=1016.0, replicas=1, ready=1)
+    assert found.load == Missing("1 of 1 pods (a): scraped once so far; the next scrape compares")
+
+
+def test_what_was_before_a_gap_does_not_come_back_after_it() -> None:
+    known = Observed()
+    for at_s in (1000.0, 1015.0):
+        known, _ = observe(known, {"a": sample(at_s, at_s, in_flight=90)}, at_s=at_s, replicas=1, ready=1)
+    after = {"a": sample(1200, 1200, in_flight=2)}
+    for at_s in (1200.0, 1210.0):
+        known, found = observe(known, after, at_s=at_s, replicas=1, ready=1)
+        assert isinstance(found.load, Missing), at_s
+
+
 def test_a_scrape_of_long_ago_says_nothing_of_now() -> None:
     one: Mapping[str, Counters | Missing] = {"a": sample(15, 10)}
     assert looks(*[one] * 10).load == Missing("1 of 1 pods (a): its last sample is 135 s old")

@@ -29,7 +29,7 @@ from tessera.clients.disks import HostImages, Images
 from tessera.core.storage.paths import NOTES
 from tessera.core.storage.retention import Kept
 from tessera.core.storage.revisions import Manifest, ModelFile
-from tessera.errors import Conflict, InvalidInput, shown
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported, shown
 
 __all__ = ["ModelFolder", "Revision", "sync_file_system", "write_whole"]
 
@@ -133,17 +133,33 @@ class ModelFolder:
         return path if path.is_file() and not path.is_symlink() else None
 
     def mount_images(self) -> None:
-        """Mount what is not mounted, as after a reboot; a damaged image never is, and the next sync replaces it."""
+        """Mount what is not mounted, as after a reboot, and can be; the next sync replaces a damaged image."""
         for path in sorted(self._images.glob("*.erofs")) if self._images.is_dir() else ():
             target = self.versions / path.stem
             if not target.is_dir() or self.host_images.is_mounted(target) or self.host_images.why_not():
                 continue
             if not damaged_in_image(path, self.manifest(path.stem), content=False):
-                self.host_images.mount(path, target)
+                with contextlib.suppress(TesseraError, OSError):  # whoever wants this revision is told why
+                    self.host_images.mount(path, target)
 
     def is_readable(self, revision: str) -> bool:
         """Return whether readers find the files of a revision: one of plain files, or its image is mounted."""
         return self.image(revision) is None or self.host_images.is_mounted(self.versions / revision)
+
+    def make_readable(self, revision: str) -> None:
+        """See that readers find the files of a revision.
+
+        Raises:
+            Unavailable: its image cannot be mounted.
+            Unsupported: this node mounts no images.
+
+        """
+        image = self.image(revision)
+        if image is not None and not self.is_readable(revision):
+            if problem := self.host_images.why_not():
+                hint = f"evict {revision[:12]}, then sync without --pack"
+                raise Unsupported(str(image), found=problem, expected="a node that mounts images", hint=hint)
+            self.host_images.mount(image, self.versions / revision)
 
     def _packed_files(self, revision: str) -> dict[str, tuple[ModelFile, int]]:
         """Return the files of an image by their paths, each with where it begins."""
@@ -321,17 +337,18 @@ class ModelFolder:
         (self._pins / revision).unlink(missing_ok=True)
 
     def _discard(self, path: Path) -> None:
-        if (image := self.image(path.name)) is not None:
-            if not self.host_images.unmount(path):
-                raise Conflict(
-                    f"{self.top}: revision {path.name[:12]}",
-                    found="its image is read",
-                    expected="no reader",
-                    hint="end the processes that have files of it open",
-                )
-            image.unlink()
+        image = self.image(path.name)
+        if image is not None and not self.host_images.unmount(path):
+            raise Conflict(
+                f"{self.top}: revision {path.name[:12]}",
+                found="its image is read",
+                expected="no reader",
+                hint="end the processes that have files of it open",
+            )
         target = self._trash / path.name
-        path.rename(target)
+        path.rename(target)  # before the image goes: an empty folder without one is a revision of plain files
+        if image is not None:
+            image.unlink()
         shutil.rmtree(target)
 
     def clear_staging(self, keep: str = "") -> None:

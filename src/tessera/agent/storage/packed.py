@@ -129,7 +129,7 @@ def _checked(number: int, file: ModelFile, offset: int, buffer: memoryview) -> I
                 file.path,
                 found=f"bytes {first} to {last} are not those that were fetched",
                 expected="what its digest says",
-                hint="sync again",
+                hint="sync --check, which fetches what is damaged again",
             )
         yield view, first
 

@@ -110,6 +110,7 @@ def sync(
             else:
                 folder.publish(manifest, staged / "files")
             shutil.rmtree(staged)
+        folder.make_readable(manifest.revision)
         folder.flip(manifest.revision)
         # 5. Remove what is superseded.
         if len(folder.manifests()) > options.keep:

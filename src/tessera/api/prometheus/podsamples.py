@@ -39,7 +39,7 @@ def pod_query() -> str:
 def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:
     """Return the last scrape of each pod, by namespace and name.
 
-    Of a pod that is scraped twice one way counts, so that nothing is added up twice: the first by its labels. Series
+    Of a pod that is scraped twice one way counts, so that nothing is added up twice: that of the latest scrape. Series
     that the last scrape had no more, as of a model that was unloaded, do not count.
 
     Raises:
@@ -57,8 +57,10 @@ def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:
         ways[pod].setdefault(way, []).append((at_s, sample))
     found = {}
     for pod, by_way in ways.items():
-        series = by_way[min(by_way)]
-        last_s = max(at_s for at_s, _ in series)
+        last_s, series = max(
+            ((max(at_s for at_s, _ in series), series) for _, series in sorted(by_way.items())),
+            key=lambda each: each[0],
+        )
         found[pod] = Scrape(last_s, tuple(sample for at_s, sample in series if at_s == last_s))
     return found
 

@@ -97,7 +97,7 @@ class HostImages:
 
     def _named(self, path: Path) -> str:
         """Return a path as the host names it."""
-        return f"/{path.relative_to(self._root)}"
+        return f"/{path.absolute().relative_to(self._root)}"
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         command = arguments
@@ -126,10 +126,14 @@ class MemoryImages:
         problem: why nothing can be mounted; empty where it can.
         is_busy: whether something is open in a folder.
 
+    Attributes:
+        refusal: why a mount fails that looks possible; empty where it succeeds.
+
     """
 
     def __init__(self, problem: str = "", is_busy: Callable[[Path], bool] = lambda _folder: False) -> None:
         self.problem = problem
+        self.refusal = ""
         self.mounts: dict[Path, Path] = {}
         self._is_busy = is_busy
 
@@ -145,6 +149,8 @@ class MemoryImages:
         """Remember a mount."""
         if self.problem:
             raise Unsupported(f"image {image.name}", found=self.problem, expected="a kernel that mounts EROFS images")
+        if self.refusal:
+            raise Unavailable(str(image), found=self.refusal, expected="an image that can be mounted")
         self.mounts.setdefault(folder, image)
 
     def unmount(self, folder: Path) -> bool:

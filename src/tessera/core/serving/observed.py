@@ -14,6 +14,8 @@ from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window,
 
 __all__ = ["Observation", "Observed", "observe"]
 
+_ONCE = Missing("scraped once so far; the next scrape compares")
+
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of a model server between looks."""
@@ -85,8 +87,8 @@ def observe(
             windows[name] = each
         elif at_s - each.at_s > LONGEST_S:
             windows[name] = Missing(f"its last sample is {at_s - each.at_s:.0f} s old")
-        elif name in last and known[name] == each:
-            windows[name] = last[name]
+        elif known.get(name) == each:
+            windows[name] = last.get(name, _ONCE)
         else:
             windows[name] = window = between(known.get(name), each)
             if isinstance(window, Window):
@@ -116,7 +118,8 @@ def observe(
             replicas=replicas,
             ready=ready,
         )
-    compared = last | {name: each for name, each in windows.items() if isinstance(each, Window)}
+    compared = {name: each for name, each in last.items() if not isinstance(pods.get(name), Counters)}
+    compared |= {name: each for name, each in windows.items() if isinstance(each, Window)}
     remembered = Observed(
         samples=tuple(samples.items()),
         windows=tuple((name, each) for name, each in compared.items() if name in pods),
