@@ -140,7 +140,8 @@ def test_no_time_is_none_or_less(name: str) -> None:
     for text in ("0", "-1"):
         with pytest.raises(click.BadParameter):
             NUMBERS[name].convert(text, None, None)
-    assert NUMBERS[name].convert("2.5", None, None) == 2.5
+    enough = max(2.5, NUMBERS[name].min or 0.0)
+    assert NUMBERS[name].convert(str(enough), None, None) == enough
 
 
 def test_every_option_in_seconds_is_of_that_type() -> None:

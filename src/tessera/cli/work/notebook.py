@@ -40,11 +40,12 @@ Examples:
     help="A notebook in which nothing runs for so long ends.",
 )
 def notebook(**given: Unpack[_Given]) -> int:
-    """Open a Jupyter notebook on a part of a GPU: submit a Job, say why it waits, hold its port open on this machine.
+    """Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.
 
-    Prints the address with its token when JupyterLab answers. Ctrl-C leaves the notebook running: `tessera attach`
-    opens it again, `tessera stop` ends it. What is not on a volume is gone then. The image must have JupyterLab. Needs
-    the rights of Kubernetes' role `edit` in one namespace.
+    Submits the Job, says why it is pending, prints the address with its token when JupyterLab answers, and holds the
+    port open. Ctrl-C leaves the notebook running: `tessera attach` opens it again, `tessera stop` ends it. What is not
+    on a volume is gone then. The image must have JupyterLab. Needs the rights of Kubernetes' role `edit` in one
+    namespace.
     """
     asked, files = request_of(given, notebook_command(round(given["idle_s"])), notebook=True)
     token = files[NOTEBOOK_KEY].decode()
