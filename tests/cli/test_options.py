@@ -137,11 +137,13 @@ def test_what_is_no_finite_number_is_refused_by_every_option(name: str, text: st
 
 @pytest.mark.parametrize("name", [each for each, kind in NUMBERS.items() if isinstance(kind, Seconds)])
 def test_no_time_is_none_or_less(name: str) -> None:
+    kind = NUMBERS[name]
+    assert isinstance(kind, Seconds)
     for text in ("0", "-1"):
         with pytest.raises(click.BadParameter):
-            NUMBERS[name].convert(text, None, None)
-    enough = max(2.5, NUMBERS[name].min or 0.0)
-    assert NUMBERS[name].convert(str(enough), None, None) == enough
+            kind.convert(text, None, None)
+    enough = max(2.5, kind.min or 0.0)
+    assert kind.convert(str(enough), None, None) == enough
 
 
 def test_every_option_in_seconds_is_of_that_type() -> None:
