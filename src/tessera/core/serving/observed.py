@@ -83,17 +83,10 @@ def observe(
     known, last, busy = dict(former.samples), dict(former.windows), dict(former.in_flight)
     windows, completed, served_s = dict[str, Window | Missing](), former.completed, former.served_s
     for name, each in pods.items():
-        if isinstance(each, Missing):
-            windows[name] = each
-        elif at_s - each.at_s > LONGEST_S:
-            windows[name] = Missing(f"its last sample is {at_s - each.at_s:.0f} s old")
-        elif known.get(name) == each:
-            windows[name] = last.get(name, _ONCE)
-        else:
-            windows[name] = window = between(known.get(name), each)
-            if isinstance(window, Window):
-                completed += window.completed
-                served_s += window.served_s
+        windows[name] = window = _window(each, known.get(name), last.get(name, _ONCE), at_s)
+        if isinstance(window, Window) and known.get(name) != each:
+            completed += window.completed
+            served_s += window.served_s
     completed += sum(number for name, number in busy.items() if name not in pods)
     in_flight = {
         name: window.in_flight if isinstance(window, Window) else busy[name]
@@ -129,6 +122,15 @@ def observe(
         served_s=served_s,
     )
     return remembered, Observation(pods=windows, load=load)
+
+
+def _window(each: Counters | Missing, former: Counters | None, last: Window | Missing, at_s: float) -> Window | Missing:
+    """Return what happened until a pod's last sample; that of the look before where it is the same sample again."""
+    if isinstance(each, Missing):
+        return each
+    if at_s - each.at_s > LONGEST_S:
+        return Missing(f"its last sample is {at_s - each.at_s:.0f} s old")
+    return last if each == former else between(former, each)
 
 
 def _nothing(pods: Mapping[str, Window | Missing]) -> Missing:
