@@ -13,7 +13,7 @@ from testbed.deploy import NAMESPACE, objects
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 ROW = re.compile(
-    r"^\| (agent|disks|server|controller|metrics) \| `([\w./-]+)`(?: named `([\w.-]+)`)? \| ([a-z, ]+) \| (.*?) \|$",
+    r"^\| (agent|disks|server|controller|metrics|all who log in) \| `([\w./-]+)`(?: named `([\w.-]+)`)? \| ([a-z, ]+) \| (.*?) \|$",
     re.MULTILINE,
 )
 WEBHOOK = "with the webhook"
@@ -22,8 +22,9 @@ Right = tuple[str, str, str]
 
 
 def documented(account: str, *where: str) -> set[Right]:
-    """Return the rights that the page gives an account: everywhere, and in further places that are named."""
-    rows = [row for row in ROW.findall(PAGE.read_text()) if row[0] == account and row[4] in {"all", *where}]
+    """Return the rights that the page gives an account and everybody: everywhere, and in further places named."""
+    accounts, places = {account, "all who log in"}, {"all", *where}
+    rows = [row for row in ROW.findall(PAGE.read_text()) if row[0] in accounts and row[4] in places]
     return {(resource, name, verb) for _, resource, name, verbs, _ in rows for verb in verbs.split(", ")}
 
 
@@ -120,8 +121,8 @@ def test_the_second_scheduler_may_do_what_kube_scheduler_may(control_plane: Clus
     reviews = {right for right in want if right[0].rpartition(".")[2] == "io" and right[0].endswith(tuple(EVERYBODYS))}
     lease = "leases.coordination.k8s.io"
     own = {(lease, "", "create"), *((lease, "tessera-scheduler", verb) for verb in ("get", "patch", "update"))}
-    assert rights(control_plane, "scheduler", "default") == want - reviews
-    assert rights(control_plane, "scheduler", NAMESPACE) == want - reviews | own
+    assert rights(control_plane, "scheduler", "default") == want - reviews | documented("scheduler")
+    assert rights(control_plane, "scheduler", NAMESPACE) == want - reviews | own | documented("scheduler")
 
 
 GROWING = {"escalate", "bind", "impersonate", "approve", "sign", "*"}
