@@ -22,7 +22,7 @@ from tessera.core.cluster.protocols.claims import Fate
 from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Holder, HolderId, Ledger, schedulable_node
-from tessera.core.storage.heldimages import HeldImages
+from tessera.core.storage.images.held import HeldImages
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import GPU_MEMORY
 from tessera.errors import InvalidInput

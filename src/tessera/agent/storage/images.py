@@ -16,7 +16,7 @@ from tessera.api.tessera.imagewarmups import API_VERSION, NODE_IMAGES, new_node_
 from tessera.clients.kube import NODE_IMAGES as KIND
 from tessera.clients.kube import NODES, SECRETS, Kube, Selection, Store
 from tessera.clients.runtime import Runtime
-from tessera.core.storage.warmup import DesiredImage, ObservedImage, next_steps
+from tessera.core.storage.images.warmup import DesiredImage, ObservedImage, next_steps
 from tessera.core.usage.processmetrics import IMAGES
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.log import logger

@@ -31,7 +31,7 @@ from tessera.clients.kube import NODES, SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import Store as ObjectStore
 from tessera.core.deviceplugin.edits import Mount
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.storage.modelcache import (
+from tessera.core.storage.models.cache import (
     DesiredModel,
     ModelOffer,
     environment_name,
