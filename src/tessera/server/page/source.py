@@ -92,7 +92,7 @@ class Source:
     async def observe(self) -> FleetView:
         """Return the fleet as it is now, for who sees everything."""
         await self._metrics.look()
-        objects, authority = self._view.objects(), self._view.authority
+        objects, authority = self._view.objects(), self._view.keys.authority
         images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
         activity, services = self._metrics.activity(), self._metrics.services()
