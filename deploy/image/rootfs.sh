@@ -72,7 +72,7 @@ make_base() {
   . "$here/scripts/setup"
   local uv
   uv=$(setup_find_uv)
-  "$uv" export --quiet --project "$here" --frozen --no-dev --extra cluster --extra az --extra gs --no-emit-project --format requirements-txt >"$debs/requirements.txt"
+  "$uv" export --quiet --project "$here" --frozen --no-default-groups --extra cluster --extra az --extra gs --no-emit-project --format requirements-txt >"$debs/requirements.txt"
   "$uv" pip install --quiet --require-hashes --only-binary :all: --python-version 3.11 --python-platform "$(uname -m)-manylinux_2_36" \
     --target "$out/$libraries" --requirements "$debs/requirements.txt"
   rm -rf "$out/$libraries/bin" "$out/$libraries/.lock"

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -26,9 +28,11 @@ from testbed import installed
 from testbed.cluster import Cluster
 from testbed.deploy import NAMESPACE, objects
 from testbed.processes import until
+from testbed.tesseraimage import tessera_image
 
 GPUS = ("2xA100-40GB",)
 EXAMPLES = Path(__file__).parents[2] / "examples" / "8-on-a-cluster" / "pods.yaml"
+PAGE = Path(__file__).parents[2] / "docs" / "image.md"
 RUNNING = ("six", "hard", "exact", "gpushare")
 AGENT = "daemonset/tessera-agent"
 _WAIT_S = 240
@@ -319,3 +323,18 @@ def test_local_disks_become_volumes_of_pods(image_cluster: Cluster, disk: str) -
     finally:
         image_cluster.kubectl("delete", "pod", "writer", "--ignore-not-found", "--wait")
         image_cluster.kubectl("delete", "daemonset", "tessera-disks", f"--namespace={NAMESPACE}", "--ignore-not-found")
+
+
+def test_the_image_is_as_large_as_its_page_says() -> None:
+    """A library that only developers need, as the site's builder, would show here."""
+    rows = re.findall(r"^\| (?:base|tessera) \| .* \| (\d+) MiB \| [\d.]+ MiB \|$", PAGE.read_text(), re.MULTILINE)
+    with tarfile.open(tessera_image(print)) as archive:
+        layers = [_unpacked_mib(archive, name) for name in ("0.tar", "1.tar")]
+    assert layers == pytest.approx(list(map(float, rows)), rel=0.05, abs=1)
+
+
+def _unpacked_mib(archive: tarfile.TarFile, name: str) -> float:
+    content = archive.extractfile(name)
+    assert content is not None
+    with tarfile.open(fileobj=content) as layer:
+        return sum(each.size for each in layer) / 2**20
