@@ -119,6 +119,8 @@ def api_server(settings: Settings) -> tuple[str, ...]:
         f"--kubelet-client-key={pki.key('kubelet-client')}",
         f"--kubelet-certificate-authority={pki.certificate('ca')}",
         f"--requestheader-client-ca-file={pki.certificate('front')}",
+        # The API server's machine is no node and has no kube-proxy: aggregated APIs are reached at their pods.
+        "--enable-aggregator-routing=true",
         "--requestheader-allowed-names=front-proxy-client",
         "--requestheader-username-headers=X-Remote-User",
         "--requestheader-group-headers=X-Remote-Group",

@@ -95,6 +95,9 @@ MODULES = (
 )
 """What is built. Source: the versions that were seen to work together, docs/testbed.md."""
 
+PROXY = (Module("kube-proxy", "k8s.io/kubernetes", _KUBERNETES, ("k8s.io/kubernetes/cmd/kube-proxy",)),)
+"""kube-proxy, for Services: walk-throughs with model servers ask it; a testbed does without."""
+
 HELM = (Module("helm", "helm.sh/helm/v4", "v4.3.1", ("helm.sh/helm/v4/cmd/helm",)),)
 """Helm, which tests of the chart ask; a testbed does without."""
 

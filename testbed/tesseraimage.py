@@ -1,4 +1,4 @@
-"""Tessera's own image, assembled without an engine by the script that the Dockerfile runs, and kube-scheduler's."""
+"""Images assembled without an engine: Tessera's, by the script that the Dockerfile runs, kube-scheduler's, Triton's."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ from testbed.deploy import KUBE_VERSION
 from testbed.images import Content, Image, write_archive, write_layer
 from testbed.namespaces import environment
 
-__all__ = ["CONFIG", "REPOSITORY", "SCHEDULER", "SCRIPT", "scheduler_image", "tessera_image"]
+__all__ = ["CONFIG", "REPOSITORY", "SCHEDULER", "SCRIPT", "TRITON", "scheduler_image", "tessera_image", "triton_image"]
 
 REPOSITORY = "testbed.local/tessera"
 TESSERA = f"{REPOSITORY}:{__version__}"
@@ -38,6 +38,19 @@ CONFIG = {
     "Env": [f"PATH={_PATH}", "HOME=/tmp", "PYTHONUTF8=1"],
 }
 """As the Dockerfile's last stage has it; a test compares them."""
+TRITON = "testbed.local/tritonserver:2.51.0"
+TRITON_SCRIPT = "testbed/tritonserver.sh"
+_TRITON_CONFIG = {
+    "Entrypoint": ["tritonserver"],
+    "User": _USER,
+    "WorkingDir": "/",
+    "Env": [
+        f"PATH={_PATH}",
+        "HOME=/tmp",
+        "LD_LIBRARY_PATH=/opt/tritonserver/lib",
+        "PYTHONPATH=/usr/local/lib/python3.11/dist-packages",
+    ],
+}
 _STALE_S = 2 * 3600
 """Archives that no start has asked for in so long are removed."""
 
@@ -57,12 +70,9 @@ def tessera_image(report: Callable[[str], None], *, cache: Path | None = None) -
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
             with _scratch(folder) as scratch:
-                if not base.exists():
-                    report("image: Python and libraries")
-                    _make_base(scratch / "base")
-                    (scratch / "base").rename(base)
+                _base(base, scratch, report)
                 report("image: this checkout")
-                _run("tessera", str(scratch / "tessera"), str(base / "root"))
+                _run(SCRIPT, "tessera", str(scratch / "tessera"), str(base / "root"))
                 write_layer(scratch / "layer.tar", scratch / "tessera")
                 layers = (base / "layer.tar", scratch / "layer.tar")
                 write_archive(scratch / "image.tar", Image(TESSERA, CONFIG), layers, platform.machine())
@@ -94,10 +104,40 @@ def scheduler_image(folder: Path, bin_folder: Path) -> Path:
     return archive
 
 
-def _make_base(folder: Path) -> None:
-    folder.mkdir()
-    _run("base", str(folder / "root"))
-    write_layer(folder / "layer.tar", folder / "root")
+def triton_image(report: Callable[[str], None], *, cache: Path | None = None) -> Path:
+    """Return the archive of a Triton that runs without a GPU; made where it is not there, upon the same base.
+
+    Raises:
+        Unavailable: a step failed; tells the end of what it said.
+
+    """
+    folder = (cache or _cache()) / "image"
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / f"tritonserver-{_digest((*_BASE, TRITON_SCRIPT))}.tar"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            with _scratch(folder) as scratch:
+                base = folder / f"base-{_digest(_BASE)}"
+                _base(base, scratch, report)
+                report("image: Triton")
+                (scratch / "root").mkdir()
+                _run(TRITON_SCRIPT, str(scratch / "root"))
+                write_layer(scratch / "layer.tar", scratch / "root")
+                layers = (base / "layer.tar", scratch / "layer.tar")
+                write_archive(scratch / "image.tar", Image(TRITON, _TRITON_CONFIG), layers, platform.machine())
+                (scratch / "image.tar").rename(archive)
+    return archive
+
+
+def _base(folder: Path, scratch: Path, report: Callable[[str], None]) -> None:
+    """Make the layer below, where it is not there."""
+    if not folder.exists():
+        report("image: Python and libraries")
+        (scratch / "base").mkdir()
+        _run(SCRIPT, "base", str(scratch / "base" / "root"))
+        write_layer(scratch / "base" / "layer.tar", scratch / "base" / "root")
+        (scratch / "base").rename(folder)
 
 
 def _cache() -> Path:
@@ -128,12 +168,12 @@ def _forget(folder: Path) -> None:
             path.unlink()
 
 
-def _run(*arguments: str) -> None:
-    command = ("bash", str(_CHECKOUT / SCRIPT), *arguments)
+def _run(script: str, *arguments: str) -> None:
+    command = ("bash", str(_CHECKOUT / script), *arguments)
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if done.returncode:
         raise Unavailable(
-            "Tessera's image",
+            f"image by {script}",
             found=(done.stderr or done.stdout).strip()[-1000:],
             expected="an image of this checkout",
             hint="see docs/image.md, or --from source, which needs no image",

@@ -319,6 +319,15 @@ def test_every_container_says_how_it_is_and_has_a_limit_of_memory(part: str) -> 
         assert "memory" in container["resources"]["limits"]
 
 
+def test_no_service_sets_an_option() -> None:
+    """Kubernetes would put `TESSERA_METRICS_PORT=tcp://...` into pods beside the Service `tessera-metrics`."""
+    made = [
+        each for each in rendered({**ANY, **ALL, "metricsApi": {"enabled": True}}) if "template" in each.get("spec", {})
+    ]
+    assert len(made) == 5
+    assert [each["spec"]["template"]["spec"]["enableServiceLinks"] for each in made] == [False] * 5
+
+
 def test_each_program_of_the_servers_pod_has_its_own_token() -> None:
     server, scheduler = pod("server", ANY)["spec"]["containers"]
     tokens = [

@@ -1,6 +1,7 @@
 """The pages of docs/walkthroughs, walked from the chart on: their own commands, and what they show."""
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from testbed.__main__ import building
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE
 from testbed.processes import until
-from testbed.programs import HELM, programs
+from testbed.programs import HELM, PROXY, programs
+from testbed.services import start_proxy
+from testbed.tesseraimage import triton_image
 
 Begin = Callable[[str], Walk]
 _S = 180
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
@@ -26,6 +30,24 @@ def helm_folder(pytestconfig: pytest.Config) -> Path:
     assert capture is not None
     with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
         return programs(report, modules=HELM)
+
+
+@pytest.fixture
+def proxy_folder(pytestconfig: pytest.Config) -> Path:
+    """Return the folder of kube-proxy, building it the first time; the build is shown."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        return programs(report, modules=PROXY)
+
+
+@pytest.fixture
+def three_nodes(program_folder: Path, proxy_folder: Path) -> Iterator[Cluster]:
+    with without_tessera("walk-b", program_folder, Desired(nodes=3, gpus=("1xA100-40GB",))) as cluster:
+        for node in cluster.nodes:
+            start_proxy(node, cluster.pki.folder / "inside.kubeconfig", proxy_folder / "kube-proxy")
+            node.import_image(triton_image(lambda _: None))
+        yield cluster
 
 
 @pytest.fixture
@@ -63,6 +85,38 @@ def test_models_on_nvme(
     assert re.findall(r"^ *(\d+) (.*)$", walk.step("5."), re.MULTILINE) == [("1680", "whole one"), ("120", "whole two")]
     walk.step("Undo")
     walk.ended()
+
+
+@pytest.mark.long
+def test_triton_on_mig(
+    three_nodes: Cluster, helm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real Triton, a real HorizontalPodAutoscaler and a real kube-proxy; no client is ever failed."""
+    bucket = three_nodes.folder / "bucket"
+    shutil.copytree(EXAMPLES / "9-model-servers" / "sleeper", bucket / "sleeper")
+    serve_bucket(three_nodes.nodes[0], bucket)
+    for node in three_nodes.nodes:
+        small_disk(node, "/var/lib/tessera/disk")
+    monkeypatch.setenv("KEY", "key")
+    monkeypatch.setenv("SECRET", "secret")
+    values = chart_values()
+    values["agent"]["args"] = ["--host-root=/", "--model-dir=/var/lib/tessera/disk/models"]
+    walk = Walk("walkthroughs/triton-on-mig", three_nodes, tmp_path, (helm_folder,), values)
+    walk.step("1.")
+    walk.step("2.")
+    walk.step("3.")
+    assert answered(walk.step("4.")) > 10_000
+    assert answered(walk.step("5.", within_s=2400)) > 1_000
+    assert answered(walk.step("6.")) > 1_000
+    walk.step("Undo")
+    walk.ended()
+
+
+def answered(said: str) -> int:
+    """Return how many requests of the clients were answered, of which none may have failed."""
+    found = re.search(r"^(\d+) answered, .*, 0 failed$", said, re.MULTILINE)
+    assert found, said[-2000:]
+    return int(found[1])
 
 
 def test_memory_shares(two_a100s: Cluster, helm_folder: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from testbed.deploy import NAMESPACE, objects
 from testbed.images import BUSYBOX
 from testbed.node import Node
 from testbed.processes import until
-from testbed.tesseraimage import REPOSITORY
+from testbed.tesseraimage import REPOSITORY, TRITON
 
 __all__ = ["OtherPlugins", "Walk", "chart_values", "delete", "without_tessera"]
 
@@ -37,6 +37,7 @@ _NAMES = {
     "registry.example/tessera": REPOSITORY,
     "example.com/embed:1": BUSYBOX,
     "busybox:1.37": BUSYBOX,
+    "nvcr.io/nvidia/tritonserver:26.07-py3": TRITON,
     "https://rgw.example.com": BUCKET,
 }
 _DELETE_S = 180
@@ -118,7 +119,7 @@ class Walk:
                 self._write(block, values)
         self._commands = {title: commands for title, commands in self._commands.items() if commands}
 
-    def step(self, begins: str) -> str:
+    def step(self, begins: str, *, within_s: float = 600) -> str:
         """Run the commands of the next section, whose title begins so, and return what they print.
 
         All pods that are watched must be as they were.
@@ -136,7 +137,7 @@ class Walk:
             capture_output=True,
             text=True,
             check=False,
-            timeout=600,
+            timeout=within_s,
         )
         sys.stdout.write(done.stdout)
         if done.returncode:
