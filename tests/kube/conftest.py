@@ -21,21 +21,23 @@ HERE = Path(__file__).parent
 LACK = missing()
 
 
-PARTS = ("gpus", "others")
+PARTS = ("own", "shared")
+_OWN = frozenset({"bare_cluster", "eight_h100s", "gpu_cluster", "helm_folder", "image_cluster", "three_nodes", "two_a100s"})
+"""Fixtures of testbeds that one part alone brings up; about half of the time of all tests here."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kube-part",
         choices=PARTS,
-        help="run a part of the tests alone: those on a node with GPUs of the module's choice, or the others; "
+        help="run a part of the tests alone: those on testbeds of their modules' own, or the others; "
         "two sessions, one for each part, have no testbed in common and may run at once",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if part := config.getoption("kube_part", default=None):
-        left = [item for item in items if PARTS[not gpus_of(item)] != part]
+        left = [item for item in items if part_of(item) != part]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
     reason = f"a real Kubernetes needs root on Linux and a few programs; here: {LACK}"
@@ -46,6 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places = [place for place, item in enumerate(items) if gpus_of(item)]
     for place, item in zip(places, sorted((items[place] for place in places), key=gpus_of), strict=True):
         items[place] = item
+
+
+def part_of(item: pytest.Item) -> str:
+    """Return the part that a test is of."""
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+    return PARTS[_OWN.isdisjoint(fixtures)]
 
 
 def gpus_of(item: pytest.Item) -> tuple[str, ...]:
