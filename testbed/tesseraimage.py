@@ -48,7 +48,6 @@ _TRITON_CONFIG = {
         f"PATH={_PATH}",
         "HOME=/tmp",
         "LD_LIBRARY_PATH=/opt/tritonserver/lib",
-        "PYTHONPATH=/usr/local/lib/python3.11/dist-packages",
     ],
 }
 _STALE_S = 2 * 3600
@@ -105,7 +104,7 @@ def scheduler_image(folder: Path, bin_folder: Path) -> Path:
 
 
 def triton_image(report: Callable[[str], None], *, cache: Path | None = None) -> Path:
-    """Return the archive of a Triton that runs without a GPU; made where it is not there, upon the same base.
+    """Return the archive of a Triton that runs without a GPU; made where it is not there.
 
     Raises:
         Unavailable: a step failed; tells the end of what it said.
@@ -121,10 +120,12 @@ def triton_image(report: Callable[[str], None], *, cache: Path | None = None) ->
                 base = folder / f"base-{_digest(_BASE)}"
                 _base(base, scratch, report)
                 report("image: Triton")
-                (scratch / "root").mkdir()
+                # Its models have a numpy of their own, of before 2.0, and nothing of ours.
+                bare = shutil.ignore_patterns("dist-packages")
+                shutil.copytree(base / "root", scratch / "root", symlinks=True, ignore=bare)
                 _run(TRITON_SCRIPT, str(scratch / "root"))
                 write_layer(scratch / "layer.tar", scratch / "root")
-                layers = (base / "layer.tar", scratch / "layer.tar")
+                layers = (scratch / "layer.tar",)
                 write_archive(scratch / "image.tar", Image(TRITON, _TRITON_CONFIG), layers, platform.machine())
                 (scratch / "image.tar").rename(archive)
     return archive

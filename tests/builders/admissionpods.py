@@ -10,11 +10,16 @@ NEED = {"tessera.dev/gpu-memory": "6"}
 
 
 def asking(
-    limits: dict[str, str] | None = None, *, labels: dict[str, str] | None = None, **spec: Any
+    limits: dict[str, str] | None = None,
+    *,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
 ) -> dict[str, Any]:
     """Return a pod of one container with these limits."""
     container = {"name": "main", "image": "none", "resources": {"limits": limits or {}}}
-    metadata = {"name": "a", "labels": labels or {}}
+    metadata: dict[str, Any] = {"name": "a", "labels": labels or {}}
+    metadata |= {"annotations": annotations} if annotations else {}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container], **spec}}
 
 
@@ -39,6 +44,31 @@ ROUTED: dict[str, tuple[dict[str, Any], str, bool]] = {
     ),
     "cpu is asked": (asking({"cpu": "1"}), "default", False),
     "an exact device is asked": (asking({"nvidia.com/gpu": "1"}), "default", False),
+    "an exact device with an isolation, which its name does not give": (
+        asking({"nvidia.com/mig-1g.5gb": "1"}, annotations={"tessera.dev/isolation": "hardware"}),
+        "default",
+        True,
+    ),
+    "an exact device of a GPU model": (
+        asking({"nvidia.com/gpu": "1"}, annotations={"tessera.dev/gpu-model": "A100-40GB"}),
+        "default",
+        True,
+    ),
+    "an exact device with annotations of others": (
+        asking({"nvidia.com/gpu": "1"}, annotations={"example.com/isolation": "hardware"}),
+        "default",
+        False,
+    ),
+    "an isolation without a device": (
+        asking({"cpu": "1"}, annotations={"tessera.dev/isolation": "hardware"}),
+        "default",
+        False,
+    ),
+    "an isolation, and a device in an init container": (
+        asking(annotations={"tessera.dev/isolation": "driver"}, initContainers=[_also({"nvidia.com/gpu.shared": "1"})]),
+        "default",
+        True,
+    ),
     "another scheduler is named": (asking(NEED, schedulerName="volcano"), "default", False),
     "tessera-scheduler is named": (asking(NEED, schedulerName="tessera-scheduler"), "default", False),
     "a node is named": (asking(NEED, nodeName="n"), "default", False),

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.kubernetes.podspecs import GPU_MODEL, ISOLATION
 from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.errors import UNDECODABLE, InvalidInput, shown
@@ -23,6 +24,9 @@ AMOUNTS = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT, SHARE_MEMORY)
 OPT_OUT = "tessera.dev/scheduling"
 """Label of a pod: `"false"` leaves it to the scheduler that it names. Set by users; read by admission, which routes
 pods to `tessera-scheduler`."""
+_CHOOSY = (GPU_MODEL, ISOLATION)
+"""Annotations by which an exact request is choosy about the devices of its name."""
+_DEVICES = "nvidia.com/"
 _SYSTEM = ("kube-system", "tessera-system")
 _DEFAULT = ("", "default-scheduler")
 _VERSION = "admission.k8s.io/v1"
@@ -35,15 +39,20 @@ class _Resources(msgspec.Struct, frozen=True):
 class _Container(msgspec.Struct, frozen=True):
     resources: _Resources | None = None
 
-    @property
-    def asks(self) -> bool:
-        """Whether it asks an amount, be it zero, of which `tessera-scheduler` says what is wrong with it."""
+    def asks(self, *, choosy: bool) -> bool:
+        """Return whether it asks an amount, be it zero, of which `tessera-scheduler` says what is wrong with it.
+
+        Args:
+            choosy: whether the pod says which devices of a name may serve it, so that the name alone does not do.
+
+        """
         limits = (self.resources and self.resources.limits) or {}
-        return not limits.keys().isdisjoint(AMOUNTS)
+        return not limits.keys().isdisjoint(AMOUNTS) or (choosy and any(name.startswith(_DEVICES) for name in limits))
 
 
 class _Metadata(msgspec.Struct, frozen=True):
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
@@ -87,7 +96,9 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
-    """Return whether a new pod goes to `tessera-scheduler`: it asks an amount and names neither scheduler nor node.
+    """Return whether a new pod goes to `tessera-scheduler`: it asks what that alone can place, and names neither.
+
+    That is an amount, or an exact device whose isolation or GPU model matters. Neither: no scheduler and no node.
 
     Args:
         pod: the object.
@@ -106,7 +117,8 @@ def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
         return False
     if spec.node_name or (spec.scheduler_name or "") not in _DEFAULT:
         return False
-    return any(each.asks for each in (*(spec.containers or ()), *(spec.init_containers or ())))
+    choosy = not ((read.metadata and read.metadata.annotations) or {}).keys().isdisjoint(_CHOOSY)
+    return any(each.asks(choosy=choosy) for each in (*(spec.containers or ()), *(spec.init_containers or ())))
 
 
 def read_review(body: bytes) -> Review:
