@@ -10,6 +10,7 @@ import pytest
 
 from builders.modelservers import model_server
 from tessera.clients.kube import (
+    ASKED_REPLICAS,
     AUTOSCALERS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -44,7 +45,9 @@ class Cluster:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        controller = ModelServers(self.kube, self.namespaces, prometheus=self.prometheus, now=lambda: NOW, least_s=0.01)
+        controller = ModelServers(
+            self.kube, self.namespaces, prometheus=self.prometheus, now=lambda: NOW, least_s=0.01, most_s=0.05
+        )
         task = asyncio.create_task(controller.run(Measures()))
         try:
             yield
@@ -324,3 +327,82 @@ async def test_an_unreadable_status_is_written_anew(cluster: Cluster) -> None:
         await cluster.until(
             MODEL_SERVERS, lambda each: each is not None and not isinstance(each["status"].get("conditions"), str)
         )
+
+
+SLEEPS = {"replicas": {"min": 0, "max": 3}, "autoscaling": {"slots": 8, "idleSeconds": 600}}
+SERVER = {"serving.tessera.dev/server": "ranker"}
+
+
+def wake(moment: dt.datetime) -> dict[str, Any]:
+    return {"metadata": {"annotations": {"serving.tessera.dev/wake": moment.isoformat()}}}
+
+
+async def say(kube: MemoryKube, replicas: int, at_s: int) -> None:
+    """Let the metric say how many replicas are needed."""
+    said = {"value": f"{replicas}", "timestamp": dt.datetime.fromtimestamp(at_s, dt.UTC).isoformat()}
+    if await kube.get(ASKED_REPLICAS, "ranker", NS) is None:
+        await kube.create(ASKED_REPLICAS, {"metadata": {"name": "ranker", "namespace": NS, "labels": SERVER}, **said})
+    else:
+        await kube.patch(ASKED_REPLICAS, "ranker", said, namespace=NS)
+
+
+def has(replicas: int) -> Callable[[Any], bool]:
+    return lambda each: each is not None and each["spec"].get("replicas", 1) == replicas
+
+
+async def test_a_server_that_sleeps_is_scaled_to_zero_and_woken(cluster: Cluster) -> None:
+    await say(cluster.kube, 0, 1000)
+    await cluster.make(SLEEPS)
+    async with cluster.running():
+        found = await cluster.until(DEPLOYMENTS, is_there)
+        assert found["spec"].get("replicas", 1) == 1, "it begins with a replica"
+        bounds = await cluster.until(AUTOSCALERS, is_there)
+        assert bounds["spec"]["minReplicas"] == 1
+        await say(cluster.kube, 0, 1030)
+        await cluster.until(DEPLOYMENTS, has(0))
+        asleep = await cluster.condition("Ready", lambda each: each["reason"] == "ScaledToZero")
+        assert (asleep["status"], "`tessera wake` starts one" in asleep["message"]) == ("True", True)
+        await cluster.kube.patch(MODEL_SERVERS, "ranker", wake(NOW), namespace=NS)
+        woken = await cluster.until(DEPLOYMENTS, has(1))
+        assert woken["metadata"]["annotations"]["serving.tessera.dev/wake"] == "2026-11-23T12:00:00Z"
+        await say(cluster.kube, 0, 1060)
+        await cluster.condition("Ready", failed)
+
+
+async def test_where_a_replica_is_asked_for_a_server_that_sleeps_gets_one(cluster: Cluster) -> None:
+    await say(cluster.kube, 0, 1000)
+    await cluster.make(SLEEPS)
+    async with cluster.running():
+        await cluster.until(DEPLOYMENTS, is_there)
+        await say(cluster.kube, 0, 1030)
+        await cluster.until(DEPLOYMENTS, has(0))
+        await say(cluster.kube, 2, 1045)
+        await cluster.until(DEPLOYMENTS, has(1))
+
+
+async def test_while_nobody_says_how_many_are_needed_the_replicas_stay_and_that_is_said(cluster: Cluster) -> None:
+    cluster.kube.withhold(NS, ASKED_REPLICAS)
+    await cluster.make(SLEEPS)
+    async with cluster.running():
+        said = await cluster.condition("Applied", lambda each: "scaled to zero" in each["message"])
+        assert COMMAND.format(NS) in said["message"]
+        assert said["status"] == "True"
+        cluster.kube.withhold(NS)
+        await cluster.condition("Applied", lambda each: "tessera_replicas of serving/ranker: none" in each["message"])
+        found = await cluster.kube.get(DEPLOYMENTS, "ranker", NS)
+        assert has(1)(found)
+
+
+async def test_who_may_sleep_no_longer_is_woken(cluster: Cluster) -> None:
+    await say(cluster.kube, 0, 1000)
+    await cluster.make(SLEEPS)
+    async with cluster.running():
+        await cluster.until(DEPLOYMENTS, is_there)
+        await say(cluster.kube, 0, 1030)
+        await cluster.until(DEPLOYMENTS, has(0))
+        await cluster.change({"replicas": {"min": 1, "max": 3}})
+        await cluster.until(DEPLOYMENTS, has(1))
+        await cluster.kube.patch(DEPLOYMENTS, "ranker", {"spec": {"replicas": 0}}, namespace=NS)
+        await cluster.condition("Ready", lambda each: each["message"] == "0 of 0 replicas serve")
+        found = await cluster.kube.get(DEPLOYMENTS, "ranker", NS)
+        assert has(0)(found), "who scales it to zero by hand then is left alone"

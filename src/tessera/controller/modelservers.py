@@ -37,12 +37,15 @@ from tessera.clients.kube import (
     Object,
     Selection,
     Store,
+    annotations_of,
     name_of,
     uid_of,
     version_of,
 )
+from tessera.controller.sleeping import Sleeping
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render import render
+from tessera.core.serving.render.pods import IDLE
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
 from tessera.log import logger
 from tessera.loops import defect, one_turn
@@ -52,7 +55,6 @@ from tessera.wakeup import WakeUp
 __all__ = ["ModelServers"]
 
 _MANAGER: Final = "tessera-model-servers"
-_LONGEST_S: Final = 10.0
 _LOOP: Final = "model_servers"
 _WATCHED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, AUTOSCALERS)
 _OPTIONAL: Final = (POD_MONITORS, SCALED_OBJECTS)
@@ -74,6 +76,7 @@ class ModelServers:
         prometheus: URL of the Prometheus that KEDA asks; empty for none.
         now: the wall clock.
         least_s: shortest pause between two looks, however much changes.
+        most_s: longest pause, and the shortest between two questions about the replicas that a server needs.
 
     """
 
@@ -85,12 +88,13 @@ class ModelServers:
         prometheus: str = "",
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
         least_s: float = 1.0,
+        most_s: float = 10.0,
     ) -> None:
         self._kube = kube
         self._namespaces = frozenset(namespaces)
         self._prometheus = prometheus
         self._now = now
-        self._least_s = least_s
+        self._least_s, self._most_s = least_s, most_s
         self._log = logger()
         self._wakeup = WakeUp()
         self._servers = self._store(MODEL_SERVERS, Selection())
@@ -99,6 +103,7 @@ class ModelServers:
             for kind in _WATCHED
             for namespace in sorted(self._namespaces)
         }
+        self._sleeping = Sleeping(kube, now, most_s)
         self._applied: dict[Key, tuple[Object, str]] = {}
         """What was applied last and the version that this gave: what is still so is not applied again."""
         self._read: set[str] = set()
@@ -143,7 +148,7 @@ class ModelServers:
                 while True:
                     await one_turn(self.look, partial(self._trouble, ""), well)
                     await asyncio.sleep(self._least_s)
-                    await self._wakeup.wait(_LONGEST_S)
+                    await self._wakeup.wait(self._most_s)
         finally:
             measures.stopped(_LOOP)
 
@@ -165,9 +170,9 @@ class ModelServers:
         """
         failure: Exception | None = None
         servers = sorted(self._servers.objects.values(), key=name_of)
-        for found in servers:
-            if (found.get("metadata") or {}).get("deletionTimestamp"):
-                continue
+        alive = [each for each in servers if not (each.get("metadata") or {}).get("deletionTimestamp")]
+        await self._sleeping.ask(server for each in alive if (server := self._sleeper(each)) is not None)
+        for found in alive:
             try:
                 former = _status(found)
                 status = await self._status_of(found, former)
@@ -179,6 +184,16 @@ class ModelServers:
         self._applied = {key: said for key, said in self._applied.items() if key[1:] in present}
         if failure is not None:
             raise failure
+
+    def _sleeper(self, found: Object) -> ModelServer | None:
+        """Return a server that may have no replica; None for every other, and for one that is not carried out."""
+        if name_of(found)[0] not in self._read:
+            return None
+        try:
+            server = _server_of(found)
+        except InvalidInput:
+            return None
+        return server if server.sleeps else None
 
     async def _status_of(self, found: Object, former: Status) -> Status:
         """Carry out one server and return how it is."""
@@ -196,14 +211,20 @@ class ModelServers:
                 return former  # its objects are being read
             return refused_status(former, generation, "RoleBindingMissing", refusal, self._now())
         try:
-            server = read_model_server({**found, "apiVersion": API_VERSION, "kind": KIND})
+            server = _server_of(found)
             objects = render(server, f"{KIND} {name}", prometheus=self._prometheus)
         except InvalidInput as error:
             return refused_status(former, generation, "Invalid", str(error), self._now())
         problems, notes = await self._carry_out(server, objects)
         deployment = self._stores[DEPLOYMENTS, namespace].objects.get((namespace, name), {})
         own = deployment if _owned(deployment, server.uid) else {}
-        return server_status(former, generation, observed(own, problems, notes), self._now())
+        if server.sleeps and own:
+            try:
+                notes += await self._sleeping.step(server, own)
+            except TesseraError as error:
+                problems += (_problem(server, error),)
+        found_now = msgspec.structs.replace(observed(own, problems, notes), sleeps=server.sleeps)
+        return server_status(former, generation, found_now, self._now())
 
     async def _carry_out(
         self, server: ModelServer, objects: Iterable[Object]
@@ -258,6 +279,8 @@ class ModelServers:
                 expected="none, or its own",
                 hint="rename one of the two, or delete the other",
             )
+        if live is not None and _shall_wake_up(live, body):
+            live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
         if live is None or self._applied.get(key) != (body, version_of(live)):
             before = version_of(live or {})
             if live is None:  # not by force: one that came this moment is somebody's
@@ -290,9 +313,21 @@ class ModelServers:
         await self._kube.apply(MODEL_SERVERS, body, manager=_MANAGER, force=True, subresource="status")
 
 
+def _server_of(found: Object) -> ModelServer:
+    return read_model_server({**found, "apiVersion": API_VERSION, "kind": KIND})
+
+
 def _problem(server: ModelServer, error: TesseraError) -> str:
     """Return why an object is not as it shall be."""
     return missing_rights(server.namespace, str(error)) if isinstance(error, Forbidden) else str(error)
+
+
+def _shall_wake_up(live: Object, body: Object) -> bool:
+    """Return whether a Deployment was scaled to zero while its server might have no replica, which it may no longer.
+
+    Its autoscaler would leave it so.
+    """
+    return IDLE in annotations_of(live) and IDLE not in annotations_of(body) and live["spec"].get("replicas") == 0
 
 
 def _owned(live: Mapping[str, Any], uid: str) -> bool:

@@ -93,6 +93,17 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.replicas.min",
         "at least 1 with metric queue-time",
     ),
+    "zero with KEDA, whose question is about pods": (
+        {"autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}, "replicas": {"min": 0}},
+        "spec.replicas.min",
+        "at least 1 with metric queue-time",
+    ),
+    "Triton that sleeps, and nobody says how much it serves": (
+        {"replicas": {"min": 0}, "autoscaling": {}},
+        "spec.autoscaling.slots",
+        "the requests that a replica serves at once",
+    ),
+    "idle for no time": ({"autoscaling": {"idleSeconds": 59}}, "ModelServer ranker", "`$.spec.autoscaling.idleSeconds`"),
     "two values": ({"env": [{"name": "A", "value": "b", "valueFrom": {}}]}, "spec.env[0]", "value or valueFrom"),
     "a relative path": ({"model": {"hostPath": "a"}}, "ModelServer ranker", "`$.spec.model.hostPath`"),
 }
@@ -106,6 +117,17 @@ def test_what_cannot_be_carried_out_is_refused_with_its_field(case: str) -> None
     assert caught.value.subject.startswith("file.yaml: ModelServer ranker")
     assert caught.value.subject.endswith(subject)
     assert want in str(caught.value)
+
+
+def test_when_a_server_was_woken() -> None:
+    wake = {"serving.tessera.dev/wake": "2026-11-26T08:00:00Z"}
+    assert read_model_server(model_server(annotations=wake)).woken_s == 1_795_680_000.0
+    assert read_model_server(model_server()).woken_s is None
+    with pytest.raises(InvalidInput, match="'tomorrow'") as caught:
+        read_model_server(model_server(annotations={"serving.tessera.dev/wake": "tomorrow"}), "file.yaml")
+    assert caught.value.subject == (
+        "file.yaml: ModelServer ranker: metadata.annotations: annotation serving.tessera.dev/wake"
+    )
 
 
 @pytest.mark.parametrize("name", ["0a", "A", "a" * 53, "a.b", "a-"])

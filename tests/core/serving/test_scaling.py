@@ -119,7 +119,7 @@ WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
     [
         (WITHOUT, 0, "idle; nothing woke it"),
         (msgspec.structs.replace(WITHOUT, woken_s=0.0), 1, "woken"),
-        (msgspec.structs.replace(WITHOUT, wanted=0.4), 1, "1 requests wait, and there is no replica"),
+        (msgspec.structs.replace(WITHOUT, wanted=0.4), 1, "1 waiting, and there is no replica"),
         (msgspec.structs.replace(WITHOUT, replicas=1), 1, "the first replica starts"),
     ],
 )

@@ -187,7 +187,7 @@ def _without_replicas(load: Load, server: Server) -> tuple[Memory, Proposal]:
     if load.replicas:
         return _begun(load), Proposal(min(load.replicas, server.most), "the first replica starts")
     if load.in_flight:
-        return _begun(load), Proposal(1, f"{load.in_flight} requests wait, and there is no replica")
+        return _begun(load), Proposal(1, f"{load.in_flight} waiting, and there is no replica")
     if _is_awake(load, server):
         return _begun(load), Proposal(1, "woken")
     return _begun(load), Proposal(0, "idle; nothing woke it")

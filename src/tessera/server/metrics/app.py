@@ -38,9 +38,9 @@ class _Answer(msgspec.Struct, frozen=True):
 class _Refused(Exception):
     """Another answer than what was asked for."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, name: str = "") -> None:
         super().__init__(message)
-        self.answer = _Answer(code, status(code, message))
+        self.answer = _Answer(code, status(code, message, name=name))
 
 
 class MetricsApp:
@@ -69,7 +69,8 @@ class MetricsApp:
             answer = refused.answer
         except (TesseraError, TimeoutError) as error:
             code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNAVAILABLE)
-            answer = _Refused(code, str(error) or f"no answer in {_DEADLINE_S:g} s; try again").answer
+            name = _parts(scope)[-1] if isinstance(error, Absent) else ""
+            answer = _Refused(code, str(error) or f"no answer in {_DEADLINE_S:g} s; try again", name).answer
         except Exception as error:  # noqa: BLE001  # one request must not end the server
             self._log.error("defect", path=scope["path"], exc_info=error)
             answer = _Refused(_DEFECT, f"unexpected {type(error).__name__}: {error}").answer

@@ -36,6 +36,7 @@ from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_U
 from tessera.core.serving.observed import Observation, Observed, observe
 from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render.pods import SERVER_LABEL
+from tessera.core.serving.scaletozero import IDLE_S
 from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
@@ -140,13 +141,12 @@ class Looks:
         deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, _Seen]()
         for server in pods.keys() | deployments.keys():
             facts = self._facts(deployments.get(server), pods.get(server, {}).values())
-            ready = sum(pod.ready for pod in pods.get(server, {}).values())
             observed, found = observe(
                 self._observed.get(server, Observed()),
                 samples.get(server, {}),
                 at_s=now_s,
                 replicas=facts.replicas,
-                ready=ready,
+                ready=facts.ready,
             )
             former = self._remembered.get(server, Remembered())
             remembered, decision = scale(former, facts, found.load, now_s)
@@ -190,9 +190,9 @@ class Looks:
 
     def _facts(self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod]) -> Facts:
         each = [*pods]
-        unschedulable = sum(pod.unschedulable for pod in each)
+        ready, unschedulable = sum(pod.ready for pod in each), sum(pod.unschedulable for pod in each)
         if found is None:
-            return Facts(replicas=len(each), unschedulable=unschedulable)
+            return Facts(replicas=len(each), ready=ready, unschedulable=unschedulable)
         deployment, read = found
         namespace, name = name_of(deployment)
         scalers = (
@@ -201,10 +201,14 @@ class Looks:
             if at[0] == namespace
         )
         bounds = next((one for one in scalers if one and one.deployment == name), None)
+        sleeps = read.idle_s is not None or (bounds is not None and bounds.least == 0)
         return Facts(
             replicas=read.replicas,
-            least=bounds.least if bounds else 1,
+            ready=ready,
+            least=0 if sleeps else bounds.least if bounds else 1,
             most=bounds.most if bounds else None,
+            idle_s=IDLE_S if read.idle_s is None else read.idle_s,
+            woken_s=read.woken_s,
             slots=read.slots,
             unschedulable=unschedulable,
             cold_start_s=read.cold_start_s,
