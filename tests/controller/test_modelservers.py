@@ -24,7 +24,7 @@ from tessera.clients.kube import (
     Selection,
     follow,
 )
-from tessera.controller.modelservers import ModelServers
+from tessera.controller.modelservers import ModelServers, Pace
 from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
@@ -42,13 +42,14 @@ class Cluster:
         self.kube = MemoryKube()
         self.namespaces = [NS]
         self.prometheus = ""
+        self.pace = Pace(least_s=0.01, most_s=0.05, repair_s=0.05)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, measures: Measures | None = None) -> AsyncIterator[None]:
         controller = ModelServers(
-            self.kube, self.namespaces, prometheus=self.prometheus, now=lambda: NOW, least_s=0.01, most_s=0.05
+            self.kube, self.namespaces, prometheus=self.prometheus, now=lambda: NOW, pace=self.pace
         )
-        task = asyncio.create_task(controller.run(Measures()))
+        task = asyncio.create_task(controller.run(measures or Measures()))
         try:
             yield
         finally:
@@ -327,6 +328,67 @@ async def test_an_unreadable_status_is_written_anew(cluster: Cluster) -> None:
         await cluster.until(
             MODEL_SERVERS, lambda each: each is not None and not isinstance(each["status"].get("conditions"), str)
         )
+
+
+class Looked(Measures):
+    """Says when the controller has looked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looked = asyncio.Event()
+
+    def turned(self, loop: str) -> None:
+        super().turned(loop)
+        self._looked.set()
+
+    async def again(self) -> None:
+        """Wait until it has looked once more."""
+        self._looked.clear()
+        async with asyncio.timeout(20):
+            await self._looked.wait()
+
+
+class Counting(MemoryKube):
+    """What is asked for by its name is written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[str] = []
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        self.got.append(kind.name)
+        return await super().get(kind, name, namespace)
+
+
+@pytest.mark.parametrize("spec", [{}, SCALED, KEDA, {"monitor": {"enabled": False}}])
+@pytest.mark.parametrize("without", [(), (POD_MONITORS, SCALED_OBJECTS)])
+async def test_a_look_at_what_is_as_it_shall_be_asks_for_nothing(
+    cluster: Cluster, spec: dict[str, Any], without: tuple[Kind, ...]
+) -> None:
+    cluster.kube = kube = Counting()
+    cluster.prometheus, cluster.pace = "http://prometheus:9090", Pace(least_s=0.01, most_s=0.02)
+    for kind in without:
+        kube.uninstall(kind)
+    await cluster.make(spec)
+    await cluster.make(name="other")
+    measures = Looked()
+    async with cluster.running(measures):
+        await cluster.condition("Accepted", done)
+        for turn in range(1, 31):
+            if turn == 10:
+                kube.got.clear()
+            await measures.again()
+    assert kube.got == []
+
+
+async def test_a_monitor_that_somebody_changes_is_repaired(cluster: Cluster) -> None:
+    await cluster.make()
+    async with cluster.running():
+        await cluster.until(POD_MONITORS, is_there)
+        await cluster.kube.patch(POD_MONITORS, "ranker", {"spec": {"selector": {"matchLabels": None}}}, namespace=NS)
+        await cluster.until(POD_MONITORS, lambda each: each is not None and "matchLabels" in each["spec"]["selector"])
+        await cluster.kube.delete(POD_MONITORS, "ranker", namespace=NS)
+        await cluster.until(POD_MONITORS, is_there)
 
 
 SLEEPS = {"replicas": {"min": 0, "max": 3}, "autoscaling": {"slots": 8, "idleSeconds": 600}}

@@ -103,7 +103,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.autoscaling.slots",
         "the requests that a replica serves at once",
     ),
-    "idle for no time": ({"autoscaling": {"idleSeconds": 59}}, "ModelServer ranker", "`$.spec.autoscaling.idleSeconds`"),
+    "idle for no time": (
+        {"autoscaling": {"idleSeconds": 59}},
+        "ModelServer ranker",
+        "`$.spec.autoscaling.idleSeconds`",
+    ),
     "two values": ({"env": [{"name": "A", "value": "b", "valueFrom": {}}]}, "spec.env[0]", "value or valueFrom"),
     "a relative path": ({"model": {"hostPath": "a"}}, "ModelServer ranker", "`$.spec.model.hostPath`"),
 }

@@ -132,7 +132,7 @@ def test_it_is_too_early_only_where_nothing_else_is_wrong() -> None:
 
 
 def test_replicas_that_nobody_could_read_are_counted() -> None:
-    pods = {"a": sample(15, 10), "b": DOWN}
+    pods: dict[str, Counters | Missing] = {"a": sample(15, 10), "b": DOWN}
     assert [unread(pods, ready) for ready in (1, 2)] == [1, 1]
     assert [unread({"a": sample(15, 10)}, ready) for ready in (1, 2)] == [0, 1]
 

@@ -317,7 +317,10 @@ def test_a_server_that_sleeps_has_an_autoscaler_that_every_cluster_takes() -> No
     }
     assert "replicas" not in found["Deployment"]["spec"]
     never = rendered({"replicas": {"min": 0}})
-    assert (never["HorizontalPodAutoscaler"]["spec"]["minReplicas"], never["Deployment"]["metadata"]["annotations"]) == (
+    assert (
+        never["HorizontalPodAutoscaler"]["spec"]["minReplicas"],
+        never["Deployment"]["metadata"]["annotations"],
+    ) == (
         1,
         {"serving.tessera.dev/slots": "8", "serving.tessera.dev/idle-seconds": "1200"},
     )

@@ -43,7 +43,7 @@ def test_a_step(case: str) -> None:
 @pytest.mark.parametrize(
     ("woken_s", "want"), [(None, False), (99.9, False), (100.1, True), (700.0, True), (9000.0, True)]
 )
-def test_who_was_woken_is_awake_until_it_may_be_idle(woken_s: float | None, want: bool) -> None:  # noqa: FBT001
+def test_who_was_woken_is_awake_until_it_may_be_idle(woken_s: float | None, want: bool) -> None:
     assert awake(woken_s, 600.0, 700.0) is want
 
 
@@ -51,10 +51,9 @@ def test_who_was_woken_is_awake_until_it_may_be_idle(woken_s: float | None, want
 def test_a_replica_goes_only_by_two_measurements_of_zero_of_it(looks: list[tuple[int, bool, str]]) -> None:
     """Each look is a measurement, 15 s after the one before, and whether somebody wakes the server; others may add
     replicas at any time."""
-    zero_s, replicas, since, said = None, 1, 0, list[int]()
+    zero_s, replicas, said = None, 1, list[int]()
     for number, (asked, woken, others) in enumerate(looks):
-        if others == "grow":
-            replicas, since = replicas + 1, number
+        replicas += others == "grow"
         said.append(asked)
         found = step(zero_s, replicas, Asked(replicas=asked, at_s=15.0 * number), woken=woken)
         if found.replicas == 0:

@@ -15,14 +15,15 @@ from builders.measuredservers import SERVER, autoscaler, deployment, model_pod, 
 from harness.servers import make_node
 from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import Custom, External
+from tessera.api.kubernetes.modelpods import ModelPod
 from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, NODES, PODS, MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
-from tessera.api.kubernetes.modelpods import ModelPod
 from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.serving.queuetime import Counters, Missing
 from tessera.errors import Unavailable
 from tessera.log import logger
+from tessera.measures import Measures
 from tessera.server.metrics.looks import Looks
-from tessera.core.serving.queuetime import Counters, Missing
 from tessera.server.metrics.samples import PodName, ScrapedSamples
 from tessera.server.metrics.sources import Absent
 
@@ -269,6 +270,86 @@ async def test_a_first_scrape_that_is_seen_again_is_nobodys_fault() -> None:
         assert await one.events() == []
         with pytest.raises(Absent, match="scraped once so far; the next scrape compares"):
             await one.replicas()
+
+
+class Queue:
+    """What waits in front of servers, or that nobody says."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[tuple[str, str], float] = {}
+        self.trouble: Unavailable | None = None
+        self.asked = 0
+
+    async def read(self) -> dict[tuple[str, str], float]:
+        self.asked += 1
+        if self.trouble:
+            raise self.trouble
+        return self.waiting
+
+
+async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back() -> None:
+    one, queue = Scene(), Queue()
+    one.looks = Looks(one.kube, one.scraped(), logger(), fronts=queue, now_s=lambda: one.now_s)
+    objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
+    async with scene(*objects, one=one):
+        queue.waiting = {("ns", "another"): 3.0, ("elsewhere", "llm"): 3.0}
+        await one.look()
+        assert await one.replicas() == 0
+        queue.trouble = DOWN
+        with capture_logs() as logs:
+            await one.look()
+        assert [each["event"] for each in logs] == ["model_servers_not_followed"]
+        assert await one.replicas() == 0
+        queue.trouble, queue.waiting = None, {("ns", "llm"): 0.5}
+        await one.look()
+        assert await one.replicas() == 1
+        await one.kube.patch(DEPLOYMENTS, "llm", {"spec": {"replicas": 1}}, namespace="ns")
+        await turns()
+        asked = queue.asked
+        await one.look()
+        assert queue.asked == asked, "nobody is asked about servers that have a replica"
+
+
+async def test_what_prometheus_is_told() -> None:
+    one, measures = Scene(), Measures()
+    one.looks = Looks(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
+
+    def told() -> dict[str, float]:
+        """Return what is said of the server, and of its samples."""
+        lines = [line.rpartition(" ") for line in measures.render().decode().splitlines() if not line.startswith("#")]
+        own = {name: float(value) for name, _, value in lines if "loop=" not in name and "_look_" not in name}
+        return {name.replace('{namespace="ns",server="llm"}', ""): value for name, value in own.items()}
+
+    async with scene(*WHOLE, one=one):
+        assert {f'loop="{each}"' in measures.render().decode() for each in LOOPS} == {True}
+        assert told()["tessera_model_server_input_bad"] == 1, "nothing was scraped yet at the first look"
+        await one.look(triton(ended=100), triton(ended=100))
+        await one.look(triton(ended=110, queued_s=5, waiting=3), triton(ended=110))
+        assert told() == {
+            'tessera_metrics_samples_total{result="failed"}': 2,
+            'tessera_metrics_samples_total{result="early"}': 2,
+            'tessera_metrics_samples_total{result="counted"}': 2,
+            "tessera_model_server_queue_time_seconds": 0.25,
+            "tessera_model_server_requests_in_flight": 3,
+            "tessera_model_server_replicas": 1,
+            "tessera_model_server_ready_replicas": 2,
+            "tessera_model_server_proposed_replicas": 1,
+            "tessera_model_server_decision_age_seconds": 0,
+            "tessera_model_server_input_bad": 0,
+        }
+        await one.look(DOWN, DOWN)
+        held = told()
+        assert held["tessera_model_server_decision_age_seconds"] == 15
+        assert (held["tessera_model_server_proposed_replicas"], held["tessera_model_server_input_bad"]) == (1, 1)
+        assert "tessera_model_server_queue_time_seconds" not in held
+        await one.look(DOWN, DOWN, seconds=300)
+        gone = told()
+        assert "tessera_model_server_decision_age_seconds" not in gone
+        assert "tessera_model_server_proposed_replicas" not in gone
+        assert gone["tessera_model_server_input_bad"] == 1
+
+
+LOOPS = ("look", "watch-pods", "watch-deployments", "watch-horizontalpodautoscalers")
 
 
 class Repeated:

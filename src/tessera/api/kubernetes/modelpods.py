@@ -13,7 +13,16 @@ import msgspec
 from tessera.core.serving.render.pods import IDLE, SLOTS, WAKE
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Bounds", "ModelDeployment", "ModelPod", "more_pods", "read_bounds", "read_deployment", "read_pod", "read_woken"]
+__all__ = [
+    "Bounds",
+    "ModelDeployment",
+    "ModelPod",
+    "more_pods",
+    "read_bounds",
+    "read_deployment",
+    "read_pod",
+    "read_woken",
+]
 
 _PORT: Final = "serving.tessera.dev/metrics-port"
 """Annotation of a pod: the port of its metrics; else the container port named `metrics`, else the first that an engine

@@ -15,8 +15,8 @@ SLOTS: Final = "serving.tessera.dev/slots"
 """Annotation of a Deployment: requests that a replica serves at once; else vLLM's `--max-num-seqs`. Set by the
 controller and users; read by `tessera metrics`."""
 IDLE: Final = "serving.tessera.dev/idle-seconds"
-"""Annotation of a Deployment: it may be scaled to zero when it had no request for so many seconds. Set by the controller
-and users; read by `tessera metrics`."""
+"""Annotation of a Deployment: it may be scaled to zero when it had no request for so many seconds. Set by the
+controller and users; read by `tessera metrics`."""
 WAKE: Final = "serving.tessera.dev/wake"
 """Annotation of a ModelServer or Deployment: the time when it was last woken, `2026-11-26T08:00:00Z`; until it is idle
 after that it has a replica. Set by `tessera wake`, users and the controller; read by the controller and
