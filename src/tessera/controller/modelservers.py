@@ -306,8 +306,8 @@ class ModelServers:
             body = {**body, "spec": {field: each for field, each in body["spec"].items() if field != "replicas"}}
         key = (kind, server.namespace, server.name)
         now_s = asyncio.get_running_loop().time()
-        same = key in self._applied and self._applied[key][0] == body
-        if kind in _OPTIONAL and same and now_s - self._asked_s.get(key, -math.inf) < self._pace.repair_s:
+        unchanged = key in self._applied and self._applied[key][0] == body
+        if kind in _OPTIONAL and unchanged and now_s - self._asked_s.get(key, -math.inf) < self._pace.repair_s:
             return
         self._absent.pop(key, None)
         live = await self._live(kind, server)
