@@ -147,6 +147,17 @@ def test_another_object_is_refused(each: dict[str, Any]) -> None:
         read_model_server(each)
 
 
+def test_a_server_that_sleeps_says_how_it_is_woken() -> None:
+    def said(found: Observed) -> str:
+        return next(each.message for each in server_status(Status(), 1, found, NOW).conditions if each.type == "Ready")
+
+    assert said(Observed(sleeps=True)) == (
+        "idle, so no replica serves and requests are refused; `tessera wake` starts one"
+    )
+    assert said(Observed(sleeps=True, desired=1)).startswith("0 of 1 replicas serve")
+    assert said(Observed()) == "0 of 0 replicas serve"
+
+
 STATES = {
     "all serve": (Observed(replicas=2, ready=2, desired=2), "True", "True", "Serving"),
     "one starts": (Observed(replicas=2, ready=1, desired=2), "True", "False", "Starting"),
