@@ -4,6 +4,7 @@ Pods are objects: nobody runs them, and their address leads to a program that co
 numbers of a real Deployment, which the real controller changes.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -12,8 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from builders.modelservers import model_server, model_servers_binding
+from kube.test_controller import account
+from tessera.cli import main
+from tessera.clients.kube import HttpKube
+from tessera.controller.modelservers import ModelServers
 from tessera.errors import Unavailable
+from tessera.measures import Measures
 from testbed.addresses import CONTROL_PLANE
 from testbed.cluster import Cluster
 from testbed.deploy import objects
@@ -80,7 +88,7 @@ class Scene:
         self.cluster.apply(deployment, scaler)
 
     def remove(self, name: str) -> None:
-        self.cluster.kubectl("delete", "hpa,deployment", name, "-n", "default", "--wait=false")
+        self.cluster.kubectl("delete", "hpa,deployment", name, "-n", "default", "--wait=false", "--ignore-not-found")
         self.cluster.kubectl(
             "delete",
             "pods",
@@ -112,7 +120,8 @@ class Scene:
                 )
             elif pod["status"].get("phase") != "Running":
                 state = {"running": {"startedAt": moment}}
-                container = {"name": "engine", "state": state, "ready": True, "restartCount": 0}
+                named = pod["spec"]["containers"][0]["name"]
+                container = {"name": named, "state": state, "ready": True, "restartCount": 0}
                 status = {
                     "phase": "Running",
                     "podIP": CONTROL_PLANE,
@@ -122,6 +131,8 @@ class Scene:
                 }
                 patch = json.dumps({"status": status})
                 name_of = pod["metadata"]["name"]
+                port = f"{SERVER[:19]}/metrics-port={LOAD_PORT}"
+                self.cluster.kubectl("annotate", "pod", name_of, "-n", "default", "--overwrite", port)
                 self.cluster.kubectl(*("patch", "pod", name_of, "-n", "default", "--subresource=status", "-p", patch))
         found: int = self.cluster.get("deployment", name, "-n", "default")["spec"]["replicas"]
         return found
@@ -227,3 +238,41 @@ def test_the_published_rule_and_tesseras_decision_scale_deployments(scene: Scene
     finally:
         scene.remove("triton")
         scene.remove("vllm")
+
+
+@pytest.mark.long
+@pytest.mark.anyio
+async def test_an_idle_model_server_is_scaled_to_zero_and_woken(scene: Scene, tmp_path: Path) -> None:
+    """With the gate HPAScaleToZero off, as it is by default before Kubernetes 1.37."""
+    spec = {"replicas": {"min": 0, "max": 3}, "autoscaling": {"slots": 8, "idleSeconds": 60}}
+    asleep = model_server(spec, name="sleepy", namespace="default")
+    scene.load(IDLE)
+    scene.cluster.apply(model_servers_binding("default"), asleep)
+
+    def has(replicas: int, condition: str) -> bool:
+        return scene.replicas("sleepy") == replicas and condition in scene.conditions("sleepy")
+
+    async def until_it_has(replicas: int, condition: str) -> None:
+        what = f"{replicas} replicas and {condition}"
+        await asyncio.to_thread(scene.until, what, partial(has, replicas, condition), "sleepy")
+
+    async with HttpKube.connect(account(scene.cluster, tmp_path)) as own:
+        running = asyncio.create_task(ModelServers(own, ["default"]).run(Measures()))
+        try:
+            await asyncio.to_thread(
+                until, "its autoscaler", lambda: scene.cluster.get("hpa", "-n", "default")["items"], timeout_s=30
+            )
+            await until_it_has(1, "ValidMetricFound")
+            await until_it_has(0, "ScalingDisabled")
+            call = ("wake", "sleepy", "-n", "default", "--kubeconfig", str(scene.cluster.kubeconfig))
+            said = await asyncio.to_thread(CliRunner().invoke, main, call)
+            assert (said.exit_code, said.output[:20]) == (0, "woke default/sleepy;"), said.output
+            await until_it_has(1, "ValidMetricFound")
+            events = scene.cluster.get("events", "-n", "default", "--field-selector=reason=ReplicasProposed")["items"]
+            texts = {each["message"] for each in events if each["involvedObject"]["name"] == "sleepy"}
+            assert "0 replicas: no request for 60 s, so no replica" in texts
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            scene.cluster.kubectl("delete", "modelserver", "sleepy", "-n", "default")
+            scene.remove("sleepy")

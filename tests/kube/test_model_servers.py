@@ -144,6 +144,7 @@ async def _scaled(kube: Kube) -> None:
 RENDERED: dict[str, dict[str, Any]] = {
     "vLLM by need": {"engine": "vllm", "gpu": {"memoryGiB": 20, "compute": 30, "models": ["A100-40GB"]}},
     "by queue time": {"replicas": {"max": 3}, "autoscaling": {"metric": "queue-time"}},
+    "no replica while idle": {"replicas": {"min": 0, "max": 3}},
     "NFS, root, headless": {
         "model": {"nfs": {"server": "nfs", "path": "/a"}},
         "runAsUser": 0,
