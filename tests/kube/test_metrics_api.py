@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from builders.modelservers import model_server, model_servers_binding
+from harness.metricsserver import make_certificates
 from kube.test_controller import account
 from tessera.cli import main
 from tessera.clients.kube import HttpKube
@@ -28,7 +29,12 @@ from testbed.deploy import objects
 from testbed.namespaces import Namespaces, environment
 from testbed.processes import until
 
-API_PORT, LOAD_PORT = 8444, 8445
+API_PORT, LOAD_PORT, METRICS_PORT = 8444, 8445, 8446
+SCRAPE = """
+import ssl, sys, urllib.request
+context = ssl.create_default_context(cafile=sys.argv[2])
+print(urllib.request.urlopen(f"https://127.0.0.1:{sys.argv[1]}/metrics", context=context).read().decode())
+"""
 SERVER = "serving.tessera.dev/server"
 CUSTOM = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*"
 EXTERNAL = "/apis/external.metrics.k8s.io/v1beta1/namespaces/default"
@@ -46,6 +52,13 @@ class Scene:
     def load(self, text: str) -> None:
         """Set what all pods are asked."""
         self._load.write_text(text)
+
+    def told(self) -> str:
+        """Return what Prometheus is told, over TLS."""
+        holder = self.cluster.processes.get("namespaces")
+        assert holder is not None
+        authority = str(self.cluster.folder / "serving.crt")
+        return Namespaces(holder).run(sys.executable, "-c", SCRAPE, str(METRICS_PORT), authority)
 
     def raw(self, path: str, *who: str) -> Any:
         """Return what kube-apiserver answers at a path."""
@@ -178,7 +191,12 @@ def scene(control_plane: Cluster) -> Iterator[Scene]:
     control_plane.processes.start("load", load, inside=inside, environment=environment())
     variables = {**environment(), "KUBECONFIG": str(control_plane.account_kubeconfig("metrics"))}
     address = ("--host", CONTROL_PLANE, "--port", str(API_PORT), "--self-signed", str(folder / "metrics-certificate"))
-    command = (str(Path(sys.executable).with_name("tessera")), "metrics", *address)
+    make_certificates(folder)
+    own = ("--metrics-certificate", str(folder / "server.crt"), "--metrics-key", str(folder / "server.key"))
+    command = (
+        *(str(Path(sys.executable).with_name("tessera")), "metrics", *address),
+        *("--metrics-port", str(METRICS_PORT), *own),
+    )
     control_plane.processes.start("metrics", command, inside=inside, environment=variables)
     try:
         for name in APIS:
@@ -198,6 +216,12 @@ def test_kubectl_reads_what_is_served(scene: Scene) -> None:
     assert "pods/avg_time_queue_us" in {each["name"] for each in found["resources"]}
     external = scene.raw("/apis/external.metrics.k8s.io/v1beta1")
     assert "tessera_replicas" in {each["name"] for each in external["resources"]}
+
+
+def test_prometheus_is_told_over_tls(scene: Scene) -> None:
+    said = scene.told()
+    for each in ('tessera_loop_age_seconds{loop="look"}', "tessera_metrics_look_duration_seconds_count"):
+        assert each in said
 
 
 def test_who_has_no_right_is_refused_and_told_so(scene: Scene) -> None:
@@ -264,6 +288,8 @@ async def test_an_idle_model_server_is_scaled_to_zero_and_woken(scene: Scene, tm
             )
             await until_it_has(1, "ValidMetricFound")
             await until_it_has(0, "ScalingDisabled")
+            said_of_it = 'tessera_model_server_proposed_replicas{namespace="default",server="sleepy"} 0'
+            assert said_of_it in await asyncio.to_thread(scene.told)
             call = ("wake", "sleepy", "-n", "default", "--kubeconfig", str(scene.cluster.kubeconfig))
             said = await asyncio.to_thread(CliRunner().invoke, main, call)
             assert (said.exit_code, said.output[:20]) == (0, "woke default/sleepy;"), said.output
