@@ -86,8 +86,16 @@ def test_a_pod_that_cannot_be_read_is_as_busy_as_the_others_and_counts_again_lat
 )
 def test_nothing_to_go_by(pods: dict[str, Counters | Missing], want: str) -> None:
     found = looks(pods)
-    for each in (found.load, found.queue_time_s, found.waiting, found.in_flight):
-        assert each == Missing(want, early="the next look compares" in want)
+    early = "the next look compares" in want
+    assert found.load == Missing(want, early=early or not pods)
+    for each in (found.queue_time_s, found.waiting, found.in_flight):
+        assert each == Missing(want, early=early)
+
+
+def test_pods_that_do_not_take_requests_yet_need_not_say_how_many_they_have() -> None:
+    for ready, early in ((0, True), (1, False)):
+        _, found = observe(Observed(), {"a": DOWN}, at_s=15.0, replicas=1, ready=ready)
+        assert found.load == Missing("1 of 1 pods (a): connection refused", early=early)
 
 
 def test_less_than_half_of_the_pods_is_too_few() -> None:

@@ -272,6 +272,21 @@ async def test_a_first_scrape_that_is_seen_again_is_nobodys_fault() -> None:
             await one.replicas()
 
 
+async def test_a_server_whose_pods_start_is_nobodys_fault() -> None:
+    """Its model loads, for longer than a decision is kept."""
+    one, measures = Scene(), Measures()
+    one.looks = Looks(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
+    starts = model_pod()
+    starts["status"]["conditions"] = []
+    async with scene((DEPLOYMENTS, deployment(slots="4")), (AUTOSCALERS, autoscaler()), (PODS, starts), one=one):
+        for _ in range(30):
+            await one.look(DOWN)
+        assert await one.events() == []
+        assert b'tessera_model_server_input_bad{namespace="ns",server="llm"} 0' in measures.render()
+        with pytest.raises(Absent, match="no answer in 5 s"):
+            await one.replicas()
+
+
 class Queue:
     """What waits in front of servers, or that nobody says."""
 

@@ -100,7 +100,9 @@ def observe(
     samples |= {name: each for name, each in pods.items() if isinstance(each, Counters)}
     load: Load | Missing
     if 2 * len(measured) < max(ready, 1):
-        load = _nothing(windows)
+        found = _nothing(windows)
+        # Pods that do not take requests yet need not say how many they have: a model loads for half an hour.
+        load = Missing(found.reason, early=found.early or ready == 0)
     else:
         load = Load(
             at_s=at_s,
