@@ -14,17 +14,20 @@ from tessera.clients.kube import (
     AUTOSCALERS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
+    EVERYTHING,
     MODEL_SERVERS,
     POD_MONITORS,
     SCALED_OBJECTS,
     SERVICES,
     Kind,
+    Listing,
     MemoryKube,
     Object,
     Selection,
     follow,
 )
 from tessera.controller.modelservers import ModelServers, Pace
+from tessera.errors import Unavailable
 from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
@@ -453,6 +456,35 @@ async def test_while_nobody_says_how_many_are_needed_the_replicas_stay_and_that_
         await cluster.condition("Applied", lambda each: "tessera_replicas of serving/ranker: none" in each["message"])
         found = await cluster.kube.get(DEPLOYMENTS, "ranker", NS)
         assert has(1)(found)
+
+
+class Silent(MemoryKube):
+    """The metric cannot be read, for a reason that has a number of seconds in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
+        if kind is ASKED_REPLICAS:
+            self.asked += 1
+            raise Unavailable("tessera_replicas", found=f"last measured {60 + self.asked} s ago", expected="a look")
+        return await super().list(kind, selection)
+
+
+async def test_a_reason_that_differs_in_a_number_alone_writes_no_status(cluster: Cluster) -> None:
+    cluster.kube = kube = Silent()
+    await cluster.make(SLEEPS)
+    measures = Looked()
+    async with cluster.running(measures):
+        await cluster.condition("Applied", lambda each: "last measured" in each["message"])
+        before, asked = await kube.get(MODEL_SERVERS, "ranker", NS), kube.asked
+        while kube.asked < asked + 3:
+            await measures.again()
+        after = await kube.get(MODEL_SERVERS, "ranker", NS)
+    assert before is not None
+    assert after is not None
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
 async def test_who_may_sleep_no_longer_is_woken(cluster: Cluster) -> None:

@@ -6,6 +6,7 @@ nobody says, nothing is scaled to zero, and who is woken gets a replica all the 
 
 import asyncio
 import datetime as dt
+import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -31,6 +32,7 @@ from tessera.log import logger
 __all__ = ["Sleeping"]
 
 _DEADLINE_S: Final = 5.0
+_NUMBER: Final = re.compile(r"\d+")
 _LEFT: Final = "nothing is scaled to zero while nobody says how many replicas are needed"
 
 Name = tuple[str, str]
@@ -82,8 +84,11 @@ class Sleeping:
         found = await asyncio.gather(*(self._ask(each) for each in due))
         for each, (asked, trouble) in zip(due, found, strict=True):
             name = each.namespace, each.name
-            zero_s = self._known[name].zero_s if name in self._known else None
-            self._known[name] = _Known(uid=each.uid, asked_s=now_s, asked=asked, trouble=trouble, zero_s=zero_s)
+            former = self._known.get(name, _Known(uid=each.uid, asked_s=now_s))
+            # "61 s ago" and "76 s ago" are no news: the status stays as it is.
+            same = _NUMBER.sub("", trouble) == _NUMBER.sub("", former.trouble)
+            said = former.trouble if same else trouble
+            self._known[name] = msgspec.structs.replace(former, asked_s=now_s, asked=asked, trouble=said)
 
     async def _ask(self, server: ModelServer) -> tuple[Asked | None, str]:
         selection = Selection(namespace=server.namespace, labels=((SERVER_LABEL, server.name),))
