@@ -9,7 +9,7 @@ import pytest
 from harness.prometheusserver import history, serving_history
 from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.errors import InvalidInput, Unavailable
-from tessera.server.metrics.fronts import NoFronts, PrometheusFronts
+from tessera.server.metrics.fronts import PrometheusFronts
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +43,3 @@ async def test_files_that_are_gone_are_told() -> None:
 
     with pytest.raises(Unavailable, match="the files of its options"):
         await PrometheusFronts(gone, "http://prometheus:9090", QUERY).read()
-
-
-async def test_nobody_who_would_know_says_nothing() -> None:
-    assert await NoFronts().read() == {}

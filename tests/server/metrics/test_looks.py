@@ -303,8 +303,8 @@ class Queue:
 
 
 async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back() -> None:
-    one, queue = Scene(), Queue()
-    one.looks = Looks(one.kube, one.scraped(), logger(), fronts=queue, now_s=lambda: one.now_s)
+    one, queue, measures = Scene(), Queue(), Measures()
+    one.looks = Looks(one.kube, one.scraped(), logger(), fronts=queue, measures=measures, now_s=lambda: one.now_s)
     objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
     async with scene(*objects, one=one):
         queue.waiting = {("ns", "another"): 3.0, ("elsewhere", "llm"): 3.0}
@@ -323,6 +323,9 @@ async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back
         asked = queue.asked
         await one.look()
         assert queue.asked == asked, "nobody is asked about servers that have a replica"
+    told = measures.render().decode()
+    for result, count in (("done", asked - 1), ("failed", 1)):
+        assert f'tessera_metrics_wake_queries_total{{result="{result}"}} {count}' in told
 
 
 async def test_what_prometheus_is_told() -> None:

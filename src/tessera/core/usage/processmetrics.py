@@ -15,6 +15,7 @@ __all__ = [
     "METRICS_LOOK_TIME",
     "METRICS_REQUESTS",
     "METRICS_SAMPLES",
+    "METRICS_WAKE_QUERIES",
     "MODELS",
     "MODEL_BYTES",
     "MODEL_SERVER_DECISION_AGE",
@@ -79,6 +80,12 @@ METRICS_SAMPLES = Metric(
     "failed.",
     ("result",),
 )
+METRICS_WAKE_QUERIES = Metric(
+    "tessera_metrics_wake_queries_total",
+    "counter",
+    "How often a Prometheus was asked what waits for model servers without a replica, by result: done, failed.",
+    ("result",),
+)
 METRICS_REQUESTS = Metric(
     "tessera_metrics_requests_total", "counter", "Requests to the metrics APIs that were answered.", ("code",)
 )
@@ -139,6 +146,7 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     PENDING,
     METRICS_LOOK_TIME,
     METRICS_SAMPLES,
+    METRICS_WAKE_QUERIES,
     METRICS_REQUESTS,
     MODEL_SERVER_QUEUE_TIME,
     MODEL_SERVER_IN_FLIGHT,

@@ -13,7 +13,7 @@ from tessera.api.prometheus.waiting import read_waiting
 from tessera.clients.prometheus import Metrics
 from tessera.errors import Unavailable, shown
 
-__all__ = ["Fronts", "NoFronts", "PrometheusFronts"]
+__all__ = ["Fronts", "PrometheusFronts"]
 
 
 class Fronts(Protocol):
@@ -27,14 +27,6 @@ class Fronts(Protocol):
 
         """
         ...
-
-
-class NoFronts:
-    """Nobody who would know."""
-
-    async def read(self) -> Mapping[tuple[str, str], float]:
-        """Return nothing."""
-        return {}
 
 
 class PrometheusFronts:

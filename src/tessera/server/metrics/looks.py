@@ -39,11 +39,11 @@ from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render.pods import SERVER_LABEL
 from tessera.core.serving.scaletozero import IDLE_S
 from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
-from tessera.core.usage.processmetrics import METRICS_LOOK_TIME, METRICS_SAMPLES
+from tessera.core.usage.processmetrics import METRICS_LOOK_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.measures import Measures
-from tessera.server.metrics.fronts import Fronts, NoFronts
+from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.places import count_places
 from tessera.server.metrics.published import Seen, publish
 from tessera.server.metrics.samples import PodSamples
@@ -76,7 +76,7 @@ class Looks:
         kube: the Kubernetes API.
         samples: what their pods counted.
         log: records decisions.
-        fronts: what waits in front of servers without a replica.
+        fronts: what waits in front of servers without a replica; None where nobody would know.
         measures: what is found and decided, for Prometheus.
         now_s: the seconds since 1970.
 
@@ -95,7 +95,7 @@ class Looks:
         self._kube = kube
         self._samples = samples
         self._log = log
-        self._fronts = fronts or NoFronts()
+        self._fronts = fronts
         self._measures = measures or Measures()
         self._now_s = now_s
         labelled = Selection(having=(SERVER_LABEL,))
@@ -209,13 +209,16 @@ class Looks:
 
     async def _wanted(self) -> Mapping[_Name, float]:
         """Return what waits in front of servers, where one of them has no replica."""
-        if all(read.replicas for _, read in self._deployments().values()):
+        if self._fronts is None or all(read.replicas for _, read in self._deployments().values()):
             return {}
         try:
-            return await self._fronts.read()
+            found = await self._fronts.read()
         except TesseraError as error:
             self._trouble(error)
+            self._measures.count(METRICS_WAKE_QUERIES, result="failed")
             return {}
+        self._measures.count(METRICS_WAKE_QUERIES, result="done")
+        return found
 
     def _facts(self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod], wanted: float) -> Facts:
         each = [*pods]
