@@ -10,6 +10,7 @@ import pytest
 
 from tessera.api import documents
 from tessera.cli.manifests import chart_folder
+from tessera.errors import InvalidInput
 from tessera.server.settings import Settings, is_loopback
 from testbed.deploy import FOLDER, NAMESPACE, objects, rendered, scheduler_configuration, write
 
@@ -224,23 +225,61 @@ def test_a_page_asks_prometheus_where_one_is_named() -> None:
 
 def test_metrics_are_read_by_those_who_are_named_alone() -> None:
     peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
-    values = {**ANY, "metrics": {"allowFrom": peers, "podMonitor": True, "podMonitorLabels": {"release": "prom"}}}
+    own = {"allowFrom": peers, "podMonitor": True, "podMonitorLabels": {"release": "prom"}}
+    values = {**ANY, "metrics": own, "metricsApi": {"enabled": True}}
     objects = rendered(values)
-    policy = next(each for each in objects if each["metadata"]["name"] == "tessera-metrics")
+    (policy,) = (
+        each for each in objects if (each["kind"], each["metadata"]["name"]) == ("NetworkPolicy", "tessera-metrics")
+    )
     assert policy["spec"]["ingress"] == [{"from": peers, "ports": [{"protocol": "TCP", "port": 9400}]}]
     monitor = next(each for each in objects if each["kind"] == "PodMonitor")
     assert monitor["metadata"]["labels"] == {"release": "prom"}
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["honorLabels"]) == ("metrics", True)
-    for part in PODS:
+    for part in (*PODS, "metrics"):
         spec = pod(part, values)
         chosen = monitor["spec"]["selector"]["matchLabels"].items()
         assert chosen <= spec["metadata"]["labels"].items()
         ports = [port for each in spec["spec"]["containers"] for port in each.get("ports", ())]
         assert {"name": "metrics", "containerPort": 9400} in ports
-    without = rendered({**ANY, "metrics": {"enabled": False, "podMonitor": True, "allowFrom": peers}})
+    off = {"enabled": False, "podMonitor": True, "allowFrom": peers}
+    without = rendered({**ANY, "metrics": off, "metricsApi": {"enabled": True}})
     assert "9400" not in json.dumps(without)
     assert not [each for each in without if each["kind"] == "PodMonitor"]
+
+
+def test_every_part_that_has_metrics_speaks_tls_with_the_secret() -> None:
+    values = {**ANY, "metrics": {"tls": {"secret": "own-certificate"}}, "metricsApi": {"enabled": True}}
+    for part in (*PODS, "metrics"):
+        found = pod(part, values)
+        assert found["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
+        args = next(each["args"] for each in found["spec"]["containers"] if "--metrics-port=9400" in each["args"])
+        assert {"--metrics-certificate=/run/tessera-metrics/tls.crt", "--metrics-key=/run/tessera-metrics/tls.key"} <= {
+            *args
+        }
+        secrets = [each["secret"]["secretName"] for each in found["spec"]["volumes"] if "secret" in each]
+        assert "own-certificate" in secrets
+
+
+CHECKED: dict[str, tuple[dict[str, Any], str]] = {
+    "TLS that Prometheus cannot check": (
+        {"metrics": {"podMonitor": True, "tls": {"secret": "own"}}},
+        "--set metrics.podMonitorTls.serverName=NAME --set metrics.podMonitorTls.ca.secret.name=own",
+    ),
+    "a question to nobody": ({"metricsApi": {"enabled": True, "wakeQuery": "up"}}, "--set metricsApi.prometheus=http"),
+}
+
+
+@pytest.mark.parametrize("case", CHECKED)
+def test_values_that_would_not_work_are_refused_with_what_to_set(case: str) -> None:
+    values, want = CHECKED[case]
+    with pytest.raises(InvalidInput, match=re.escape(want)):
+        rendered({**ANY, **values})
+
+
+def test_a_podmonitor_without_tls_or_tls_without_a_podmonitor_needs_no_more() -> None:
+    for metrics in ({"podMonitor": True}, {"tls": {"secret": "own"}}, {"enabled": False, "podMonitor": True}):
+        assert rendered({**ANY, "metrics": metrics})
 
 
 @pytest.mark.parametrize("values", [ANY, WEBHOOK])

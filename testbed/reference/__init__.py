@@ -31,8 +31,9 @@ def pages() -> dict[str, str]:
 def _metrics() -> str:
     return f"""# Metrics
 
-Agent, server and controller answer Prometheus at port 9400, path `/metrics`; [metrics](../metrics.md) says who may read
-them, and what has no series. Metrics of model servers, for autoscalers, are in [metrics APIs](../metrics-api.md).
+Agent, server, controller and `tessera metrics` answer Prometheus at port 9400, path `/metrics`;
+[metrics](../metrics.md) says who may read them, and what has no series. Those that autoscalers read of model servers
+are in [metrics APIs](../metrics-api.md).
 
 ## GPUs
 

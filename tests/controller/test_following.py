@@ -28,7 +28,7 @@ from tessera.clients.kube import (
 )
 from tessera.clients.kube.protocol import EVERYTHING
 from tessera.controller.following import Following
-from tessera.controller.modelservers import ModelServers
+from tessera.controller.modelservers import ModelServers, Pace
 from tessera.controller.settings import Settings
 from tessera.measures import Measures
 
@@ -58,7 +58,7 @@ class LateNodes(MemoryKube):
 @asynccontextmanager
 async def leading(kube: MemoryKube, *namespaces: str) -> AsyncIterator[Measures]:
     measures = Measures()
-    lead = _lead(Settings(identity="x"), kube, ModelServers(kube, namespaces, least_s=0.01), measures)
+    lead = _lead(Settings(identity="x"), kube, ModelServers(kube, namespaces, pace=Pace(least_s=0.01)), measures)
     task = asyncio.create_task(lead)
     try:
         yield measures

@@ -48,6 +48,7 @@ MORE = {
     "metricsApi": {
         "enabled": True,
         "prometheus": "http://prometheus.monitoring:9090",
+        "wakeQuery": 'sum by (namespace, service) (gateway_queue{gateway="own"})',
         "args": ["--log-level=debug"],
         "nodeSelector": {"pool": "system"},
     },
@@ -127,6 +128,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "another type": {**IMAGE, "server": {"replicas": "2"}},
     "a word that is none": {**IMAGE, "nvidia": {"operator": "with"}},
     "no image": {"logLevel": "debug"},
+    "TLS that Prometheus cannot check": {**IMAGE, "metrics": {"podMonitor": True, "tls": {"secret": "own"}}},
+    "a question to nobody": {**IMAGE, "metricsApi": {"enabled": True, "wakeQuery": "up"}},
 }
 
 

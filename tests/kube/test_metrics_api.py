@@ -4,6 +4,7 @@ Pods are objects: nobody runs them, and their address leads to a program that co
 numbers of a real Deployment, which the real controller changes.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -12,15 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from builders.modelservers import model_server, model_servers_binding
+from harness.metricsserver import make_certificates
+from kube.test_controller import account
+from tessera.cli import main
+from tessera.clients.kube import HttpKube
+from tessera.controller.modelservers import ModelServers
 from tessera.errors import Unavailable
+from tessera.measures import Measures
 from testbed.addresses import CONTROL_PLANE
 from testbed.cluster import Cluster
 from testbed.deploy import objects
 from testbed.namespaces import Namespaces, environment
 from testbed.processes import until
 
-API_PORT, LOAD_PORT = 8444, 8445
+API_PORT, LOAD_PORT, METRICS_PORT = 8444, 8445, 8446
+SCRAPE = """
+import ssl, sys, urllib.request
+context = ssl.create_default_context(cafile=sys.argv[2])
+print(urllib.request.urlopen(f"https://127.0.0.1:{sys.argv[1]}/metrics", context=context).read().decode())
+"""
 SERVER = "serving.tessera.dev/server"
 CUSTOM = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*"
 EXTERNAL = "/apis/external.metrics.k8s.io/v1beta1/namespaces/default"
@@ -38,6 +52,13 @@ class Scene:
     def load(self, text: str) -> None:
         """Set what all pods are asked."""
         self._load.write_text(text)
+
+    def told(self) -> str:
+        """Return what Prometheus is told, over TLS."""
+        holder = self.cluster.processes.get("namespaces")
+        assert holder is not None
+        authority = str(self.cluster.folder / "serving.crt")
+        return Namespaces(holder).run(sys.executable, "-c", SCRAPE, str(METRICS_PORT), authority)
 
     def raw(self, path: str, *who: str) -> Any:
         """Return what kube-apiserver answers at a path."""
@@ -80,7 +101,7 @@ class Scene:
         self.cluster.apply(deployment, scaler)
 
     def remove(self, name: str) -> None:
-        self.cluster.kubectl("delete", "hpa,deployment", name, "-n", "default", "--wait=false")
+        self.cluster.kubectl("delete", "hpa,deployment", name, "-n", "default", "--wait=false", "--ignore-not-found")
         self.cluster.kubectl(
             "delete",
             "pods",
@@ -112,7 +133,8 @@ class Scene:
                 )
             elif pod["status"].get("phase") != "Running":
                 state = {"running": {"startedAt": moment}}
-                container = {"name": "engine", "state": state, "ready": True, "restartCount": 0}
+                named = pod["spec"]["containers"][0]["name"]
+                container = {"name": named, "state": state, "ready": True, "restartCount": 0}
                 status = {
                     "phase": "Running",
                     "podIP": CONTROL_PLANE,
@@ -122,6 +144,8 @@ class Scene:
                 }
                 patch = json.dumps({"status": status})
                 name_of = pod["metadata"]["name"]
+                port = f"{SERVER[:19]}/metrics-port={LOAD_PORT}"
+                self.cluster.kubectl("annotate", "pod", name_of, "-n", "default", "--overwrite", port)
                 self.cluster.kubectl(*("patch", "pod", name_of, "-n", "default", "--subresource=status", "-p", patch))
         found: int = self.cluster.get("deployment", name, "-n", "default")["spec"]["replicas"]
         return found
@@ -167,7 +191,12 @@ def scene(control_plane: Cluster) -> Iterator[Scene]:
     control_plane.processes.start("load", load, inside=inside, environment=environment())
     variables = {**environment(), "KUBECONFIG": str(control_plane.account_kubeconfig("metrics"))}
     address = ("--host", CONTROL_PLANE, "--port", str(API_PORT), "--self-signed", str(folder / "metrics-certificate"))
-    command = (str(Path(sys.executable).with_name("tessera")), "metrics", *address)
+    make_certificates(folder)
+    own = ("--metrics-certificate", str(folder / "server.crt"), "--metrics-key", str(folder / "server.key"))
+    command = (
+        *(str(Path(sys.executable).with_name("tessera")), "metrics", *address),
+        *("--metrics-port", str(METRICS_PORT), *own),
+    )
     control_plane.processes.start("metrics", command, inside=inside, environment=variables)
     try:
         for name in APIS:
@@ -187,6 +216,12 @@ def test_kubectl_reads_what_is_served(scene: Scene) -> None:
     assert "pods/avg_time_queue_us" in {each["name"] for each in found["resources"]}
     external = scene.raw("/apis/external.metrics.k8s.io/v1beta1")
     assert "tessera_replicas" in {each["name"] for each in external["resources"]}
+
+
+def test_prometheus_is_told_over_tls(scene: Scene) -> None:
+    said = scene.told()
+    for each in ('tessera_loop_age_seconds{loop="look"}', "tessera_metrics_look_duration_seconds_count"):
+        assert each in said
 
 
 def test_who_has_no_right_is_refused_and_told_so(scene: Scene) -> None:
@@ -227,3 +262,43 @@ def test_the_published_rule_and_tesseras_decision_scale_deployments(scene: Scene
     finally:
         scene.remove("triton")
         scene.remove("vllm")
+
+
+@pytest.mark.long
+@pytest.mark.anyio
+async def test_an_idle_model_server_is_scaled_to_zero_and_woken(scene: Scene, tmp_path: Path) -> None:
+    """With the gate HPAScaleToZero off, as it is by default before Kubernetes 1.37."""
+    spec = {"replicas": {"min": 0, "max": 3}, "autoscaling": {"slots": 8, "idleSeconds": 60}}
+    asleep = model_server(spec, name="sleepy", namespace="default")
+    scene.load(IDLE)
+    scene.cluster.apply(model_servers_binding("default"), asleep)
+
+    def has(replicas: int, condition: str) -> bool:
+        return scene.replicas("sleepy") == replicas and condition in scene.conditions("sleepy")
+
+    async def until_it_has(replicas: int, condition: str) -> None:
+        what = f"{replicas} replicas and {condition}"
+        await asyncio.to_thread(scene.until, what, partial(has, replicas, condition), "sleepy")
+
+    async with HttpKube.connect(account(scene.cluster, tmp_path)) as own:
+        running = asyncio.create_task(ModelServers(own, ["default"]).run(Measures()))
+        try:
+            await asyncio.to_thread(
+                until, "its autoscaler", lambda: scene.cluster.get("hpa", "-n", "default")["items"], timeout_s=30
+            )
+            await until_it_has(1, "ValidMetricFound")
+            await until_it_has(0, "ScalingDisabled")
+            said_of_it = 'tessera_model_server_proposed_replicas{namespace="default",server="sleepy"} 0'
+            assert said_of_it in await asyncio.to_thread(scene.told)
+            call = ("wake", "sleepy", "-n", "default", "--kubeconfig", str(scene.cluster.kubeconfig))
+            said = await asyncio.to_thread(CliRunner().invoke, main, call)
+            assert (said.exit_code, said.output[:20]) == (0, "woke default/sleepy;"), said.output
+            await until_it_has(1, "ValidMetricFound")
+            events = scene.cluster.get("events", "-n", "default", "--field-selector=reason=ReplicasProposed")["items"]
+            texts = {each["message"] for each in events if each["involvedObject"]["name"] == "sleepy"}
+            assert "0 replicas: no request for 60 s, so no replica" in texts
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            scene.cluster.kubectl("delete", "modelserver", "sleepy", "-n", "default")
+            scene.remove("sleepy")

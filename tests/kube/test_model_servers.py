@@ -22,7 +22,7 @@ from tessera.clients.kube import (
     Kube,
     Selection,
 )
-from tessera.controller.modelservers import ModelServers
+from tessera.controller.modelservers import ModelServers, Pace
 from tessera.core.serving.render import job, render
 from tessera.errors import Unavailable
 from tessera.measures import Measures
@@ -76,7 +76,7 @@ async def test_a_server_runs_is_repaired_and_goes(node_cluster: Cluster, tmp_pat
     offer(node_cluster)
     try:
         async with connected(node_cluster) as kube, HttpKube.connect(account(node_cluster, tmp_path)) as own:
-            running = asyncio.create_task(ModelServers(own, [UNBOUND, NS], least_s=0.1).run(Measures()))
+            running = asyncio.create_task(ModelServers(own, [UNBOUND, NS], pace=Pace(least_s=0.1)).run(Measures()))
             try:
                 node_cluster.apply(model_server(TINY, namespace=NS))
                 await until(kube, MODEL_SERVERS, lambda each: conditions(each).get("Ready") == "True")
@@ -144,6 +144,7 @@ async def _scaled(kube: Kube) -> None:
 RENDERED: dict[str, dict[str, Any]] = {
     "vLLM by need": {"engine": "vllm", "gpu": {"memoryGiB": 20, "compute": 30, "models": ["A100-40GB"]}},
     "by queue time": {"replicas": {"max": 3}, "autoscaling": {"metric": "queue-time"}},
+    "no replica while idle": {"replicas": {"min": 0, "max": 3}},
     "NFS, root, headless": {
         "model": {"nfs": {"server": "nfs", "path": "/a"}},
         "runAsUser": 0,

@@ -41,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "manifests": "Print all objects of an installation, for kubectl apply: what the Helm chart makes.",
     "images": "Show what container images have in common, and what nodes would pull.",
     "render": "Print the Kubernetes objects of ModelServers, for kubectl apply.",
+    "wake": "Wake the ModelServers NAME: each has a replica until it is idle again.",
     "size": "Say which GPUs and MIG instances hold a language model, and how many tokens beside it.",
     "simulate": "Replay a workload under several packing policies and compare the results.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",

@@ -7,6 +7,7 @@ reference: the API server deletes them with it. An object of that name that is n
 
 import asyncio
 import datetime as dt
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -37,32 +38,45 @@ from tessera.clients.kube import (
     Object,
     Selection,
     Store,
+    annotations_of,
     name_of,
     uid_of,
     version_of,
 )
+from tessera.controller.sleeping import Sleeping
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render import render
+from tessera.core.serving.render.pods import IDLE
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
 from tessera.log import defect, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
-__all__ = ["ModelServers"]
+__all__ = ["ModelServers", "Pace"]
 
 _MANAGER: Final = "tessera-model-servers"
-_LONGEST_S: Final = 10.0
 _LOOP: Final = "model_servers"
 _WATCHED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, AUTOSCALERS)
 _OPTIONAL: Final = (POD_MONITORS, SCALED_OBJECTS)
-"""Kinds of others, which a cluster may have: each look gets their objects."""
+"""Kinds of others, which a cluster may have: they are not watched, and asked for now and then."""
 _KINDS: Final = {each.name: each for each in (*_WATCHED, *_OPTIONAL)}
 _MAY_GO: Final = (AUTOSCALERS, *_OPTIONAL)
 """Kinds of which a server may want none any more."""
 _MANAGED: Final = (("app.kubernetes.io/managed-by", "tessera"),)
 
 Key = tuple[Kind, str, str]
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How often is looked, all in seconds."""
+
+    least_s: float = 1.0
+    """Shortest pause between two looks, however much changes."""
+    most_s: float = 10.0
+    """Longest pause, and the shortest between two questions about how many replicas a server needs."""
+    repair_s: float = 60.0
+    """How often is asked whether an object that is not watched is as it was applied, and whether its kind has come."""
 
 
 class ModelServers:
@@ -73,7 +87,7 @@ class ModelServers:
         namespaces: where it may write; a ModelServer elsewhere is told so.
         prometheus: URL of the Prometheus that KEDA asks; empty for none.
         now: the wall clock.
-        least_s: shortest pause between two looks, however much changes.
+        pace: how often is looked.
 
     """
 
@@ -84,13 +98,13 @@ class ModelServers:
         *,
         prometheus: str = "",
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
-        least_s: float = 1.0,
+        pace: Pace | None = None,
     ) -> None:
         self._kube = kube
         self._namespaces = frozenset(namespaces)
         self._prometheus = prometheus
         self._now = now
-        self._least_s = least_s
+        self._pace = pace or Pace()
         self._log = logger()
         self._wakeup = WakeUp()
         self._servers = self._store(MODEL_SERVERS, Selection())
@@ -99,8 +113,15 @@ class ModelServers:
             for kind in _WATCHED
             for namespace in sorted(self._namespaces)
         }
+        self._sleeping = Sleeping(kube, now, self._pace.most_s)
         self._applied: dict[Key, tuple[Object, str]] = {}
         """What was applied last and the version that this gave: what is still so is not applied again."""
+        self._asked_s: dict[Key, float] = {}
+        """When an object that is not watched was last as it shall be, on the loop's clock."""
+        self._absent: dict[Key, str] = {}
+        """Objects that a server wants none of and has none of, with its UID: only this process would make one."""
+        self._lacking: dict[Kind, tuple[float, Unsupported]] = {}
+        """Kinds that the cluster has not, and when that was last said."""
         self._read: set[str] = set()
         """Namespaces whose objects are known."""
         self._forbidden: dict[str, str] = {}
@@ -142,8 +163,8 @@ class ModelServers:
                 await self._servers.synced()
                 while True:
                     await one_turn(self.look, partial(self._trouble, ""), well)
-                    await asyncio.sleep(self._least_s)
-                    await self._wakeup.wait(_LONGEST_S)
+                    await asyncio.sleep(self._pace.least_s)
+                    await self._wakeup.wait(self._pace.most_s)
         finally:
             measures.stopped(_LOOP)
 
@@ -165,9 +186,9 @@ class ModelServers:
         """
         failure: Exception | None = None
         servers = sorted(self._servers.objects.values(), key=name_of)
-        for found in servers:
-            if (found.get("metadata") or {}).get("deletionTimestamp"):
-                continue
+        alive = [each for each in servers if not (each.get("metadata") or {}).get("deletionTimestamp")]
+        await self._sleeping.ask(server for each in alive if (server := self._sleeper(each)) is not None)
+        for found in alive:
             try:
                 former = _status(found)
                 status = await self._status_of(found, former)
@@ -176,9 +197,22 @@ class ModelServers:
             except Exception as error:  # noqa: BLE001 a defect about one server shall not stop the others
                 failure = error
         present = {name_of(each) for each in servers}
-        self._applied = {key: said for key, said in self._applied.items() if key[1:] in present}
+        memories: tuple[dict[Key, Any], ...] = (self._applied, self._asked_s, self._absent)
+        for memory in memories:
+            for key in [key for key in memory if key[1:] not in present]:
+                del memory[key]
         if failure is not None:
             raise failure
+
+    def _sleeper(self, found: Object) -> ModelServer | None:
+        """Return a server that may have no replica; None for every other, and for one that is not carried out."""
+        if name_of(found)[0] not in self._read:
+            return None
+        try:
+            server = _server_of(found)
+        except InvalidInput:
+            return None
+        return server if server.sleeps else None
 
     async def _status_of(self, found: Object, former: Status) -> Status:
         """Carry out one server and return how it is."""
@@ -196,14 +230,20 @@ class ModelServers:
                 return former  # its objects are being read
             return refused_status(former, generation, "RoleBindingMissing", refusal, self._now())
         try:
-            server = read_model_server({**found, "apiVersion": API_VERSION, "kind": KIND})
+            server = _server_of(found)
             objects = render(server, f"{KIND} {name}", prometheus=self._prometheus)
         except InvalidInput as error:
             return refused_status(former, generation, "Invalid", str(error), self._now())
         problems, notes = await self._carry_out(server, objects)
         deployment = self._stores[DEPLOYMENTS, namespace].objects.get((namespace, name), {})
         own = deployment if _owned(deployment, server.uid) else {}
-        return server_status(former, generation, observed(own, problems, notes), self._now())
+        if server.sleeps and own:
+            try:
+                notes += await self._sleeping.step(server, own)
+            except TesseraError as error:
+                problems += (_problem(server, error),)
+        found_now = msgspec.structs.replace(observed(own, problems, notes), sleeps=server.sleeps)
+        return server_status(former, generation, found_now, self._now())
 
     async def _carry_out(
         self, server: ModelServer, objects: Iterable[Object]
@@ -232,10 +272,25 @@ class ModelServers:
         return tuple(problems), tuple(notes)
 
     async def _live(self, kind: Kind, server: ModelServer) -> Object | None:
-        """Return an object of the server's name; one that is not where it is watched is asked for."""
+        """Return an object of the server's name; one that is not where it is watched is asked for.
+
+        Raises:
+            Unsupported: the cluster has not the kind, or had it not lately.
+
+        """
         store = self._stores.get((kind, server.namespace))
         live = None if store is None else store.objects.get((server.namespace, server.name))
-        return live if live is not None else await self._kube.get(kind, server.name, server.namespace)
+        if live is not None:
+            return live
+        now_s = asyncio.get_running_loop().time()
+        said_s, lacking = self._lacking.get(kind, (0.0, None))
+        if lacking is not None and now_s - said_s < self._pace.repair_s:
+            raise lacking
+        try:
+            return await self._kube.get(kind, server.name, server.namespace)
+        except Unsupported as error:
+            self._lacking[kind] = now_s, error
+            raise
 
     async def _apply(self, kind: Kind, server: ModelServer, body: Object) -> None:
         """Make an object as it shall be.
@@ -250,6 +305,11 @@ class ModelServers:
             # autoscaler on would leave one replica.
             body = {**body, "spec": {field: each for field, each in body["spec"].items() if field != "replicas"}}
         key = (kind, server.namespace, server.name)
+        now_s = asyncio.get_running_loop().time()
+        unchanged = key in self._applied and self._applied[key][0] == body
+        if kind in _OPTIONAL and unchanged and now_s - self._asked_s.get(key, -math.inf) < self._pace.repair_s:
+            return
+        self._absent.pop(key, None)
         live = await self._live(kind, server)
         if live is not None and not _owned(live, server.uid):
             raise Conflict(
@@ -258,6 +318,8 @@ class ModelServers:
                 expected="none, or its own",
                 hint="rename one of the two, or delete the other",
             )
+        if live is not None and _shall_wake_up(live, body):
+            live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
         if live is None or self._applied.get(key) != (body, version_of(live)):
             before = version_of(live or {})
             if live is None:  # not by force: one that came this moment is somebody's
@@ -268,14 +330,21 @@ class ModelServers:
             self._applied[key] = (body, version_of(live))
             if version_of(live) != before:  # its status alone may have changed
                 self._log.info("model_server_applied", kind=kind.name, name=server.name, namespace=server.namespace)
+        self._asked_s[key] = now_s
         if replicas is not None and live["spec"].get("replicas") != replicas:
             patch = {"spec": {"replicas": replicas}}
             await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
 
     async def _remove(self, kind: Kind, server: ModelServer) -> None:
         """Delete an object of the server's that it wants no more."""
+        key = (kind, server.namespace, server.name)
+        self._asked_s.pop(key, None)
+        if self._absent.get(key) == server.uid:
+            return
         live = await self._live(kind, server)
+        self._absent[key] = server.uid
         if live is not None and _owned(live, server.uid):
+            del self._absent[key]  # until it is seen to be gone
             await self._kube.delete(kind, server.name, namespace=server.namespace)
             self._log.info("model_server_removed", kind=kind.name, name=server.name, namespace=server.namespace)
 
@@ -290,9 +359,21 @@ class ModelServers:
         await self._kube.apply(MODEL_SERVERS, body, manager=_MANAGER, force=True, subresource="status")
 
 
+def _server_of(found: Object) -> ModelServer:
+    return read_model_server({**found, "apiVersion": API_VERSION, "kind": KIND})
+
+
 def _problem(server: ModelServer, error: TesseraError) -> str:
     """Return why an object is not as it shall be."""
     return missing_rights(server.namespace, str(error)) if isinstance(error, Forbidden) else str(error)
+
+
+def _shall_wake_up(live: Object, body: Object) -> bool:
+    """Return whether a Deployment was scaled to zero while its server might have no replica, which it may no longer.
+
+    Its autoscaler would leave it so.
+    """
+    return IDLE in annotations_of(live) and IDLE not in annotations_of(body) and live["spec"].get("replicas") == 0
 
 
 def _owned(live: Mapping[str, Any], uid: str) -> bool:

@@ -173,6 +173,22 @@ def test_a_deployment(case: str) -> None:
     assert read_deployment(each) == want
 
 
+def test_a_deployment_that_may_be_scaled_to_zero() -> None:
+    found = read_deployment(deployment(idle_seconds="600", wake="2026-11-26T09:00:00+01:00"))
+    assert (found.idle_s, found.woken_s, found.trouble) == (600.0, 1_795_680_000.0, "")
+
+
+TIMES = ["", "now", "12", "2026-11-26", "2026-11-26T08:00:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00"]
+
+
+@pytest.mark.parametrize("text", TIMES)
+def test_an_annotation_that_is_no_time(text: str) -> None:
+    found = read_deployment(deployment(wake=text))
+    assert found.woken_s is None
+    assert found.trouble.startswith("annotation serving.tessera.dev/wake: ")
+    assert found.trouble.endswith("expected a time: 2026-11-26T08:00:00Z")
+
+
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "1e3", "100001", "9" * 5000, "٣", "nan", "8;x"])
 def test_an_annotation_that_is_no_number(text: str) -> None:
     found = read_deployment(deployment(slots=text))

@@ -93,6 +93,21 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.replicas.min",
         "at least 1 with metric queue-time",
     ),
+    "zero with KEDA, whose question is about pods": (
+        {"autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}, "replicas": {"min": 0}},
+        "spec.replicas.min",
+        "at least 1 with metric queue-time",
+    ),
+    "Triton that sleeps, and nobody says how much it serves": (
+        {"replicas": {"min": 0}, "autoscaling": {}},
+        "spec.autoscaling.slots",
+        "the requests that a replica serves at once",
+    ),
+    "idle for no time": (
+        {"autoscaling": {"idleSeconds": 59}},
+        "ModelServer ranker",
+        "`$.spec.autoscaling.idleSeconds`",
+    ),
     "two values": ({"env": [{"name": "A", "value": "b", "valueFrom": {}}]}, "spec.env[0]", "value or valueFrom"),
     "a relative path": ({"model": {"hostPath": "a"}}, "ModelServer ranker", "`$.spec.model.hostPath`"),
 }
@@ -108,6 +123,17 @@ def test_what_cannot_be_carried_out_is_refused_with_its_field(case: str) -> None
     assert want in str(caught.value)
 
 
+def test_when_a_server_was_woken() -> None:
+    wake = {"serving.tessera.dev/wake": "2026-11-26T08:00:00Z"}
+    assert read_model_server(model_server(annotations=wake)).woken_s == 1_795_680_000.0
+    assert read_model_server(model_server()).woken_s is None
+    with pytest.raises(InvalidInput, match="'tomorrow'") as caught:
+        read_model_server(model_server(annotations={"serving.tessera.dev/wake": "tomorrow"}), "file.yaml")
+    assert caught.value.subject == (
+        "file.yaml: ModelServer ranker: metadata.annotations: annotation serving.tessera.dev/wake"
+    )
+
+
 @pytest.mark.parametrize("name", ["0a", "A", "a" * 53, "a.b", "a-"])
 def test_a_name_that_no_service_may_have_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="begin with a letter") as caught:
@@ -119,6 +145,17 @@ def test_a_name_that_no_service_may_have_is_refused(name: str) -> None:
 def test_another_object_is_refused(each: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=r"expected a ModelServer of tessera\.dev/v1alpha1"):
         read_model_server(each)
+
+
+def test_a_server_that_sleeps_says_how_it_is_woken() -> None:
+    def said(found: Observed) -> str:
+        return next(each.message for each in server_status(Status(), 1, found, NOW).conditions if each.type == "Ready")
+
+    assert said(Observed(sleeps=True)) == (
+        "idle, so no replica serves and requests are refused; `tessera wake` starts one"
+    )
+    assert said(Observed(sleeps=True, desired=1)).startswith("0 of 1 replicas serve")
+    assert said(Observed()) == "0 of 0 replicas serve"
 
 
 STATES = {

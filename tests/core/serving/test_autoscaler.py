@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,13 +78,98 @@ def test_it_never_asks_for_more_than_there_can_be_nor_for_fewer_than_there_must(
     assert last(lambda _: 0.0, 1, server=Server(slots=8, cold_start_s=120.0, least=2), replicas=4) == 2
 
 
+ZERO = Server(slots=8, cold_start_s=120.0, least=0)
+
+
 def test_to_zero_and_back() -> None:
     """With no request for twenty minutes there are none; the first that waits brings one back."""
-    server = Server(slots=8, cold_start_s=120.0, least=0)
-    asked = dict(looks(lambda at_s: 2.0 if at_s < 3600 or at_s > 10_800 else 0.0, 3.5, server, 2))
-    assert asked[3600.0 + 1200].replicas > 0
-    assert asked[3600.0 + 2 * 1200 + 60].replicas == 0
-    assert asked[10_875.0].replicas >= 1
+    asked = dict(looks(lambda at_s: 2.0 if at_s < 3600 or at_s > 10_800 else 0.0, 3.5, ZERO, 2))
+    last = max(at_s for at_s, found in asked.items() if at_s < 10_800 and found.replicas > 0)
+    assert last == 3585.0 + 1200 - 15, "the last request came at 3585 s"
+    assert asked[last + 15].reason == "no request for 1200 s, so no replica"
+    assert asked[10_800.0].reason == "idle; nothing woke it"
+    back = asked[10_815.0]
+    assert (back.replicas, back.reason) == (1, "8 waiting, and there is no replica")
+
+
+def idle(at_s: float, **more: Any) -> Load:
+    """Return the load of a replica that nobody asks anything."""
+    given = {"arrived": 9, "completed": 9, "served_s": 1.0, "in_flight": 0, "replicas": 1, "ready": 1} | more
+    return Load(at_s=at_s, **given)
+
+
+def asked_last(loads: Iterable[Load], server: Server = ZERO) -> Proposal:
+    memory, found = Memory(), None
+    for load in loads:
+        memory, found = propose(memory, load, server)
+    assert found is not None
+    return found
+
+
+STAYS: dict[str, dict[str, Any]] = {
+    "a replica that cannot be read may have requests": {"unread": 1},
+    "one long request is enough": {"in_flight": 1},
+    "somebody woke it a while ago": {"woken_s": 4000.0},
+    "somebody wants it awake until tomorrow": {"woken_s": 90_000.0},
+}
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_what_keeps_a_server_from_zero(case: str) -> None:
+    times = [15.0 * step for step in range(300)]
+    assert asked_last(idle(at_s) for at_s in times).replicas == 0
+    assert asked_last(idle(at_s, **STAYS[case]) for at_s in times).replicas == 1
+
+
+def test_a_replica_that_starts_is_waited_for_however_long_it_takes() -> None:
+    found = asked_last(idle(15.0 * step, ready=0) for step in range(1000))
+    assert found == Proposal(1, "the first replica starts")
+
+
+def test_without_a_replica_its_user_wakes_it() -> None:
+    found = asked_last([idle(5000.0, replicas=0, ready=0, woken_s=4900.0)])
+    assert found == Proposal(1, "woken")
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from([0, 0, 0, 0, 1, 7]), st.sampled_from([0, 0, 0, 0, 3]), st.booleans()),
+        min_size=1,
+        max_size=120,
+    ),
+    idle_s=st.sampled_from([60.0, 300.0, 900.0]),
+    least=st.integers(0, 1),
+)
+def test_zero_only_when_nothing_was_asked_for_so_long_and_always_then(
+    steps: list[tuple[int, int, bool]], idle_s: float, least: int
+) -> None:
+    """Requests that come, those in flight, and somebody who wakes the server, at looks each 15 s; replicas start in
+    none."""
+    server = Server(slots=8, cold_start_s=60.0, least=least, most=4, idle_s=idle_s)
+    memory, replicas, arrived, woken_s, busy_s = Memory(), 1, 0, None, 0.0
+    for number, (came, flying, wakes) in enumerate(steps):
+        at_s, arrived = 15.0 * number, arrived + came
+        woken_s = at_s if wakes else woken_s
+        load = idle(
+            at_s,
+            arrived=arrived,
+            completed=max(0, arrived - flying),
+            in_flight=flying,
+            replicas=replicas,
+            ready=replicas,
+            woken_s=woken_s,
+        )
+        memory, found = propose(memory, load, server)
+        if flying or wakes or (came and replicas):
+            busy_s = at_s
+        if least:
+            assert found.replicas >= 1
+        elif replicas == 0:
+            assert (found.replicas > 0) is (flying > 0 or (woken_s is not None and at_s < woken_s + idle_s))
+        else:
+            assert (found.replicas == 0) is (at_s - busy_s >= idle_s)
+        busy_s = at_s if not replicas else busy_s
+        replicas = found.replicas
 
 
 def test_counters_that_go_back_are_a_new_beginning() -> None:

@@ -14,7 +14,12 @@ def test_a_proposal_is_the_decision() -> None:
 
 def test_the_last_good_decision_is_kept_for_the_stated_time() -> None:
     reason = "1 of 1 pods (a): no answer; the decision of 299 s ago is kept for 5 minutes"
-    assert decide(GOOD, BAD, 100.0 + KEPT_S - 1) == (GOOD, Decision(replicas=3, reason=reason, bad=True))
+    assert decide(GOOD, BAD, 100.0 + KEPT_S - 1) == (GOOD, Decision(replicas=3, reason=reason, bad=True, held=True))
+
+
+def test_what_is_only_too_early_is_not_bad() -> None:
+    early = Missing("scraped once so far", early=True)
+    assert [decide(former, early, 110.0)[1].bad for former in (GOOD, None)] == [False, False]
 
 
 def test_then_there_is_none() -> None:

@@ -86,8 +86,16 @@ def test_a_pod_that_cannot_be_read_is_as_busy_as_the_others_and_counts_again_lat
 )
 def test_nothing_to_go_by(pods: dict[str, Counters | Missing], want: str) -> None:
     found = looks(pods)
-    for each in (found.load, found.queue_time_s, found.waiting, found.in_flight):
-        assert each == Missing(want)
+    early = "the next look compares" in want
+    assert found.load == Missing(want, early=early or not pods)
+    for each in (found.queue_time_s, found.waiting, found.in_flight):
+        assert each == Missing(want, early=early)
+
+
+def test_pods_that_do_not_take_requests_yet_need_not_say_how_many_they_have() -> None:
+    for ready, early in ((0, True), (1, False)):
+        _, found = observe(Observed(), {"a": DOWN}, at_s=15.0, replicas=1, ready=ready)
+        assert found.load == Missing("1 of 1 pods (a): connection refused", early=early)
 
 
 def test_less_than_half_of_the_pods_is_too_few() -> None:
@@ -120,7 +128,26 @@ def test_a_first_scrape_that_is_seen_again_waits_for_the_next() -> None:
     old = {"a": sample(1000, 10)}
     known, _ = observe(Observed(), old, at_s=1001.0, replicas=1, ready=1)
     _, found = observe(known, old, at_s=1016.0, replicas=1, ready=1)
-    assert found.load == Missing("1 of 1 pods (a): scraped once so far; the next scrape compares")
+    assert found.load == Missing("1 of 1 pods (a): scraped once so far; the next scrape compares", early=True)
+
+
+def test_it_is_too_early_only_where_nothing_else_is_wrong() -> None:
+    first = sample(20_000, 1)
+    both, one = looks({"a": first, "b": first}), looks({"a": first, "b": DOWN})
+    assert isinstance(both.load, Missing)
+    assert isinstance(one.load, Missing)
+    assert (both.load.early, one.load.early) == (True, False)
+
+
+def test_replicas_that_nobody_could_read_are_counted() -> None:
+    pods: dict[str, Counters | Missing] = {"a": sample(15, 10), "b": DOWN}
+    assert [unread(pods, ready) for ready in (1, 2)] == [1, 1]
+    assert [unread({"a": sample(15, 10)}, ready) for ready in (1, 2)] == [0, 1]
+
+
+def unread(pods: Mapping[str, Counters | Missing], ready: int) -> int:
+    _, found = observe(Observed(), pods, at_s=15.0, replicas=2, ready=ready)
+    return found.load.unread if isinstance(found.load, Load) else ready
 
 
 def test_what_was_before_a_gap_does_not_come_back_after_it() -> None:

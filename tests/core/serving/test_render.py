@@ -305,6 +305,27 @@ def test_the_number_of_replicas_is_fixed_or_the_autoscalers() -> None:
     assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "1"}
 
 
+def test_a_server_that_sleeps_has_an_autoscaler_that_every_cluster_takes() -> None:
+    spec = {"replicas": {"min": 0, "max": 3}, "autoscaling": {"slots": 8, "idleSeconds": 600}}
+    found = rendered(spec, annotations={"serving.tessera.dev/wake": "2026-11-26T09:00:00+01:00"})
+    bounds = found["HorizontalPodAutoscaler"]["spec"]
+    assert (bounds["minReplicas"], bounds["maxReplicas"]) == (1, 3)
+    assert found["Deployment"]["metadata"]["annotations"] == {
+        "serving.tessera.dev/slots": "8",
+        "serving.tessera.dev/idle-seconds": "600",
+        "serving.tessera.dev/wake": "2026-11-26T08:00:00Z",
+    }
+    assert "replicas" not in found["Deployment"]["spec"]
+    never = rendered({"replicas": {"min": 0}})
+    assert (
+        never["HorizontalPodAutoscaler"]["spec"]["minReplicas"],
+        never["Deployment"]["metadata"]["annotations"],
+    ) == (
+        1,
+        {"serving.tessera.dev/slots": "8", "serving.tessera.dev/idle-seconds": "1200"},
+    )
+
+
 def test_a_single_replica_is_replaced_only_by_one_that_is_ready() -> None:
     def unavailable(replicas: dict[str, int]) -> int:
         found: int = rendered({"replicas": replicas})["Deployment"]["spec"]["strategy"]["rollingUpdate"][

@@ -64,8 +64,6 @@ def test_while_a_pod_finds_no_place_no_more_are_asked_for() -> None:
     found = run(Facts(replicas=2, least=1, most=5, slots=8, unschedulable=1), in_flight=40)
     assert found.replicas == 2
     assert found.reason.endswith("; 1 of them find no place now, so no more are asked for")
-    none = run(Facts(replicas=0, least=3, most=5, slots=8, unschedulable=1), in_flight=40, looks=1)
-    assert none.replicas == 1
 
 
 def burst(facts: Facts) -> Decision:
@@ -97,9 +95,43 @@ def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_ther
     assert to_count(msgspec.structs.replace(FACTS, unschedulable=1), asked(5)) == 0
 
 
-def test_without_a_pod_nobody_counts_so_one_stays() -> None:
-    found = run(Facts(replicas=2, least=0, most=5, slots=8), in_flight=0, looks=200)
-    assert found.replicas == 1
+IDLE = Facts(replicas=1, ready=1, least=0, most=5, slots=8, idle_s=600.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "want"),
+    [
+        (IDLE, 0),
+        (msgspec.structs.replace(IDLE, least=1), 1),
+        (msgspec.structs.replace(IDLE, woken_s=2900.0), 1),
+        (msgspec.structs.replace(IDLE, idle_s=6000.0), 1),
+    ],
+)
+def test_an_idle_server_may_go_to_zero_where_its_user_says_so(facts: Facts, want: int) -> None:
+    assert run(facts, in_flight=0, looks=200).replicas == want
+
+
+WITHOUT = msgspec.structs.replace(IDLE, replicas=0, ready=0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "want", "reason"),
+    [
+        (WITHOUT, 0, "idle; nothing woke it"),
+        (msgspec.structs.replace(WITHOUT, woken_s=0.0), 1, "woken"),
+        (msgspec.structs.replace(WITHOUT, wanted=0.4), 1, "1 waiting, and there is no replica"),
+        (msgspec.structs.replace(WITHOUT, replicas=1), 1, "the first replica starts"),
+    ],
+)
+def test_without_a_replica_nothing_is_bad_and_what_wakes_it_is_said(facts: Facts, want: int, reason: str) -> None:
+    _, found = scale(Remembered(), facts, Missing("it has no pod that could be asked"), 15.0)
+    assert (found.replicas, found.reason, found.bad) == (want, reason, False)
+
+
+def test_who_scales_to_zero_by_hand_is_left_alone() -> None:
+    _, found = scale(Remembered(), msgspec.structs.replace(FACTS, replicas=0), BAD, 15.0)
+    assert (found.replicas, found.bad) == (None, False)
+    assert "scaled to zero by hand" in found.reason
 
 
 @pytest.mark.parametrize(

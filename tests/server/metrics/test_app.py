@@ -166,6 +166,8 @@ async def test_what_has_no_value_says_why(server: MetricsServer, case: str) -> N
     path, want_status, want = REASONS[case]
     code, body = await server.get(path)
     assert (code, body["code"], body["message"]) == (want_status, want_status, want)
+    named = {"name": path.partition("?")[0].rpartition("/")[2]}
+    assert body.get("details") == (named if code == 404 else None), "by it clients know that the API is there"
 
 
 TROUBLE = {

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import datetime as dt
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,13 +15,16 @@ from builders.measuredservers import SERVER, autoscaler, deployment, model_pod, 
 from harness.servers import make_node
 from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import Custom, External
+from tessera.api.kubernetes.modelpods import ModelPod
 from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, NODES, PODS, MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.serving.queuetime import Counters, Missing
 from tessera.errors import Unavailable
 from tessera.log import logger
+from tessera.measures import Measures
 from tessera.server.metrics.looks import Looks
-from tessera.server.metrics.samples import ScrapedSamples
+from tessera.server.metrics.samples import PodName, ScrapedSamples
 from tessera.server.metrics.sources import Absent
 
 pytestmark = pytest.mark.anyio
@@ -204,6 +208,176 @@ async def test_bad_input_keeps_the_decision_for_five_minutes_and_says_so(case: s
         assert await one.replicas() == good, "and it goes on when it can"
 
 
+async def turns() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)  # the watches of what is in memory go on when they get a turn
+
+
+SLEEPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "by the annotation": (deployment(slots="4", idle_seconds="600"), autoscaler()),
+    "by its autoscaler, from Kubernetes 1.37 on": (deployment(slots="4"), autoscaler(least=0)),
+}
+
+
+@pytest.mark.parametrize("case", SLEEPS)
+async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: str) -> None:
+    each, scaler = SLEEPS[case]
+    async with scene((DEPLOYMENTS, each), (AUTOSCALERS, scaler), (PODS, model_pod())) as one:
+        for _ in range(3):
+            await one.look(triton(ended=100))
+        assert await one.replicas() == 1
+        for _ in range(81):
+            await one.look(triton(ended=100))
+        assert await one.replicas() == 0
+        await one.kube.patch(DEPLOYMENTS, "llm", {"spec": {"replicas": 0}}, namespace="ns")
+        await one.kube.delete(PODS, "llm-1", namespace="ns")
+        await turns()
+        for _ in range(30):
+            await one.look()
+        assert await one.replicas() == 0
+        moment = dt.datetime.fromtimestamp(one.now_s, dt.UTC).isoformat()
+        wake = {"metadata": {"annotations": {"serving.tessera.dev/wake": moment}}}
+        await one.kube.patch(DEPLOYMENTS, "llm", wake, namespace="ns")
+        await turns()
+        await one.look()
+        assert await one.replicas() == 1
+        await one.kube.patch(DEPLOYMENTS, "llm", {"spec": {"replicas": 1}}, namespace="ns")
+        starts = model_pod("llm-2")
+        starts["status"]["conditions"] = []
+        await one.kube.create(PODS, starts)
+        await turns()
+        for _ in range(200):
+            await one.look(DOWN)
+        assert await one.replicas() == 1, "it starts, however long that takes"
+        said = await one.events()
+        assert {message for _, message in said} == {
+            "1 replicas: expects 0 requests in flight in 90 s, at times 2 more: 1 replicas with 4 slots",
+            f"0 replicas: no request for {600 if 'annotation' in case else 1200} s, so no replica",
+            "1 replicas: woken",
+        }
+        assert {reason for reason, _ in said} == {"ReplicasProposed"}
+
+
+async def test_a_first_scrape_that_is_seen_again_is_nobodys_fault() -> None:
+    """As from a Prometheus that scrapes less often than we look."""
+    one = Scene()
+    one.looks = Looks(one.kube, Repeated(), logger(), now_s=lambda: one.now_s)
+    async with scene(*WHOLE, one=one):
+        with capture_logs() as logs:
+            await one.look()
+            await one.look()
+        assert [each for each in logs if each["log_level"] == "warning"] == []
+        assert await one.events() == []
+        with pytest.raises(Absent, match="scraped once so far; the next scrape compares"):
+            await one.replicas()
+
+
+async def test_a_server_whose_pods_start_is_nobodys_fault() -> None:
+    """Its model loads, for longer than a decision is kept."""
+    one, measures = Scene(), Measures()
+    one.looks = Looks(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
+    starts = model_pod()
+    starts["status"]["conditions"] = []
+    async with scene((DEPLOYMENTS, deployment(slots="4")), (AUTOSCALERS, autoscaler()), (PODS, starts), one=one):
+        for _ in range(30):
+            await one.look(DOWN)
+        assert await one.events() == []
+        assert b'tessera_model_server_input_bad{namespace="ns",server="llm"} 0' in measures.render()
+        with pytest.raises(Absent, match="no answer in 5 s"):
+            await one.replicas()
+
+
+class Queue:
+    """What waits in front of servers, or that nobody says."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[tuple[str, str], float] = {}
+        self.trouble: Unavailable | None = None
+        self.asked = 0
+
+    async def read(self) -> dict[tuple[str, str], float]:
+        self.asked += 1
+        if self.trouble:
+            raise self.trouble
+        return self.waiting
+
+
+async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back() -> None:
+    one, queue, measures = Scene(), Queue(), Measures()
+    one.looks = Looks(one.kube, one.scraped(), logger(), fronts=queue, measures=measures, now_s=lambda: one.now_s)
+    objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
+    async with scene(*objects, one=one):
+        queue.waiting = {("ns", "another"): 3.0, ("elsewhere", "llm"): 3.0}
+        await one.look()
+        assert await one.replicas() == 0
+        queue.trouble = DOWN
+        with capture_logs() as logs:
+            await one.look()
+        assert [each["event"] for each in logs] == ["model_servers_not_followed"]
+        assert await one.replicas() == 0
+        queue.trouble, queue.waiting = None, {("ns", "llm"): 0.5}
+        await one.look()
+        assert await one.replicas() == 1
+        await one.kube.patch(DEPLOYMENTS, "llm", {"spec": {"replicas": 1}}, namespace="ns")
+        await turns()
+        asked = queue.asked
+        await one.look()
+        assert queue.asked == asked, "nobody is asked about servers that have a replica"
+    told = measures.render().decode()
+    for result, count in (("done", asked - 1), ("failed", 1)):
+        assert f'tessera_metrics_wake_queries_total{{result="{result}"}} {count}' in told
+
+
+async def test_what_prometheus_is_told() -> None:
+    one, measures = Scene(), Measures()
+    one.looks = Looks(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
+
+    def told() -> dict[str, float]:
+        """Return what is said of the server, and of its samples."""
+        lines = [line.rpartition(" ") for line in measures.render().decode().splitlines() if not line.startswith("#")]
+        own = {name: float(value) for name, _, value in lines if "loop=" not in name and "_look_" not in name}
+        return {name.replace('{namespace="ns",server="llm"}', ""): value for name, value in own.items()}
+
+    async with scene(*WHOLE, one=one):
+        assert {f'loop="{each}"' in measures.render().decode() for each in LOOPS} == {True}
+        assert told()["tessera_model_server_input_bad"] == 1, "nothing was scraped yet at the first look"
+        await one.look(triton(ended=100), triton(ended=100))
+        await one.look(triton(ended=110, queued_s=5, waiting=3), triton(ended=110))
+        assert told() == {
+            'tessera_metrics_samples_total{result="failed"}': 2,
+            'tessera_metrics_samples_total{result="early"}': 2,
+            'tessera_metrics_samples_total{result="counted"}': 2,
+            "tessera_model_server_queue_time_seconds": 0.25,
+            "tessera_model_server_requests_in_flight": 3,
+            "tessera_model_server_replicas": 1,
+            "tessera_model_server_ready_replicas": 2,
+            "tessera_model_server_proposed_replicas": 1,
+            "tessera_model_server_decision_age_seconds": 0,
+            "tessera_model_server_input_bad": 0,
+        }
+        await one.look(DOWN, DOWN)
+        held = told()
+        assert held["tessera_model_server_decision_age_seconds"] == 15
+        assert (held["tessera_model_server_proposed_replicas"], held["tessera_model_server_input_bad"]) == (1, 1)
+        assert "tessera_model_server_queue_time_seconds" not in held
+        await one.look(DOWN, DOWN, seconds=300)
+        gone = told()
+        assert "tessera_model_server_decision_age_seconds" not in gone
+        assert "tessera_model_server_proposed_replicas" not in gone
+        assert gone["tessera_model_server_input_bad"] == 1
+
+
+LOOPS = ("look", "watch-pods", "watch-deployments", "watch-horizontalpodautoscalers")
+
+
+class Repeated:
+    """Samples of pods that count since long ago, the same at each look."""
+
+    async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
+        once = Counters(at_s=2000.0, started_s=0.0, queued_s=1.0, dequeued=9.0, served_s=2.0, completed=9.0)
+        return dict.fromkeys(pods, once)
+
+
 async def test_one_bad_pod_of_two_is_taken_to_be_as_the_other() -> None:
     async with scene(*WHOLE) as one:
         for number in range(3):
@@ -279,8 +453,7 @@ async def test_a_server_without_its_pods_is_forgotten() -> None:
         await one.look(triton(ended=1), triton(ended=1))
         for kind, each in WHOLE:
             await one.kube.delete(kind, each["metadata"]["name"], namespace="ns")
-        for _ in range(50):
-            await asyncio.sleep(0)  # the watches of what is in memory go on when they get a turn
+        await turns()
         await one.look()
         with pytest.raises(Absent, match="no such server"):
             await one.replicas()

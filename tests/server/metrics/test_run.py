@@ -46,6 +46,11 @@ async def test_it_answers_when_it_is_ready(certificates: Path) -> None:
         code, found = await Asked(certificates, one.port).get("/apis/external.metrics.k8s.io/v1beta1")
         assert code == 200
         assert "tessera_replicas" in {each["name"] for each in found["resources"]}
+        said = one.metrics().decode()
+        for loop in ("look", "front-proxy", "watch-pods"):
+            assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in said
+        assert 'tessera_metrics_requests_total{code="200"} 1' in said
+        assert "tessera_metrics_look_duration_seconds_count 1" in said
 
 
 async def test_a_certificate_of_its_own_is_known_to_the_api_server(certificates: Path, tmp_path: Path) -> None:

@@ -6,14 +6,23 @@ Labels and annotations are anybody's words.
 import datetime as dt
 import ipaddress
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from tessera.core.serving.render.pods import SLOTS
+from tessera.core.serving.render.pods import IDLE, SLOTS, WAKE
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Bounds", "ModelDeployment", "ModelPod", "more_pods", "read_bounds", "read_deployment", "read_pod"]
+__all__ = [
+    "Bounds",
+    "ModelDeployment",
+    "ModelPod",
+    "more_pods",
+    "read_bounds",
+    "read_deployment",
+    "read_pod",
+    "read_woken",
+]
 
 _PORT: Final = "serving.tessera.dev/metrics-port"
 """Annotation of a pod: the port of its metrics; else the container port named `metrics`, else the first that an engine
@@ -22,7 +31,9 @@ _COLD_START: Final = "serving.tessera.dev/cold-start-seconds"
 """Annotation of a Deployment: seconds from asking for a replica until it takes requests; else what is measured. Set by
 users; read by `tessera metrics`."""
 _ENGINE_PORTS: Final = (8002, 8000)
-_MOST_PORT, _MOST_SLOTS, _MOST_SECONDS = 65535, 100_000, 7200
+_MOST_PORT, _MOST_SLOTS, _MOST_SECONDS, _MOST_IDLE_SECONDS = 65535, 100_000, 7200, 604_800
+_Time: TypeAlias = Annotated[dt.datetime, msgspec.Meta(tz=True)]
+_LAST_TIME_S: Final = 1 << 36
 
 
 class ModelPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +60,10 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     slots: int | None
     cold_start_s: float | None
+    idle_s: float | None = None
+    """It may be scaled to zero after so long without a request; None where nobody says so."""
+    woken_s: float | None = None
+    """When it was last woken; None for never."""
     trouble: str
     """What is wrong with its annotations."""
 
@@ -211,10 +226,12 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
     """
     found = _converted(each, _Deployment, "Deployment")
     annotations, trouble = found.metadata.annotations or {}, ""
-    slots, cold_start_s = None, None
+    slots, cold_start_s, idle_s, woken_s = None, None, None, None
     try:
         slots = _number(annotations, SLOTS, _MOST_SLOTS) or _sequences(found.spec.template.spec.containers)
         cold_start_s = _number(annotations, _COLD_START, _MOST_SECONDS)
+        idle_s = _number(annotations, IDLE, _MOST_IDLE_SECONDS)
+        woken_s = read_woken(annotations)
     except InvalidInput as error:
         trouble = str(error)
     replicas = 1 if found.spec.replicas is None else found.spec.replicas
@@ -222,8 +239,29 @@ def read_deployment(each: Mapping[str, Any]) -> ModelDeployment:
         replicas=replicas,
         slots=slots,
         cold_start_s=None if cold_start_s is None else float(cold_start_s),
+        idle_s=None if idle_s is None else float(idle_s),
+        woken_s=woken_s,
         trouble=trouble,
     )
+
+
+def read_woken(annotations: Mapping[str, str]) -> float | None:
+    """Return when a server was last woken, in seconds since 1970, by its annotations; None for never.
+
+    Raises:
+        InvalidInput: the annotation is no time.
+
+    """
+    text = annotations.get(WAKE)
+    if text is None:
+        return None
+    try:
+        found: float = msgspec.convert(text.strip(), _Time).timestamp()
+    except msgspec.ValidationError:
+        found = -1.0
+    if not 0 <= found < _LAST_TIME_S:
+        raise InvalidInput(f"annotation {WAKE}", found=shown(text), expected="a time: 2026-11-26T08:00:00Z")
+    return found
 
 
 def more_pods(deployment: Mapping[str, Any], count: int) -> tuple[dict[str, Any], ...]:

@@ -221,6 +221,9 @@ class MetricsApi(_Record, frozen=True, kw_only=True):
     prometheus: str = ""
     """URL of a Prometheus that scrapes the pods of model servers, to read instead of asking each pod; empty for none.
     Its port is one of `networkPolicies.prometheusPorts`."""
+    wake_query: str = ""
+    """Expression for that Prometheus, by `namespace` and `service`, above 0 where requests wait for a model server that
+    has no replica; empty for none. `sum by (namespace, service) (gateway_pending_requests)`, say."""
     args: tuple[str, ...] = ()
     """More options of `tessera metrics`."""
     node_selector: _Strings = {}

@@ -15,6 +15,7 @@ from tessera.api import documents
 from tessera.api.documents import Document
 from tessera.api.fields import Field, in_place
 from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.kubernetes.modelpods import read_woken
 from tessera.api.tessera.gpupolicies import API_VERSION, Rule
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
@@ -136,6 +137,7 @@ class _Metadata(msgspec.Struct, frozen=True):
     name: str
     namespace: str = ""
     uid: str = ""
+    annotations: dict[str, str] | None = None
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -169,7 +171,10 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
         raise InvalidInput(f"{subject}: metadata.name", found=shown(read.metadata.name), expected=wanted)
     _check(read.spec, subject)
     identity = read.metadata
-    return core.ModelServer(name=identity.name, namespace=identity.namespace, uid=identity.uid, spec=read.spec)
+    woken_s = in_place(f"{subject}: metadata.annotations", partial(read_woken, identity.annotations or {}))
+    return core.ModelServer(
+        name=identity.name, namespace=identity.namespace, uid=identity.uid, woken_s=woken_s, spec=read.spec
+    )
 
 
 def _check(spec: core.Spec, subject: str) -> None:
@@ -184,11 +189,10 @@ def _check(spec: core.Spec, subject: str) -> None:
             if not rule.holds(record):
                 written = msgspec.json.encode(record).decode()
                 raise InvalidInput(f"{subject}: spec.{path}", found=written, expected=rule.message)
-    by_pods = spec.autoscaling.metric == "queue-time" and spec.autoscaling.autoscaler != "KEDA"
-    if spec.replicas.least == 0 and by_pods and spec.replicas.most:
+    if spec.replicas.least == 0 and spec.autoscaling.metric == "queue-time":
         wanted = "at least 1 with metric queue-time: it is measured in pods, and without one nothing would begin any"
         raise InvalidInput(f"{subject}: spec.replicas.min", found="0", expected=wanted)
-    scaled = spec.replicas.most is not None and spec.replicas.most > spec.replicas.least
+    scaled = (spec.replicas.most or max(1, spec.replicas.least)) > spec.replicas.least
     if scaled and spec.engine == "triton" and spec.autoscaling.metric == "tessera" and spec.autoscaling.slots is None:
         wanted = "with Triton and metric tessera the requests that a replica serves at once"
         hint = "instances of the model times their largest batch, or metric queue-time"
@@ -263,6 +267,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 0
     ready: int = 0
     desired: int = 0
+    sleeps: bool = False
+    """Whether it may have no replica."""
     problems: tuple[str, ...] = ()
     """Why objects are not as they shall be, each in a sentence without full stop."""
     notes: tuple[str, ...] = ()
@@ -298,6 +304,8 @@ def server_status(former: Status, generation: int, found: Observed, now: dt.date
         Finding("Applied", "False", "Failed", said) if found.problems else Finding("Applied", "True", "Done", said)
     )
     serving = f"{found.ready} of {found.desired} replicas serve"
+    if found.sleeps and not found.desired:
+        serving = "idle, so no replica serves and requests are refused; `tessera wake` starts one"
     if found.ready >= found.desired:
         ready = Finding("Ready", "True", "Serving" if found.desired else "ScaledToZero", serving)
     else:

@@ -38,7 +38,7 @@ get, list and watch gpupolicies, imagewarmups and modelcaches.tessera.dev, patch
 events; get, create and patch the Lease; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system;
 get, list and watch modelservers.tessera.dev, patch their status, and in each --model-servers namespace get, list,
 watch, create and patch deployments, services, poddisruptionbudgets and horizontalpodautoscalers, get, create and
-patch podmonitors and scaledobjects, delete the last three.
+patch podmonitors and scaledobjects, delete the last three, list tessera_replicas.external.metrics.k8s.io.
 """
 
 _SETTINGS = Settings(identity="")

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from tessera.certificates import Tls
 from tessera.cli.options import health_option, kubeconfig_option, refuse_without
 from tessera.cli.processes.logoptions import log_options
-from tessera.cli.usage.asking import asked
+from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
+from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_options
 from tessera.clients.kube import HttpKube
 from tessera.clients.prometheus import HttpMetrics
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput
 from tessera.log import configure
-from tessera.probes import answering
+from tessera.probes import MetricsPort, answering, exposing
+from tessera.server.metrics.fronts import PrometheusFronts
 from tessera.server.metrics.run import MetricsServer, Settings
 from tessera.server.metrics.samples import PrometheusSamples, ScrapedSamples
 
@@ -28,6 +31,7 @@ Examples:
   tessera metrics --self-signed /run/tessera/certificate
   tessera metrics --tls-certificate tls.crt --tls-key tls.key --port 9443
   tessera metrics --self-signed /run/tessera/certificate --prometheus http://prometheus.monitoring:9090
+  tessera metrics --self-signed /run/tessera/certificate --metrics-port 9400
   kubectl get --raw /apis/external.metrics.k8s.io/v1beta1/namespaces/default/tessera_replicas
 
 RBAC: get, list and watch pods, deployments.apps and horizontalpodautoscalers.autoscaling; list nodes and
@@ -36,7 +40,6 @@ extension-apiserver-authentication in kube-system; with --self-signed get, creat
 tessera-metrics-certificate in tessera-system, and get and patch the APIServices of the metrics APIs.
 """
 _FILE = click.Path(path_type=Path)
-_READ = click.Path(path_type=Path, dir_okay=False, exists=True)
 _PROMETHEUS_S = 10.0
 """Less than the time between two looks."""
 _PROMETHEUS_BYTES = 64 << 20
@@ -55,14 +58,14 @@ _PROMETHEUS_BYTES = 64 << 20
     metavar="FOLDER",
     help="Make the certificate, renew it, and write it into the APIServices of the Helm chart; FOLDER gets the files.",
 )
+@prometheus_options("--prometheus", "Read what this Prometheus scraped of the pods, in place of asking each of them.")
 @click.option(
-    "--prometheus",
-    metavar="URL",
-    help="Read what this Prometheus scraped of the pods, in place of asking each of them.",
+    "--wake-query",
+    metavar="PROMQL",
+    help="Expression for it, by namespace and service: above 0 where requests wait for a server that has no replica.",
 )
-@click.option("--prometheus-token-file", type=_READ, help="Bearer token for it; over https, or to this machine.")
-@click.option("--prometheus-ca-file", type=_READ, help="Authorities that sign its certificate, PEM.")
 @health_option
+@metrics_options
 @log_options
 def metrics(**given: Any) -> None:
     """Serve the metrics APIs for model servers, and say how many replicas each needs.
@@ -72,20 +75,24 @@ def metrics(**given: Any) -> None:
     one: what it learned of the load is lost when it ends, and learned again.
     """
     configure(given["log_level"], given["log_format"])
-    url = given["prometheus"]
-    for option in ("--prometheus-token-file", "--prometheus-ca-file"):
-        refuse_without(option, "--prometheus")
-    if url and not url.startswith(("http://", "https://")):
-        raise InvalidInput("--prometheus", found=shown(url), expected="http://HOST[:PORT], or https://")
+    refuse_without("--wake-query", "--prometheus")
+    prometheus = prometheus_of(given, "--prometheus", deadline_s=_PROMETHEUS_S, most_bytes=_PROMETHEUS_BYTES)
+    sources = _Sources(
+        samples=PrometheusSamples(prometheus.connect, prometheus.url) if prometheus else None,
+        fronts=PrometheusFronts(prometheus.connect, prometheus.url, given["wake_query"])
+        if prometheus and given["wake_query"]
+        else None,
+    )
+    ports = given["health_port"], metrics_port(given)
+    asyncio.run(_run(_settings(given), sources, given["kubeconfig"], ports))
 
-    def connect() -> HttpMetrics:
-        files = given["prometheus_token_file"], given["prometheus_ca_file"]
-        return asked(url, *files, deadline_s=_PROMETHEUS_S, most_bytes=_PROMETHEUS_BYTES)
 
-    if url:
-        connect()  # files are read, and refused, before anything starts
-    samples = PrometheusSamples(connect, url) if url else None
-    asyncio.run(_run(_settings(given), samples, given["kubeconfig"], given["health_port"]))
+class _Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of model servers."""
+
+    samples: PrometheusSamples | None
+    """None to ask pods."""
+    fronts: PrometheusFronts | None
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -100,15 +107,15 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 async def _run(
-    settings: Settings, samples: PrometheusSamples | None, kubeconfig: Path | None, health_port: int | None
+    settings: Settings, sources: _Sources, kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
 ) -> None:
-    """Run until SIGTERM or SIGINT; without samples of a Prometheus pods are asked."""
+    """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with HttpKube.connect(kubeconfig) as kube, HttpMetrics() as client:
-        one = MetricsServer(settings, kube, samples or ScrapedSamples(client))
+        one = MetricsServer(settings, kube, sources.samples or ScrapedSamples(client), fronts=sources.fronts)
         with contextlib.suppress(asyncio.CancelledError):
-            async with answering(health_port, one.waiting_for):
+            async with answering(ports[0], one.waiting_for), exposing(ports[1], one.metrics):
                 await one.run()

@@ -4,7 +4,6 @@ import asyncio
 import signal
 import socket
 import uuid
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from tessera.certificates import Tls
 from tessera.cli.options import Seconds, health_option, kubeconfig_option, refuse_without
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
-from tessera.cli.usage.asking import asked
+from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_options
 from tessera.clients.kube import HttpKube
 from tessera.core.packing.pack import POLICIES
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput
 from tessera.log import configure, logger
 from tessera.probes import MetricsPort, answering, exposing
 from tessera.server.page import NO_METRICS, PageMetrics, PrometheusHistory
@@ -45,7 +44,6 @@ subjectaccessreviews.
 
 _SETTINGS, _LIMITS = Settings(), Limits()
 _FILE = click.Path(path_type=Path)
-_READ = click.Path(path_type=Path, dir_okay=False, exists=True)
 _HISTORY_S = 3.0
 """The page waits so long for its Prometheus."""
 _HISTORY_BYTES = 8 << 20
@@ -83,13 +81,9 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
     show_default=True,
     help="Whether viewers show a Kubernetes token, and see what they may list; auto: beyond loopback.",
 )
-@click.option(
-    "--page-prometheus",
-    metavar="URL",
-    help="Prometheus that the page asks how busy pods are, and for the last hour of model servers.",
+@prometheus_options(
+    "--page-prometheus", "Prometheus that the page asks how busy pods are, and for the last hour of model servers."
 )
-@click.option("--page-prometheus-token-file", type=_READ, help="Bearer token for it; over https, or to this machine.")
-@click.option("--page-prometheus-ca-file", type=_READ, help="Authorities that sign its certificate, PEM.")
 @click.option(
     "--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing policy."
 )
@@ -175,24 +169,9 @@ def _page(given: dict[str, Any]) -> Page | None:
 
 def _history(given: dict[str, Any]) -> PageMetrics:
     """Return what the page shows beside the cluster."""
-    for option in ("--page-prometheus-token-file", "--page-prometheus-ca-file"):
-        refuse_without(option, "--page-prometheus")
     refuse_without("--page-prometheus", "--page-port")
-    url = given["page_prometheus"]
-    if not url:
-        return NO_METRICS
-    if not url.startswith(("http://", "https://")):
-        raise InvalidInput("--page-prometheus", found=shown(url), expected="http://HOST[:PORT], or https://")
-    connect = partial(
-        asked,
-        url,
-        given["page_prometheus_token_file"],
-        given["page_prometheus_ca_file"],
-        deadline_s=_HISTORY_S,
-        most_bytes=_HISTORY_BYTES,
-    )
-    connect()  # files are read, and refused, before anything starts
-    return PrometheusHistory(connect, url, logger())
+    found = prometheus_of(given, "--page-prometheus", deadline_s=_HISTORY_S, most_bytes=_HISTORY_BYTES)
+    return PrometheusHistory(found.connect, found.url, logger()) if found else NO_METRICS
 
 
 async def _run(

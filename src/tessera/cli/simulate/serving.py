@@ -81,6 +81,13 @@ model_options = with_options(
         metavar="SECONDS",
         help="Grace period in which a replica that is taken away serves what it has.",
     ),
+    click.option(
+        "--idle-seconds",
+        "idle",
+        type=Number(60, 604_800),
+        metavar="SECONDS",
+        help="Policy tessera: no replica after so long without a request.  [default: one stays]",
+    ),
 )
 
 
@@ -133,7 +140,8 @@ def simulate_serving(
     one that is taken away serves what it has, then goes. All policies begin with the same replicas, ready: the most
     that the clairvoyant plan has in its first ten minutes. That plan knows all requests, starts replicas in no time,
     and lets 1 % of the requests wait too long. Replica-hours count replicas that are asked for or drain, until the last
-    request.
+    request. A request that finds no replica (--idle-seconds) brings one back and waits for it, as with a queue in front
+    of the server; in a cluster without one it would be refused.
     """
     _check_targets(options)
     requests = _read(trace, column, mean_rate, seed)
@@ -147,6 +155,7 @@ def simulate_serving(
         cold_start_s=options["cold_start"],
         grace_s=options["grace"],
         slo_s=options["slo"],
+        idle_s=options["idle"],
     )
     with progress_bar() as report:
         found = compare(requests, model, tuple(dict.fromkeys(policy)), options["max_replicas"], report)

@@ -6,6 +6,7 @@ from tessera.clients.kube.follow import Change, Store, follow
 from tessera.clients.kube.memory import MemoryKube
 from tessera.clients.kube.protocol import (
     API_SERVICES,
+    ASKED_REPLICAS,
     AUTOSCALERS,
     CLUSTER_QUEUES,
     CONFIG_MAPS,
@@ -57,6 +58,7 @@ from tessera.clients.kube.real import HttpKube
 
 __all__ = [
     "API_SERVICES",
+    "ASKED_REPLICAS",
     "AUTOSCALERS",
     "CLUSTER_QUEUES",
     "CONFIG_MAPS",

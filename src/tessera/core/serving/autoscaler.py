@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from tessera.core.serving.scaletozero import IDLE_S, awake
+
 __all__ = ["Load", "Memory", "Proposal", "Server", "propose"]
 
 _RECENT_S: Final = 240
@@ -62,6 +64,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas asked for."""
     ready: int
     """Those that take requests."""
+    unread: int = 0
+    """Replicas of which nobody knows whether they have requests; they are taken to be as busy as the others."""
+    woken_s: float | None = None
+    """When somebody last asked that the server be awake; None for never."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +78,9 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     cold_start_s: float
     """From asking for a replica until it takes requests, as measured."""
     least: int = 1
-    """With 0 the server is scaled to zero when no request came for as long as a decision is held."""
+    """With 0 the server is scaled to zero when it is idle."""
+    idle_s: float = IDLE_S
+    """It is idle when no request was there, and nobody woke it, for so long."""
     most: int = 16
     """At most what the user allows, and what the cluster has slices for."""
 
@@ -96,6 +104,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """What the policy remembers between looks. Losing it costs replicas for a while, and no request."""
 
     began_s: float = 0.0
+    busy_s: float = 0.0
+    """When the server last had requests, or may have had some."""
     loads: tuple[Load, ...] = ()
     forecasts: tuple[tuple[float, float], ...] = ()
     """When a forecast was made, and the slots it said."""
@@ -116,8 +126,11 @@ def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposa
         What to remember, and the replicas.
 
     """
+    if server.least == 0 and not load.ready:
+        return _without_replicas(load, server)
     # 1. Remember the load. Where counters went back, or none came for long, the policy begins anew.
-    former = memory if memory.loads and _goes_on(memory.loads[-1], load) else Memory(began_s=load.at_s)
+    former = memory if memory.loads and _goes_on(memory.loads[-1], load) else _begun(load)
+    busy_s = load.at_s if _is_busy(former, load) else former.busy_s
     loads = (*(each for each in former.loads if each.at_s > load.at_s - _ERRORS_S), load)
     # 2. Forecast the slots that requests will take when a replica asked for now is ready.
     forecast = _forecast(loads, server.cold_start_s)
@@ -131,9 +144,10 @@ def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposa
     needed = max(math.ceil((forecast + margin) / server.slots), present)
     if load.at_s < former.began_s + _BEGIN_S:
         needed = max(load.replicas, present)
-    elif server.least == 0 and _is_idle(loads):
-        needed = 0
     needed = min(max(needed, server.least), server.most)
+    if server.least == 0 and load.at_s - busy_s >= server.idle_s and not _is_awake(load, server):
+        proposal = Proposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
+        return msgspec.structs.replace(former, loads=loads, busy_s=busy_s), proposal
     # 5. More at once, fewer only after fewer were needed for a while.
     needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
     held = max(replicas for _, replicas in needs)
@@ -142,7 +156,7 @@ def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposa
     kept = f"; {asked} were needed within {_HOLD_S // 60} minutes" if asked > needed else ""
     reason = f"{expected}: {needed} replicas with {server.slots} slots{kept}"
     forecasts = (*(each for each in former.forecasts if each[0] > load.at_s - _ERRORS_S), (load.at_s, forecast))
-    known = Memory(began_s=former.began_s, loads=loads, forecasts=forecasts, errors=errors, needs=needs)
+    known = Memory(began_s=former.began_s, busy_s=busy_s, loads=loads, forecasts=forecasts, errors=errors, needs=needs)
     return known, Proposal(asked, reason)
 
 
@@ -151,12 +165,32 @@ def _goes_on(last: Load, load: Load) -> bool:
     return counted and 0 < load.at_s - last.at_s <= _RECENT_S
 
 
-def _is_idle(loads: Sequence[Load]) -> bool:
-    """Return whether no request has been there for as long as a decision is held."""
-    now = loads[-1]
-    since = [each for each in loads if each.at_s >= now.at_s - _HOLD_S]
-    long = now.at_s - loads[0].at_s >= _HOLD_S
-    return long and now.in_flight == 0 and since[0].arrived == now.arrived
+def _begun(load: Load) -> Memory:
+    return Memory(began_s=load.at_s, busy_s=load.at_s)
+
+
+def _is_busy(former: Memory, load: Load) -> bool:
+    """Return whether the server has requests, had some since the look before, or nobody can tell."""
+    arrived = bool(former.loads) and load.arrived > former.loads[-1].arrived
+    return load.in_flight > 0 or load.unread > 0 or arrived
+
+
+def _is_awake(load: Load, server: Server) -> bool:
+    return awake(load.woken_s, server.idle_s, load.at_s)
+
+
+def _without_replicas(load: Load, server: Server) -> tuple[Memory, Proposal]:
+    """Return what to ask for while no replica takes requests, so that no replica counts them either.
+
+    One that starts is waited for, however long its model takes to load: who takes it away would start it in vain.
+    """
+    if load.replicas:
+        return _begun(load), Proposal(min(load.replicas, server.most), "the first replica starts")
+    if load.in_flight:
+        return _begun(load), Proposal(1, f"{load.in_flight} waiting, and there is no replica")
+    if _is_awake(load, server):
+        return _begun(load), Proposal(1, "woken")
+    return _begun(load), Proposal(0, "idle; nothing woke it")
 
 
 def _before(loads: Sequence[Load], seconds: float) -> Load:

@@ -24,7 +24,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """None for no answer: the replicas stay as they are."""
     reason: str
     bad: bool = False
-    """Whether the input was bad."""
+    """Whether the input was bad: not where it is only too early to know."""
+    held: bool = False
+    """Whether it is an earlier decision that still counts."""
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,5 +52,7 @@ def decide(former: Decided | None, found: Proposal | Missing, now_s: float) -> t
         )
     if former is not None and 0 <= now_s - former.at_s < KEPT_S:
         kept = f"the decision of {now_s - former.at_s:.0f} s ago is kept for {KEPT_S / 60:.0f} minutes"
-        return former, Decision(replicas=former.replicas, reason=f"{found.reason}; {kept}", bad=True)
-    return None, Decision(replicas=None, reason=f"{found.reason}; the replicas stay as they are", bad=True)
+        reason = f"{found.reason}; {kept}"
+        return former, Decision(replicas=former.replicas, reason=reason, bad=not found.early, held=True)
+    reason = f"{found.reason}; the replicas stay as they are"
+    return None, Decision(replicas=None, reason=reason, bad=not found.early)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from tessera.core.serving.scaletozero import IDLE_S
 from tessera.core.workload.need import Isolation
 
 __all__ = [
@@ -100,7 +101,8 @@ class Replicas(_Record, frozen=True, kw_only=True):
     """How many pods serve; with `max` above `min` an autoscaler decides between the two."""
 
     least: _Count = msgspec.field(name="min", default=1)
-    """Fewest replicas. 0 only where metric is `tessera`, from Kubernetes 1.37 on, or with KEDA."""
+    """Fewest replicas. 0 where metric is `tessera`: without a request for `autoscaling.idleSeconds` there is no
+    replica, and requests are refused, until the server is woken."""
     most: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = msgspec.field(name="max", default=None)
     """Most replicas; empty for `min`, at least 1."""
 
@@ -116,6 +118,8 @@ class Autoscaling(_Record, frozen=True, kw_only=True):
     slots: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
     """For metric `tessera`: requests that a replica serves at once. With vLLM empty for its `--max-num-seqs`; with
     Triton the instances of the model times their largest batch."""
+    idle_seconds: Annotated[int, msgspec.Meta(ge=60, le=604_800)] = IDLE_S
+    """With `replicas.min` 0: the last replica goes when no request came for so long."""
     autoscaler: Literal["HorizontalPodAutoscaler", "KEDA"] = "HorizontalPodAutoscaler"
     """Who scales. KEDA asks Prometheus itself, for `queue-time` alone; the installation names the Prometheus."""
 
@@ -213,6 +217,8 @@ class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where a manifest leaves it to `kubectl`."""
     uid: str = ""
     """Of the ModelServer in the cluster, which then owns what is rendered; empty outside of one."""
+    woken_s: float | None = None
+    """When it was last woken, since 1970; None for never."""
     spec: Spec
 
     @property
@@ -230,6 +236,11 @@ class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
     def scaled(self) -> bool:
         """Whether an autoscaler decides how many replicas there are."""
         return self.most > self.least
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it has no replica while it is idle."""
+        return self.least == 0
 
     @property
     def model(self) -> str:

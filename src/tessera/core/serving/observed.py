@@ -14,7 +14,7 @@ from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window,
 
 __all__ = ["Observation", "Observed", "observe"]
 
-_ONCE = Missing("scraped once so far; the next scrape compares")
+_ONCE = Missing("scraped once so far; the next scrape compares", early=True)
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,9 @@ def observe(
     samples |= {name: each for name, each in pods.items() if isinstance(each, Counters)}
     load: Load | Missing
     if 2 * len(measured) < max(ready, 1):
-        load = _nothing(windows)
+        found = _nothing(windows)
+        # Pods that do not take requests yet need not say how many they have: a model loads for half an hour.
+        load = Missing(found.reason, early=found.early or ready == 0)
     else:
         load = Load(
             at_s=at_s,
@@ -110,6 +112,7 @@ def observe(
             in_flight=math.ceil(total),
             replicas=replicas,
             ready=ready,
+            unread=max(len(windows), ready) - len(measured),
         )
     compared = {name: each for name, each in last.items() if not isinstance(pods.get(name), Counters)}
     compared |= {name: each for name, each in windows.items() if isinstance(each, Window)}
@@ -135,11 +138,11 @@ def _window(each: Counters | Missing, former: Counters | None, last: Window | Mi
 
 def _nothing(pods: Mapping[str, Window | Missing]) -> Missing:
     """Return why nothing can be said of a server: the reasons of its pods, the first of several alike."""
+    missing = {name: each for name, each in sorted(pods.items()) if isinstance(each, Missing)}
     reasons: dict[str, list[str]] = {}
-    for name, each in sorted(pods.items()):
-        if isinstance(each, Missing):
-            reasons.setdefault(each.reason, []).append(name)
+    for name, each in missing.items():
+        reasons.setdefault(each.reason, []).append(name)
     if not reasons:
         return Missing("it has no pod that could be asked")
     texts = (f"{len(names)} of {len(pods)} pods ({names[0]}): {reason}" for reason, names in reasons.items())
-    return Missing("; ".join(texts))
+    return Missing("; ".join(texts), early=all(each.early for each in missing.values()))

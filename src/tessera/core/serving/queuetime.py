@@ -39,6 +39,8 @@ class Missing(msgspec.Struct, frozen=True):
     """Why nothing is known of a pod."""
 
     reason: str
+    early: bool = False
+    """Whether nothing is wrong: two samples are compared, and there is one so far."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +83,13 @@ def between(former: Counters | None, now: Counters) -> Window | Missing:
     """
     begun = _new(now)
     if former is None and now.at_s - now.started_s > LONGEST_S:
-        return Missing("seen for the first time; the next look compares")
+        return Missing("seen for the first time; the next look compares", early=True)
     base = begun if former is None or _restarted(former, now) else former
     seconds = now.at_s - (former or begun).at_s
     if seconds <= 0:
         return Missing("its samples are not in order: a clock went back")
     if seconds > LONGEST_S:
-        return Missing(f"no sample for {seconds:.0f} s before this one; the next look compares")
+        return Missing(f"no sample for {seconds:.0f} s before this one; the next look compares", early=True)
     served_s, queued_s = now.served_s - base.served_s, now.queued_s - base.queued_s
     dequeued = now.dequeued - base.dequeued
     return Window(

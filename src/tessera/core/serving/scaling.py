@@ -5,6 +5,7 @@ is not made to fit by more. Nor does it ask for more than one beyond those that 
 that one MIG instances are created, or an autoscaler of nodes adds one.
 """
 
+import math
 from statistics import median
 from typing import Final
 
@@ -13,6 +14,7 @@ import msgspec
 from tessera.core.serving.autoscaler import Load, Memory, Proposal, Server, propose
 from tessera.core.serving.decisions import Decided, Decision, decide
 from tessera.core.serving.queuetime import Missing
+from tessera.core.serving.scaletozero import IDLE_S
 
 __all__ = ["Facts", "Remembered", "scale", "to_count"]
 
@@ -28,9 +30,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     replicas: int
     """Asked for by its Deployment."""
+    ready: int = 0
+    """Pods that take requests."""
     least: int = 1
+    """0 where it may be scaled to zero, by its HorizontalPodAutoscaler or by Tessera."""
     most: int | None = None
     """Of its HorizontalPodAutoscaler; None where it has none."""
+    idle_s: float = IDLE_S
+    """How long nothing must have been asked of it before it is scaled to zero."""
+    woken_s: float | None = None
+    """When somebody last asked that it be awake; None for never."""
+    wanted: float = 0.0
+    """Requests that wait in front of it, as somebody says who knows; they wake it."""
     slots: int | None = None
     """Requests that a replica serves at once; None where nobody says."""
     unschedulable: int = 0
@@ -71,6 +82,10 @@ def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) 
             "nothing says how many requests a replica serves at once; annotate its Deployment with "
             "serving.tessera.dev/slots"
         )
+    if facts.replicas == 0 and facts.least > 0:
+        return Remembered(), _none("its Deployment is scaled to zero by hand, and its autoscaler leaves it so")
+    if facts.least == 0:
+        load = _from_zero(facts, load, now_s)
     if isinstance(load, Missing):
         decided, decision = decide(former.decided, load, now_s)
         return Remembered(memory=former.memory, decided=decided), decision
@@ -78,14 +93,24 @@ def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) 
     server = Server(
         slots=facts.slots,
         cold_start_s=_cold_start(facts),
-        # Without a pod nobody counts requests, so nobody would know when to start one.
-        least=min(max(facts.least, 1), most),
+        least=min(facts.least, most),
+        idle_s=facts.idle_s,
         most=most,
     )
     memory, found = propose(former.memory, load, server)
     proposal = Proposal(found.replicas, found.reason + limit) if found.replicas == most else found
     decided, decision = decide(former.decided, proposal, now_s)
     return Remembered(memory=memory, decided=decided), decision
+
+
+def _from_zero(facts: Facts, load: Load | Missing, now_s: float) -> Load | Missing:
+    """Return the load of a server that may have no replica: without one nobody counts what waits but who says so."""
+    if facts.ready == 0:
+        wanted = math.ceil(facts.wanted)
+        load = Load(
+            at_s=now_s, arrived=0, completed=0, served_s=0.0, in_flight=wanted, replicas=facts.replicas, ready=0
+        )
+    return load if isinstance(load, Missing) else msgspec.structs.replace(load, woken_s=facts.woken_s)
 
 
 def to_count(facts: Facts, decision: Decision) -> int:

@@ -12,8 +12,19 @@ __all__ = [
     "IMAGES",
     "LOOK_TIME",
     "LOOP_AGE",
+    "METRICS_LOOK_TIME",
+    "METRICS_REQUESTS",
+    "METRICS_SAMPLES",
+    "METRICS_WAKE_QUERIES",
     "MODELS",
     "MODEL_BYTES",
+    "MODEL_SERVER_DECISION_AGE",
+    "MODEL_SERVER_INPUT_BAD",
+    "MODEL_SERVER_IN_FLIGHT",
+    "MODEL_SERVER_PROPOSED",
+    "MODEL_SERVER_QUEUE_TIME",
+    "MODEL_SERVER_READY",
+    "MODEL_SERVER_REPLICAS",
     "PENDING",
     "PROCESS_METRICS",
     "QUOTA_BORROWED",
@@ -59,6 +70,59 @@ DECISIONS = Metric(
 PENDING = Metric(
     "tessera_controller_pending_pods", "gauge", "Pods that no change of layouts would place, by policy.", ("policy",)
 )
+METRICS_LOOK_TIME = Metric(
+    "tessera_metrics_look_duration_seconds", "histogram", "How long a look at all model servers took."
+)
+METRICS_SAMPLES = Metric(
+    "tessera_metrics_samples_total",
+    "counter",
+    "Model servers' pods that were asked for their metrics, by result: counted, early (nothing to compare with yet), "
+    "failed.",
+    ("result",),
+)
+METRICS_WAKE_QUERIES = Metric(
+    "tessera_metrics_wake_queries_total",
+    "counter",
+    "How often a Prometheus was asked what waits for model servers without a replica, by result: done, failed.",
+    ("result",),
+)
+METRICS_REQUESTS = Metric(
+    "tessera_metrics_requests_total", "counter", "Requests to the metrics APIs that were answered.", ("code",)
+)
+_MODEL_SERVER = ("namespace", "server")
+MODEL_SERVER_QUEUE_TIME = Metric(
+    "tessera_model_server_queue_time_seconds",
+    "gauge",
+    "How long requests waited that ended since the look before, on average.",
+    _MODEL_SERVER,
+)
+MODEL_SERVER_IN_FLIGHT = Metric(
+    "tessera_model_server_requests_in_flight", "gauge", "Requests that are served or wait.", _MODEL_SERVER
+)
+MODEL_SERVER_REPLICAS = Metric(
+    "tessera_model_server_replicas", "gauge", "Replicas that the server's Deployment asks for.", _MODEL_SERVER
+)
+MODEL_SERVER_READY = Metric(
+    "tessera_model_server_ready_replicas", "gauge", "Replicas that take requests.", _MODEL_SERVER
+)
+MODEL_SERVER_PROPOSED = Metric(
+    "tessera_model_server_proposed_replicas",
+    "gauge",
+    "Replicas that the autoscaler's decision asks for; none where there is no decision.",
+    _MODEL_SERVER,
+)
+MODEL_SERVER_DECISION_AGE = Metric(
+    "tessera_model_server_decision_age_seconds",
+    "gauge",
+    "Age of the decision that counts: above 0 where the last good one is held. None where there is no decision.",
+    _MODEL_SERVER,
+)
+MODEL_SERVER_INPUT_BAD = Metric(
+    "tessera_model_server_input_bad",
+    "gauge",
+    "Whether too few pods gave their metrics, or an annotation cannot be read.",
+    _MODEL_SERVER,
+)
 
 PROCESS_METRICS: tuple[Metric, ...] = (
     EXPORTER_AGE,
@@ -80,4 +144,15 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     LOOK_TIME,
     DECISIONS,
     PENDING,
+    METRICS_LOOK_TIME,
+    METRICS_SAMPLES,
+    METRICS_WAKE_QUERIES,
+    METRICS_REQUESTS,
+    MODEL_SERVER_QUEUE_TIME,
+    MODEL_SERVER_IN_FLIGHT,
+    MODEL_SERVER_REPLICAS,
+    MODEL_SERVER_READY,
+    MODEL_SERVER_PROPOSED,
+    MODEL_SERVER_DECISION_AGE,
+    MODEL_SERVER_INPUT_BAD,
 )

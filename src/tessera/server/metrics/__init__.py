@@ -1,5 +1,6 @@
 """The metrics APIs behind kube-apiserver, and what is measured and decided for them.
 
-`access` is who may ask, `app` the HTTP routes, `sources` what is served, `servers` the model servers as the cluster has
-them, `looks` measures and decides every fifteen seconds, `rules` are a Prometheus adapter's, and `run` is the process.
+`access` is who may ask, `app` the HTTP routes, `sources` what is served, `samples` what pods counted, `fronts` what
+waits before servers without a replica, `looks` measures and decides every fifteen seconds, `places` counts room for
+more replicas, `published` is what Prometheus is told, and `run` is the process.
 """

@@ -13,8 +13,10 @@ import msgspec
 
 from tessera.api.kubernetes.metrics.answers import custom_values, discovery, external_values, status
 from tessera.api.kubernetes.metrics.paths import Custom, Discovery, External, read_path
+from tessera.core.usage.processmetrics import METRICS_REQUESTS
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import Logger
+from tessera.measures import Measures
 from tessera.server.listening import PEER
 from tessera.server.metrics.access import Access
 from tessera.server.metrics.sources import Absent, Source
@@ -38,9 +40,9 @@ class _Answer(msgspec.Struct, frozen=True):
 class _Refused(Exception):
     """Another answer than what was asked for."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, name: str = "") -> None:
         super().__init__(message)
-        self.answer = _Answer(code, status(code, message))
+        self.answer = _Answer(code, status(code, message, name=name))
 
 
 class MetricsApp:
@@ -50,13 +52,15 @@ class MetricsApp:
         source: what is served.
         access: who may ask.
         log: records defects.
+        measures: counts what is answered.
 
     """
 
-    def __init__(self, source: Source, access: Access, log: Logger) -> None:
+    def __init__(self, source: Source, access: Access, log: Logger, measures: Measures | None = None) -> None:
         self._source = source
         self._access = access
         self._log = log
+        self._measures = measures or Measures()
 
     async def __call__(self, scope: dict[str, Any], _receive: Any, send: Any) -> None:
         """Answer a request, as ASGI has it."""
@@ -69,10 +73,12 @@ class MetricsApp:
             answer = refused.answer
         except (TesseraError, TimeoutError) as error:
             code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), _UNAVAILABLE)
-            answer = _Refused(code, str(error) or f"no answer in {_DEADLINE_S:g} s; try again").answer
+            name = _parts(scope)[-1] if isinstance(error, Absent) else ""
+            answer = _Refused(code, str(error) or f"no answer in {_DEADLINE_S:g} s; try again", name).answer
         except Exception as error:  # noqa: BLE001  # one request must not end the server
             self._log.error("defect", path=scope["path"], exc_info=error)
             answer = _Refused(_DEFECT, f"unexpected {type(error).__name__}: {error}").answer
+        self._measures.count(METRICS_REQUESTS, code=str(answer.code))
         headers = [(b"content-type", b"application/json")]
         if answer.warning:
             text = answer.warning.encode("ascii", "replace").decode().replace("\\", "").replace('"', "'")

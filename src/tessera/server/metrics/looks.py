@@ -8,6 +8,7 @@ import asyncio
 import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -36,10 +37,15 @@ from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_U
 from tessera.core.serving.observed import Observation, Observed, observe
 from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render.pods import SERVER_LABEL
+from tessera.core.serving.scaletozero import IDLE_S
 from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
+from tessera.core.usage.processmetrics import METRICS_LOOK_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
+from tessera.measures import Measures
+from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.places import count_places
+from tessera.server.metrics.published import Seen, publish
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Absent
 
@@ -63,14 +69,6 @@ _Name = tuple[str, str]
 """Namespace and name."""
 
 
-class _Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last look found of a server."""
-
-    at_s: float
-    observation: Observation
-    decision: Decision
-
-
 class Looks:
     """The model servers of a cluster.
 
@@ -78,23 +76,38 @@ class Looks:
         kube: the Kubernetes API.
         samples: what their pods counted.
         log: records decisions.
+        fronts: what waits in front of servers without a replica; None where nobody would know.
+        measures: what is found and decided, for Prometheus.
         now_s: the seconds since 1970.
 
     """
 
-    def __init__(self, kube: Kube, samples: PodSamples, log: Logger, *, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        samples: PodSamples,
+        log: Logger,
+        *,
+        fronts: Fronts | None = None,
+        measures: Measures | None = None,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         self._kube = kube
         self._samples = samples
         self._log = log
+        self._fronts = fronts
+        self._measures = measures or Measures()
         self._now_s = now_s
         labelled = Selection(having=(SERVER_LABEL,))
         selections = ((PODS, labelled), (DEPLOYMENTS, labelled), (AUTOSCALERS, Selection()))
         self._stores: dict[Kind, Store] = {
             kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
         }
+        for kind, store in self._stores.items():
+            store.on_word = partial(self._measures.turned, f"watch-{kind.plural}")
         self._observed: dict[_Name, Observed] = {}
         self._remembered: dict[_Name, Remembered] = {}
-        self._seen: dict[_Name, _Seen] = {}
+        self._seen: dict[_Name, Seen] = {}
         self._said: dict[_Name, tuple[int | None, bool]] = {}
         """The decision of each server that was reported last, and whether it was for want of good input."""
         self._looked_s = 0.0
@@ -117,6 +130,8 @@ class Looks:
             while True:
                 begun_s = time.monotonic()
                 await self.look()
+                self._measures.observe(METRICS_LOOK_TIME, time.monotonic() - begun_s)
+                self._measures.turned("look")
                 await asyncio.sleep(max(LOOK_S - (time.monotonic() - begun_s), 1.0))
 
     def _trouble(self, error: Exception) -> None:
@@ -131,22 +146,21 @@ class Looks:
         running = {
             (namespace, name): pod for (namespace, _), each in pods.items() for name, pod in each.items() if pod.running
         }
-        counted = await self._samples.read(running)
+        counted, wanted = await asyncio.gather(self._samples.read(running), self._wanted())
         samples = {
             server: {name: counted[server[0], name] for name in each if (server[0], name) in counted}
             for server, each in pods.items()
         }
         # 2. Add up what each server's pods say, and decide.
-        deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, _Seen]()
+        deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, Seen]()
         for server in pods.keys() | deployments.keys():
-            facts = self._facts(deployments.get(server), pods.get(server, {}).values())
-            ready = sum(pod.ready for pod in pods.get(server, {}).values())
+            facts = self._facts(deployments.get(server), pods.get(server, {}).values(), wanted.get(server, 0.0))
             observed, found = observe(
                 self._observed.get(server, Observed()),
                 samples.get(server, {}),
                 at_s=now_s,
                 replicas=facts.replicas,
-                ready=ready,
+                ready=facts.ready,
             )
             former = self._remembered.get(server, Remembered())
             remembered, decision = scale(former, facts, found.load, now_s)
@@ -155,7 +169,12 @@ class Looks:
                 facts = await self._with_room(facts, deployments[server][0], more, coming)
                 remembered, decision = scale(former, facts, found.load, now_s)
             self._observed[server], self._remembered[server] = observed, remembered
-            seen[server] = _Seen(at_s=now_s, observation=found, decision=decision)
+            decided_s = None if remembered.decided is None else remembered.decided.at_s
+            seen[server] = Seen(at_s=now_s, facts=facts, observation=found, decision=decision, decided_s=decided_s)
+            for window in found.pods.values():
+                result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
+                self._measures.count(METRICS_SAMPLES, result=result)
+        publish(self._measures, seen)
         # 3. Forget the servers that are gone, and say what changed.
         first, self._seen, self._looked_s = seen.keys() - self._seen.keys(), seen, now_s
         memories: tuple[dict[_Name, Any], ...] = (self._observed, self._remembered, self._said)
@@ -188,11 +207,24 @@ class Looks:
                 self._trouble(error)
         return found
 
-    def _facts(self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod]) -> Facts:
+    async def _wanted(self) -> Mapping[_Name, float]:
+        """Return what waits in front of servers, where one of them has no replica."""
+        if self._fronts is None or all(read.replicas for _, read in self._deployments().values()):
+            return {}
+        try:
+            found = await self._fronts.read()
+        except TesseraError as error:
+            self._trouble(error)
+            self._measures.count(METRICS_WAKE_QUERIES, result="failed")
+            return {}
+        self._measures.count(METRICS_WAKE_QUERIES, result="done")
+        return found
+
+    def _facts(self, found: tuple[Object, ModelDeployment] | None, pods: Iterable[ModelPod], wanted: float) -> Facts:
         each = [*pods]
-        unschedulable = sum(pod.unschedulable for pod in each)
+        ready, unschedulable = sum(pod.ready for pod in each), sum(pod.unschedulable for pod in each)
         if found is None:
-            return Facts(replicas=len(each), unschedulable=unschedulable)
+            return Facts(replicas=len(each), ready=ready, unschedulable=unschedulable)
         deployment, read = found
         namespace, name = name_of(deployment)
         scalers = (
@@ -201,10 +233,15 @@ class Looks:
             if at[0] == namespace
         )
         bounds = next((one for one in scalers if one and one.deployment == name), None)
+        sleeps = read.idle_s is not None or (bounds is not None and bounds.least == 0)
         return Facts(
             replicas=read.replicas,
-            least=bounds.least if bounds else 1,
+            ready=ready,
+            least=0 if sleeps else bounds.least if bounds else 1,
             most=bounds.most if bounds else None,
+            idle_s=IDLE_S if read.idle_s is None else read.idle_s,
+            woken_s=read.woken_s,
+            wanted=wanted,
             slots=read.slots,
             unschedulable=unschedulable,
             cold_start_s=read.cold_start_s,

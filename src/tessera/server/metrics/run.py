@@ -10,9 +10,11 @@ from tessera.certificates import Certificates, Tls
 from tessera.clients.kube import Kube
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
+from tessera.measures import Measures
 from tessera.server.listening import HttpServer, listening
 from tessera.server.metrics.access import Access
 from tessera.server.metrics.app import MetricsApp
+from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.looks import Looks
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Source, Sources
@@ -43,6 +45,7 @@ class MetricsServer:
         settings: where it listens.
         kube: the Kubernetes API.
         samples: what pods of model servers counted.
+        fronts: what waits in front of servers without a replica.
         more: sources beside what is measured here.
 
     Attributes:
@@ -50,14 +53,23 @@ class MetricsServer:
 
     """
 
-    def __init__(self, settings: Settings, kube: Kube, samples: PodSamples, more: Sequence[Source] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        kube: Kube,
+        samples: PodSamples,
+        *,
+        fronts: Fronts | None = None,
+        more: Sequence[Source] = (),
+    ) -> None:
         if settings.tls.client_authority is not None:
             raise InvalidInput("TLS", found="an authority for clients", expected="none: kube-apiserver publishes it")
         self._settings = settings
         self._log = logger()
+        self._measures = Measures()
         self._access = Access(kube)
-        self._looks = Looks(kube, samples, self._log)
-        self._app = MetricsApp(Sources((self._looks, *more)), self._access, self._log)
+        self._looks = Looks(kube, samples, self._log, fronts=fronts, measures=self._measures)
+        self._app = MetricsApp(Sources((self._looks, *more)), self._access, self._log, self._measures)
         own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
         self._own = own
         self._complaint = ""
@@ -70,6 +82,10 @@ class MetricsServer:
         if self._own is not None and not self._own.ready.is_set():
             return f"making the certificate{self._own.trouble and f' ({self._own.trouble})'}"
         return self._looks.waiting_for
+
+    def metrics(self) -> bytes:
+        """Return what the process counts of itself and of model servers, in Prometheus' text format."""
+        return self._measures.render()
 
     async def ready(self) -> None:
         """Wait until there is nothing more to wait for."""
@@ -108,6 +124,7 @@ class MetricsServer:
         while True:
             try:
                 await self._access.read_proxy(http.trust)
+                self._measures.turned("front-proxy")
                 self._complaint = ""
             except TesseraError as error:
                 if str(error) != self._complaint:

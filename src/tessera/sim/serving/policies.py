@@ -20,6 +20,7 @@ from tessera.core.serving.hpa import (
     average_metric,
     pods_metric,
 )
+from tessera.core.serving.scaletozero import IDLE_S, Asked, step
 from tessera.sim.serving.replicas import Model, Replica, Replicas
 from tessera.sim.serving.run import Scaler
 
@@ -108,15 +109,33 @@ class _InFlight:
 
 
 class _Tessera:
-    """Tessera's policy, as the external metric of a HorizontalPodAutoscaler without tolerance and delay of its own."""
+    """Tessera's policy, as the external metric of a HorizontalPodAutoscaler without tolerance and delay of its own.
+
+    Where replicas may be idle, the step between none and one is Tessera's controller's, as in a cluster.
+    """
 
     def __init__(self, model: Model, most: int) -> None:
         self._hpa = _Scaled(most)
-        self._server = Server(slots=model.slots, cold_start_s=model.cold_start_s, most=most)
+        self._server = Server(
+            slots=model.slots,
+            cold_start_s=model.cold_start_s,
+            least=1 if model.idle_s is None else 0,
+            idle_s=IDLE_S if model.idle_s is None else model.idle_s,
+            most=most,
+        )
         self._memory = Memory()
+        self._zero_s: float | None = None
 
     def look(self, load: Load, _replicas: Replicas) -> Proposal:
         self._memory, found = propose(self._memory, load, self._server)
+        if self._server.least == 0:
+            asked = Asked(replicas=found.replicas, at_s=load.at_s)
+            taken = step(self._zero_s, load.replicas, asked, woken=False)
+            self._zero_s = taken.zero_s
+            if taken.replicas is not None:
+                return Proposal(taken.replicas, found.reason)
+            if load.replicas == 0:
+                return Proposal(0, found.reason)
         exact = Tolerance(down=0.0, up=0.0)
         proposed = average_metric(found.replicas * _MILLI, _MILLI, replicas=load.replicas, tolerance=exact)
         return Proposal(self._hpa.decide(proposed, load, _WITHOUT_DELAY), found.reason)

@@ -29,6 +29,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """`terminationGracePeriodSeconds`."""
     slo_s: float = 2.0
     """Longest wait for a slot that keeps the objective."""
+    idle_s: float | None = None
+    """Without a request for so long policy `tessera` has no replica; None to keep one."""
 
     def service_s(self, context: float, generated: float) -> float:
         """Return how long a request takes in its slot."""

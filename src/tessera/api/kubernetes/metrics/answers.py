@@ -134,8 +134,15 @@ def _group(name: str) -> dict[str, Any]:
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
-def status(code: int, message: str) -> dict[str, Any]:
-    """Return a Status that says what went wrong; HorizontalPodAutoscalers show its message in their conditions."""
+def status(code: int, message: str, *, name: str = "") -> dict[str, Any]:
+    """Return a Status that says what went wrong; HorizontalPodAutoscalers show its message in their conditions.
+
+    Args:
+        code: of HTTP.
+        message: what went wrong.
+        name: of the metric that has no value; by it clients know that the API is served.
+
+    """
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -143,5 +150,6 @@ def status(code: int, message: str) -> dict[str, Any]:
         "status": "Failure",
         "message": message,
         "reason": _REASONS[code],
+        **({"details": {"name": name}} if name else {}),
         "code": code,
     }

@@ -1,11 +1,12 @@
 """The Kubernetes objects of a model server: Deployment, Service, disruption budget, monitor, autoscaler."""
 
+import datetime as dt
 from typing import Any, Final
 
 from tessera.core.serving.metricnames import QUEUE_TIME, REPLICAS
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render.engines import METRICS_PORT, Program, program
-from tessera.core.serving.render.pods import SERVER_LABEL, SLOTS, isolation, labels, pod_template
+from tessera.core.serving.render.pods import IDLE, SERVER_LABEL, SLOTS, WAKE, isolation, labels, pod_template
 from tessera.core.serving.render.queuetime import queue_time_query
 from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
@@ -74,10 +75,21 @@ def _deployment(server: ModelServer, runs: Program) -> dict[str, Any]:
         "template": pod_template(server, runs),
     }
     deployment = _object(server, "apps/v1", "Deployment", spec if server.scaled else {"replicas": server.least, **spec})
-    slots = server.spec.autoscaling.slots
-    if slots is not None:
-        deployment["metadata"]["annotations"] = {SLOTS: f"{slots}"}
+    if annotations := _annotations(server):
+        deployment["metadata"]["annotations"] = annotations
     return deployment
+
+
+def _annotations(server: ModelServer) -> dict[str, str]:
+    """Return what `tessera metrics` reads of the Deployment."""
+    scaling, found = server.spec.autoscaling, dict[str, str]()
+    if scaling.slots is not None:
+        found[SLOTS] = f"{scaling.slots}"
+    if server.sleeps:
+        found[IDLE] = f"{scaling.idle_seconds}"
+        if server.woken_s is not None:
+            found[WAKE] = dt.datetime.fromtimestamp(server.woken_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return found
 
 
 def _service(server: ModelServer, runs: Program) -> dict[str, Any]:
@@ -147,7 +159,8 @@ def _autoscaler(server: ModelServer) -> dict[str, Any]:
         metric = {"type": "Pods", "pods": {"metric": {"name": QUEUE_TIME}, "target": target}}
     spec = {
         "scaleTargetRef": _target(server),
-        "minReplicas": server.least,
+        # The step to zero is the controller's: clusters refuse 0 here before Kubernetes 1.37.
+        "minReplicas": max(1, server.least),
         "maxReplicas": server.most,
         "metrics": [metric],
         "behavior": _behavior(server),
@@ -175,7 +188,7 @@ def _scaled_object(server: ModelServer, subject: str, prometheus: str) -> dict[s
         "minReplicaCount": server.least,
         "maxReplicaCount": server.most,
         "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(server)}},
-        "fallback": {"failureThreshold": 3, "replicas": max(1, server.least), "behavior": "currentReplicasIfHigher"},
+        "fallback": {"failureThreshold": 3, "replicas": server.least, "behavior": "currentReplicasIfHigher"},
         "triggers": [{"type": "prometheus", "metricType": "Value", "metadata": metadata}],
     }
     return _object(server, "keda.sh/v1alpha1", "ScaledObject", spec)

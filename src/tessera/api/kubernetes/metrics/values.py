@@ -1,0 +1,39 @@
+"""What `external.metrics.k8s.io` answered, as its clients read it."""
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from tessera.core.serving.scaletozero import Asked
+from tessera.core.workload.units import quantity
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["read_asked"]
+
+
+class _Item(msgspec.Struct, frozen=True):
+    value: str
+    timestamp: Annotated[dt.datetime, msgspec.Meta(tz=True)]
+
+
+def read_asked(items: Iterable[Mapping[str, Any]], subject: str) -> Asked | None:
+    """Return how many replicas are asked for; None where nothing is said of any.
+
+    Args:
+        items: of an ExternalMetricValueList, each a server.
+        subject: the metric, as errors name it.
+
+    Raises:
+        InvalidInput: an item that is none.
+
+    """
+    try:
+        found = [msgspec.convert(each, _Item) for each in items]
+    except msgspec.ValidationError as error:
+        raise InvalidInput(subject, found=shown(error), expected="an ExternalMetricValueList") from error
+    if not found:
+        return None
+    replicas = float(sum(quantity(each.value, subject) for each in found))
+    return Asked(replicas=replicas, at_s=min(each.timestamp for each in found).timestamp())

@@ -1,0 +1,40 @@
+"""What waits in front of model servers, as an administrator's expression for Prometheus says."""
+
+import math
+from collections import defaultdict
+from typing import Final
+
+from tessera.api.prometheus.answers import read_series
+from tessera.errors import InvalidInput
+
+__all__ = ["read_waiting"]
+
+_MOST_SERIES: Final = 10_000
+
+
+def read_waiting(answer: bytes, source: str) -> dict[tuple[str, str], float]:
+    """Return what waits, by namespace and name of the Service; several series of one are added up.
+
+    What is not above 0, or no number, is nothing that waits.
+
+    Raises:
+        InvalidInput: the answer is none, has too many series, or series without the two labels.
+
+    """
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for each in read_series(answer, source, most=_MOST_SERIES):
+        server = each.metric.get("namespace", ""), each.metric.get("service", "")
+        if not all(server) or each.value is None:
+            wanted = "a vector with the labels namespace and service, as of `sum by (namespace, service) (...)`"
+            raise InvalidInput(source, found=f"labels {sorted(each.metric)[:10]}", expected=wanted)
+        number = _number(each.value[1])
+        if math.isfinite(number) and number > 0:
+            found[server] += number
+    return dict(found)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,71 @@
+"""`tessera wake`: give model servers that sleep a replica."""
+
+import asyncio
+import datetime as dt
+from pathlib import Path
+
+import click
+
+from tessera.api.tessera.modelservers import API_VERSION, KIND, read_model_server
+from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.clients.kube import MODEL_SERVERS, Kube
+from tessera.core.serving.render.pods import WAKE
+from tessera.errors import InvalidInput
+
+__all__ = ["wake", "wake_server"]
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera wake chat -n serving
+  tessera wake chat embed -n serving
+  kubectl annotate modelserver chat -n serving --overwrite serving.tessera.dev/wake=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+
+The last does the same, for programs. RBAC: get and patch modelservers.tessera.dev; the roles edit and admin have it.
+"""
+)
+@click.argument("name", nargs=-1, required=True)
+@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Their namespace.")
+@kubeconfig_options
+def wake(name: tuple[str, ...], namespace: str, kubeconfig: Path | None, context: str | None) -> None:
+    """Wake the ModelServers NAME: each has a replica until it is idle again.
+
+    It is for those with replicas.min 0, and does not wait until the replica serves: requests are refused until then.
+    """
+    asyncio.run(_wake(Place(kubeconfig=kubeconfig, context=context), name, namespace))
+
+
+async def _wake(place: Place, names: tuple[str, ...], namespace: str) -> None:
+    async with connected(place) as kube:
+        for each in names:
+            click.echo(await wake_server(kube, each, namespace, dt.datetime.now(dt.UTC)))
+
+
+async def wake_server(kube: Kube, name: str, namespace: str, now: dt.datetime) -> str:
+    """Wake a model server, and return what is to be said about it.
+
+    Raises:
+        InvalidInput: there is none, or one that never sleeps.
+        TesseraError: it cannot be read or changed.
+
+    """
+    subject = f"modelserver {namespace}/{name}"
+    found = await kube.get(MODEL_SERVERS, name, namespace)
+    if found is None:
+        hint = f"kubectl get modelservers -n {namespace}"
+        raise InvalidInput(subject, found="no such ModelServer", expected="one that there is", hint=hint)
+    metadata = {key: each for key, each in found["metadata"].items() if key != "annotations"}
+    server = read_model_server({**found, "metadata": metadata, "apiVersion": API_VERSION, "kind": KIND})
+    if not server.sleeps:
+        wanted = f"replicas.min 0: with {server.least} it has a replica all the time"
+        raise InvalidInput(subject, found=f"replicas.min {server.least}", expected=wanted)
+    patch = {"metadata": {"annotations": {WAKE: now.strftime("%Y-%m-%dT%H:%M:%SZ")}}}
+    await kube.patch(MODEL_SERVERS, name, patch, namespace=namespace)
+    ready = (found.get("status") or {}).get("readyReplicas", 0)
+    if ready:
+        return f"{namespace}/{name} is awake, and stays so for {server.spec.autoscaling.idle_seconds} s: {ready} ready"
+    return (
+        f"woke {namespace}/{name}; it serves when `kubectl get modelserver {name} -n {namespace}` says that it is ready"
+    )

@@ -1,0 +1,135 @@
+"""ModelServers that may have no replica: the step between none and one, which their autoscaler does not take.
+
+How many replicas a server needs is asked of `external.metrics.k8s.io`, as its HorizontalPodAutoscaler does. While
+nobody says, nothing is scaled to zero, and who is woken gets a replica all the same.
+"""
+
+import asyncio
+import datetime as dt
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from tessera.api.kubernetes.metrics.values import read_asked
+from tessera.api.tessera.modelservers import missing_rights
+from tessera.clients.kube import (
+    ASKED_REPLICAS,
+    DEPLOYMENTS,
+    Forbidden,
+    Kube,
+    Object,
+    Selection,
+    version_of,
+)
+from tessera.core.serving.modelserver import ModelServer
+from tessera.core.serving.render import SERVER_LABEL
+from tessera.core.serving.scaletozero import Asked, awake, step
+from tessera.errors import Conflict, TesseraError
+from tessera.log import logger
+
+__all__ = ["Sleeping"]
+
+_DEADLINE_S: Final = 5.0
+_NUMBER: Final = re.compile(r"\d+")
+_LEFT: Final = "nothing is scaled to zero while nobody says how many replicas are needed"
+
+Name = tuple[str, str]
+"""Namespace and name."""
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What is known of a server."""
+
+    uid: str
+    asked_s: float
+    """When it was asked, on the loop's clock."""
+    asked: Asked | None = None
+    trouble: str = ""
+    """Why nobody knows how many replicas it needs; empty where that is known."""
+    zero_s: float | None = None
+    """When the metric first said zero of the replicas that there are."""
+
+
+class Sleeping:
+    """What is known of servers that may have no replica.
+
+    Args:
+        kube: the Kubernetes API.
+        now: the wall clock.
+        pause_s: between two questions about one server; it is measured each 15 s.
+
+    """
+
+    def __init__(self, kube: Kube, now: Callable[[], dt.datetime], pause_s: float) -> None:
+        self._kube = kube
+        self._now = now
+        self._pause_s = pause_s
+        self._log = logger()
+        self._known: dict[Name, _Known] = {}
+
+    async def ask(self, servers: Iterable[ModelServer]) -> None:
+        """Ask how many replicas these servers need, those of whom it was not asked lately; forget all others."""
+        sleeping = {(each.namespace, each.name): each for each in servers}
+        self._known = {
+            name: known for name, known in self._known.items() if name in sleeping and known.uid == sleeping[name].uid
+        }
+        now_s = asyncio.get_running_loop().time()
+        due = [
+            each
+            for name, each in sleeping.items()
+            if name not in self._known or now_s - self._known[name].asked_s >= self._pause_s
+        ]
+        found = await asyncio.gather(*(self._ask(each) for each in due))
+        for each, (asked, trouble) in zip(due, found, strict=True):
+            name = each.namespace, each.name
+            former = self._known.get(name, _Known(uid=each.uid, asked_s=now_s))
+            # "61 s ago" and "76 s ago" are no news: the status stays as it is.
+            same = _NUMBER.sub("", trouble) == _NUMBER.sub("", former.trouble)
+            said = former.trouble if same else trouble
+            self._known[name] = msgspec.structs.replace(former, asked_s=now_s, asked=asked, trouble=said)
+
+    async def _ask(self, server: ModelServer) -> tuple[Asked | None, str]:
+        selection = Selection(namespace=server.namespace, labels=((SERVER_LABEL, server.name),))
+        subject = f"{ASKED_REPLICAS.plural} of {server.namespace}/{server.name}"
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                listing = await self._kube.list(ASKED_REPLICAS, selection)
+            asked = read_asked(listing.objects, subject)
+        except Forbidden as error:
+            return None, missing_rights(server.namespace, str(error))
+        except TimeoutError:
+            return None, f"{subject}: no answer in {_DEADLINE_S:g} s"
+        except TesseraError as error:
+            return None, str(error)
+        return asked, "" if asked is not None else f"{subject}: none"
+
+    async def step(self, server: ModelServer, deployment: Object) -> tuple[str, ...]:
+        """Take the last replica away, or bring the first one back; return what is to be said about it.
+
+        Args:
+            server: one that may have no replica.
+            deployment: its own, as last seen.
+
+        Raises:
+            TesseraError: the Deployment cannot be written.
+
+        """
+        name = server.namespace, server.name
+        known = self._known.get(name)
+        if known is None:
+            return ()  # the next look asks
+        replicas = (deployment.get("spec") or {}).get("replicas", 1)
+        idle_s, now_s = server.spec.autoscaling.idle_seconds, self._now().timestamp()
+        found = step(known.zero_s, replicas, known.asked, woken=awake(server.woken_s, idle_s, now_s))
+        self._known[name] = msgspec.structs.replace(known, zero_s=found.zero_s)
+        if found.replicas is not None:
+            patch = {"metadata": {"resourceVersion": version_of(deployment)}, "spec": {"replicas": found.replicas}}
+            try:
+                await self._kube.patch(DEPLOYMENTS, server.name, patch, namespace=server.namespace)
+            except Conflict:
+                return ()  # somebody changed it since it was seen; the next look sees that
+            event = "model_server_woken" if found.replicas else "model_server_scaled_to_zero"
+            self._log.info(event, name=server.name, namespace=server.namespace)
+        return (f"{_LEFT}: {known.trouble}",) if known.trouble else ()

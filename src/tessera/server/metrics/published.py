@@ -1,0 +1,66 @@
+"""What the process tells Prometheus of the model servers that it looks at: what it found, and what it decided."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from tessera.core.serving.decisions import Decision
+from tessera.core.serving.observed import Observation
+from tessera.core.serving.queuetime import Missing
+from tessera.core.serving.scaling import Facts
+from tessera.core.usage.families import Labels, Metric
+from tessera.core.usage.processmetrics import (
+    MODEL_SERVER_DECISION_AGE,
+    MODEL_SERVER_IN_FLIGHT,
+    MODEL_SERVER_INPUT_BAD,
+    MODEL_SERVER_PROPOSED,
+    MODEL_SERVER_QUEUE_TIME,
+    MODEL_SERVER_READY,
+    MODEL_SERVER_REPLICAS,
+)
+from tessera.measures import Measures
+
+__all__ = ["Seen", "publish"]
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look found of a server."""
+
+    at_s: float
+    facts: Facts
+    observation: Observation
+    decision: Decision
+    decided_s: float | None
+    """When the last good decision was taken that still counts; None for none."""
+
+
+def _age(each: Seen) -> float | None:
+    return None if each.decided_s is None else each.at_s - each.decided_s
+
+
+def _known(found: float | Missing) -> float | None:
+    return None if isinstance(found, Missing) else found
+
+
+_GAUGES: Final[Mapping[Metric, Callable[[Seen], float | None]]] = {
+    MODEL_SERVER_QUEUE_TIME: lambda each: _known(each.observation.queue_time_s),
+    MODEL_SERVER_IN_FLIGHT: lambda each: _known(each.observation.in_flight),
+    MODEL_SERVER_REPLICAS: lambda each: each.facts.replicas,
+    MODEL_SERVER_READY: lambda each: each.facts.ready,
+    MODEL_SERVER_PROPOSED: lambda each: each.decision.replicas,
+    MODEL_SERVER_DECISION_AGE: _age,
+    MODEL_SERVER_INPUT_BAD: lambda each: each.decision.bad,
+}
+"""What is not known of a server has no series."""
+
+
+def publish(measures: Measures, seen: Mapping[tuple[str, str], Seen]) -> None:
+    """Set the gauges of all servers, by namespace and name; those that are gone have none."""
+    for metric, value_of in _GAUGES.items():
+        values: dict[Labels, float] = {}
+        for (namespace, server), each in sorted(seen.items()):
+            value = value_of(each)
+            if value is not None:
+                values[("namespace", namespace), ("server", server)] = float(value)
+        measures.set(metric, values)

@@ -1,0 +1,48 @@
+"""What waits in front of model servers: by namespace and Service, and nothing where it is no number above 0."""
+
+import msgspec
+import pytest
+
+from tessera.api.prometheus.waiting import read_waiting
+from tessera.errors import InvalidInput
+
+LLM = {"namespace": "serving", "service": "llm"}
+
+
+def answer(*series: tuple[dict[str, str], str]) -> bytes:
+    result = [{"metric": metric, "value": [1000, value]} for metric, value in series]
+    return msgspec.json.encode({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+
+def test_series_of_one_server_are_added_up() -> None:
+    other = {"namespace": "serving", "service": "embed"}
+    found = read_waiting(answer(({**LLM, "pod": "a"}, "1"), ({**LLM, "pod": "b"}, "0.5"), (other, "2")), "p")
+    assert found == {("serving", "llm"): 1.5, ("serving", "embed"): 2.0}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "NaN", "+Inf", "-Inf", "many"])
+def test_what_is_no_number_above_zero_waits_for_nothing(text: str) -> None:
+    assert read_waiting(answer((LLM, text)), "p") == {}
+
+
+def test_no_series_is_nothing_that_waits() -> None:
+    assert read_waiting(answer(), "p") == {}
+
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "no labels, as of a sum over all": (
+        answer(({}, "1")),
+        r"labels \[\]; expected a vector with the labels namespace and",
+    ),
+    "labels of another name": (answer(({"exported_service": "llm"}, "1")), r"labels \['exported_service'\]"),
+    "a matrix": (b'{"data": {"result": [{"metric": {"namespace": "a", "service": "b"}, "values": []}]}}', "a vector"),
+    "a scalar": (b'{"data": {"resultType": "scalar", "result": [1000, "1"]}}', "an answer of Prometheus"),
+    "too many": (answer(*[(LLM, "1")] * 10_001), "at most 10000"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_says_nothing_of_servers_is_refused(case: str) -> None:
+    content, want = BAD[case]
+    with pytest.raises(InvalidInput, match=want):
+        read_waiting(content, "p")
