@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-from testbed.addresses import SERVICES
 from testbed.node import Node
 
 __all__ = ["start_proxy"]

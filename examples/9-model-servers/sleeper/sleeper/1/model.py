@@ -1,6 +1,7 @@
 """A model for Triton's Python backend that sleeps: a server under load without a GPU."""
 
 import time
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as triton
@@ -9,7 +10,7 @@ import triton_python_backend_utils as triton
 class TritonPythonModel:
     """Answers what it was asked, 20 ms later."""
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> list[Any]:
         """Answer a batch of requests."""
         time.sleep(0.02)
         asked = (triton.get_input_tensor_by_name(each, "X").as_numpy() for each in requests)
