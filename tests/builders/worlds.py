@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
+from builders.asks import gpushare, need
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Taint
 from tessera.core.gpu.gpumodels import GpuModel, Profile
 from tessera.core.gpu.mig import Placement
@@ -85,27 +86,6 @@ CARDS = (
 )
 
 
-def need_ask(memory_mib: int, isolation: Isolation, compute_percent: int = 0, count: int = 1) -> Ask:
-    return Ask(
-        resource="tessera.dev/gpu-memory",
-        form=Form.NEED,
-        count=count,
-        memory_mib=memory_mib,
-        compute_percent=compute_percent,
-        isolation=isolation,
-    )
-
-
-def share_ask(memory_mib: int, compute_percent: int = 0, count: int = 1) -> Ask:
-    return Ask(
-        resource="aliyun.com/gpu-mem",
-        form=Form.SHARE,
-        count=count,
-        memory_mib=memory_mib,
-        compute_percent=compute_percent,
-    )
-
-
 ASKS: tuple[tuple[Ask, ...], ...] = (
     (),
     (Ask(resource="nvidia.com/gpu"),),
@@ -116,18 +96,18 @@ ASKS: tuple[tuple[Ask, ...], ...] = (
     (Ask(resource="nvidia.com/mig-2g.10gb", count=2),),
     (Ask(resource="nvidia.com/mig-3g.20gb"),),
     (Ask(resource="nvidia.com/mig-3g.20gb.shared"),),
-    (share_ask(4_000),),
-    (share_ask(0, 47),),
-    (share_ask(9_000, 30),),
-    (share_ask(7_000, 10, count=2),),
-    (need_ask(4_000, Isolation.NONE),),
-    (need_ask(9_000, Isolation.DRIVER, 20),),
-    (need_ask(9_000, Isolation.HARDWARE),),
-    (need_ask(4_500, Isolation.HARDWARE, count=2),),
-    (need_ask(18_000, Isolation.HARDWARE, 40),),
-    (need_ask(35_000, Isolation.DRIVER),),
-    (Ask(resource="nvidia.com/gpu"), need_ask(4_000, Isolation.HARDWARE)),
-    (Ask(resource="nvidia.com/mig-1g.5gb"), Ask(resource="nvidia.com/mig-3g.20gb"), share_ask(3_000)),
+    (gpushare(4_000),),
+    (gpushare(0, compute_percent=47),),
+    (gpushare(9_000, compute_percent=30),),
+    (gpushare(7_000, compute_percent=10, count=2),),
+    (need(4_000, isolation=Isolation.NONE),),
+    (need(9_000, 1, 20, isolation=Isolation.DRIVER),),
+    (need(9_000, isolation=Isolation.HARDWARE),),
+    (need(4_500, 2, isolation=Isolation.HARDWARE),),
+    (need(18_000, 1, 40, isolation=Isolation.HARDWARE),),
+    (need(35_000, isolation=Isolation.DRIVER),),
+    (Ask(resource="nvidia.com/gpu"), need(4_000, isolation=Isolation.HARDWARE)),
+    (Ask(resource="nvidia.com/mig-1g.5gb"), Ask(resource="nvidia.com/mig-3g.20gb"), gpushare(3_000)),
 )
 POOL = Taint(key="pool", value="gpu", effect="NoSchedule")
 

@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from builders.asks import exact, need, share
+from builders.asks import exact, gpushare, need
 from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing, devices, mig_resource, options
@@ -156,8 +156,8 @@ WAYS = {
         AUTO,
         [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False), (Mode.WHOLE, None, False)],
     ),
-    "a share is never an instance": (share(4096), AUTO, [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False)]),
-    "a share does not fit devices": (share(4096), SLICED, []),
+    "a share is never an instance": (gpushare(4096), AUTO, [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False)]),
+    "a share does not fit devices": (gpushare(4096), SLICED, []),
     "a fixed layout is the kubelet's, and serves no need": (need(4 * 1024, isolation=Isolation.NONE), SLICED, []),
     "a fixed layout of the kubelet's serves those who name its devices": (
         exact(1, "nvidia.com/mig-1g.5gb"),

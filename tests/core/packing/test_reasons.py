@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from builders.fleets import A30, T4, amount, gpu, node, plain_share, pods, slices, whole
+from builders.fleets import A30, T4, amount, gpu, node, plain_share, pods, slices
+from builders.shares import whole
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Snapshot, Taint
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.plan import plan

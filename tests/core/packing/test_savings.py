@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.fleets import A100, T4, amount, gpu, node, plain_share, pods, share, slices
+from builders.fleets import A100, T4, amount, gpu, node, plain_share, pods, slices
+from builders.shares import share
 from tessera.core.cluster.snapshot import Assignment, Running, Snapshot
 from tessera.core.packing.plan import plan
 from tessera.core.packing.savings import Cost, ModelUse, cost, gpu_use
