@@ -13,7 +13,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.gpu.sharing import AUTO, Sharing
 
-__all__ = ["Object", "amount", "cut", "gpu", "gpunode", "kubectl", "node", "place", "pod", "share"]
+__all__ = ["Object", "amount", "containers", "cut", "gpu", "gpunode", "kubectl", "node", "place", "pod", "share"]
 
 Object = dict[str, Any]
 
@@ -58,6 +58,14 @@ def gpunode(name: str, *gpus: Gpu, **more: Any) -> Object:
     return new_object(name, f"uid-{name}") | {"spec": spec, "status": status_fields(state)}
 
 
+def containers(limits: Mapping[str, Mapping[str, str | int]]) -> list[Object]:
+    """Return a container for each name in `limits`."""
+    return [
+        {"name": name, "resources": {"limits": {key: str(value) for key, value in each.items()}}}
+        for name, each in limits.items()
+    ]
+
+
 def pod(
     name: str, limits: Mapping[str, str | int] | None = None, *shares: Share, node: str | None = "a", **more: Any
 ) -> Object:
@@ -65,8 +73,9 @@ def pod(
     annotations = dict(more.pop("annotations", {}))
     if shares:
         annotations["tessera.dev/assignment"] = write_shares(shares)
-    container = {"name": "main", "resources": {"limits": {key: str(value) for key, value in (limits or {}).items()}}}
-    spec = {"containers": [container], "schedulerName": "tessera-scheduler"} | more.pop("spec", {})
+    spec = {"containers": containers({"main": limits or {}}), "schedulerName": "tessera-scheduler"} | more.pop(
+        "spec", {}
+    )
     if node:
         spec["nodeName"] = node
     phase = more.pop("phase", "Running" if node else "Pending")

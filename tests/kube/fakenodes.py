@@ -15,7 +15,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from testbed.cluster import Cluster
 
-__all__ = ["ALL_MADE", "FakeNode", "connected", "delete_nodes", "delete_pods", "make_nodes", "report"]
+__all__ = ["ALL_MADE", "FakeNode", "connected", "delete_nodes", "delete_pods", "idle_pod", "make_nodes", "report"]
 
 MADE = ("made-by", "test")
 ALL_MADE = Selection(labels=(MADE,))
@@ -89,6 +89,14 @@ async def _make(kube: Kube, each: FakeNode) -> None:
     await kube.patch(NODES, each.name, {"spec": {"taints": None}})
     await kube.create(GPU_NODES, gpunodes.new_object(each.name, made["metadata"]["uid"]))
     await report(kube, each.state())
+
+
+def idle_pod(name: str, limits: dict[str, int], annotations: dict[str, str] | None = None, **spec: Any) -> Object:
+    """Return a pod for such a node, on which its container never starts."""
+    resources = {"limits": {key: str(count) for key, count in limits.items()}}
+    container = {"name": "main", "image": "none", "resources": resources}
+    metadata = {"name": name, "namespace": "default", "labels": dict([MADE]), "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"containers": [container], **spec}}
 
 
 async def report(kube: Kube, state: GpuNodeState) -> None:

@@ -28,7 +28,7 @@ async def kube(scheduling_plane: Cluster) -> AsyncIterator[Kube]:
 
 
 def asking(name: str, limits: dict[str, int], isolation: str, **spec: Any) -> Object:
-    pod = pods.pod(name, limits=limits, schedulerName="tessera-scheduler", **spec)
+    pod = pods.busybox(name, limits=limits, schedulerName="tessera-scheduler", **spec)
     pod["metadata"] |= {"namespace": "default", "annotations": {"tessera.dev/isolation": isolation}}
     return pod
 
@@ -96,7 +96,7 @@ async def test_a_pod_without_gpus_goes_to_the_node_that_holds_its_image(kube: Ku
     held = {"names": [image], "sizeBytes": 16 << 30}
     await kube.patch(NODE, "fake-17", {"status": {"images": [held]}}, subresource="status")
     await asyncio.sleep(1)  # nothing says when the scheduler has seen it
-    pod = pods.pod("server", schedulerName="tessera-scheduler")
+    pod = pods.busybox("server", schedulerName="tessera-scheduler")
     pod["metadata"] |= {"namespace": "default"}
     pod["spec"]["containers"][0]["image"] = image
     await kube.create(PODS, pod)

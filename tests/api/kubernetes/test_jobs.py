@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.kubeobjects import pod
 from tessera.api.kubernetes.jobs import (
     BY_RUN,
     JobRequest,
@@ -63,8 +64,8 @@ def test_what_is_not_asked_for_is_left_to_the_cluster() -> None:
 
 
 def job_pod(status: dict[str, Any], node: str = "", *, name: str = "j-1", created: str = "1") -> dict[str, Any]:
-    metadata = {"name": name, "namespace": "ns", "labels": LABEL, "creationTimestamp": created}
-    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": status}
+    metadata = {"labels": LABEL, "creationTimestamp": created}
+    return pod(name, node=node or None, metadata=metadata, status={"phase": ""} | status)
 
 
 def main(state: dict[str, Any]) -> dict[str, Any]:

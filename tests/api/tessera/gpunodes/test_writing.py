@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.shares import share
 from tessera.api.tessera.gpunodes import (
     claims_field,
     desired_field,
@@ -15,11 +16,11 @@ from tessera.api.tessera.gpunodes import (
     status_fields,
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
-from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.cluster.snapshot import Gpu, NodeName
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
-from tessera.core.workload.need import Isolation, PodKey
+from tessera.core.workload.need import PodKey
 
 A100 = model("A100-40GB")
 UNKNOWN = GpuModel(
@@ -41,9 +42,7 @@ UNKNOWN = GpuModel(
         ),
     ),
 )
-SHARE = Share(
-    gpu=0, mode=Mode.MPS, memory_mib=6144, compute_percent=30, isolation=Isolation.DRIVER, resource="r", container="c"
-)
+SHARE = share(0, 6144, Mode.MPS, percent=30, resource="r", container="c")
 
 
 def written(state: GpuNodeState) -> dict[str, Any]:
