@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.modelservers import model_server
+from harness.serving import running
 from tessera.cli.processes.controller import _lead
 from tessera.clients.kube import (
     DEPLOYMENTS,
@@ -58,14 +59,10 @@ class LateNodes(MemoryKube):
 @asynccontextmanager
 async def leading(kube: MemoryKube, *namespaces: str) -> AsyncIterator[Measures]:
     measures = Measures()
-    lead = _lead(Settings(identity="x"), kube, ModelServers(kube, namespaces, least_s=0.01), measures)
-    task = asyncio.create_task(lead)
-    try:
+    servers = ModelServers(kube, namespaces, least_s=0.01)
+    async with running(_lead(Settings(identity="x"), kube, servers, measures)) as (task,):
         yield measures
         assert not task.done()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def until_status(kube: MemoryKube, kind: Kind, name: str, namespace: str = "") -> Object:

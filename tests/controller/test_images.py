@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.kubeobjects import node
+from harness.serving import running
 from tessera.agent.storage.images import ImageWarmer
 from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, NODES, PODS, MemoryKube, Object, Selection, Store, follow
 from tessera.clients.runtime import MemoryRuntime
@@ -50,13 +51,8 @@ class Cluster:
         nodes = Store(self.kube, NODES)
         loops = [nodes.run(), ImageWarmups(self.kube, nodes, now=lambda: NOW, least_s=0.01).run(Measures())]
         loops += [ImageWarmer(name, self.kube, each).run(Measures()) for name, each in self.runtimes.items()]
-        tasks = [asyncio.create_task(each) for each in loops]
-        try:
+        async with running(*loops):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def status(self, ready: Callable[[Any], bool], name: str = "servers") -> Any:
         """Return the status of a warmup when it is as desired."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.serving import running
 from tessera.api.tessera.modelcaches import node_status, read_node_models
 from tessera.clients.kube import (
     MODEL_CACHES,
@@ -54,14 +55,9 @@ class Cluster:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         nodes = Store(self.kube, NODES)
-        loops = (nodes.run(), ModelCaches(self.kube, nodes, now=lambda: NOW, least_s=0.01).run(Measures()))
-        tasks = [asyncio.create_task(each) for each in loops]
-        try:
+        caches = ModelCaches(self.kube, nodes, now=lambda: NOW, least_s=0.01)
+        async with running(nodes.run(), caches.run(Measures())):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def until(self, kind: Kind, name: str, ready: Callable[[Object], bool]) -> Object:
         """Return an object when it is as desired."""

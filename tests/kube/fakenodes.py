@@ -15,7 +15,17 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from testbed.cluster import Cluster
 
-__all__ = ["ALL_MADE", "FakeNode", "connected", "delete_nodes", "delete_pods", "idle_pod", "make_nodes", "report"]
+__all__ = [
+    "ALL_MADE",
+    "FakeNode",
+    "connected",
+    "delete_nodes",
+    "delete_pods",
+    "idle_pod",
+    "make_nodes",
+    "only_nodes",
+    "report",
+]
 
 MADE = ("made-by", "test")
 ALL_MADE = Selection(labels=(MADE,))
@@ -73,6 +83,18 @@ async def connected(cluster: Cluster) -> AsyncIterator[HttpKube]:
     """Give a client with the administrator's rights."""
     async with HttpKube.connect(cluster.kubeconfig) as kube:
         yield kube
+
+
+@asynccontextmanager
+async def only_nodes(cluster: Cluster, nodes: Sequence[FakeNode]) -> AsyncIterator[HttpKube]:
+    """Give a client of a cluster that has these nodes and no pods of tests, and has neither afterwards."""
+    async with connected(cluster) as kube:
+        await delete_pods(kube)
+        await delete_nodes(kube)
+        await make_nodes(kube, nodes)
+        yield kube
+        await delete_pods(kube)
+        await delete_nodes(kube)
 
 
 async def make_nodes(kube: Kube, nodes: Sequence[FakeNode]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from judges.grants import claimed_for, faults, free_mib, shares_of, unsettled, untrue
-from kube.fakenodes import ALL_MADE, FakeNode, connected, delete_nodes, delete_pods, idle_pod, make_nodes
+from kube.fakenodes import ALL_MADE, FakeNode, delete_pods, idle_pod, make_nodes, only_nodes
 from kube.replicas import REPLICAS, Replica, Replicas, running
 from tessera.clients.kube import GPU_NODES, NODES, PODS, HttpKube, Kube, Object, follow, name_of
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -65,13 +65,8 @@ def replicas(scheduling_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 async def kube(scheduling_plane: Cluster) -> AsyncIterator[HttpKube]:
     """Give the API of a cluster with the fleet."""
-    async with connected(scheduling_plane) as client:
-        await delete_pods(client)
-        await delete_nodes(client)
-        await make_nodes(client, FLEET)
+    async with only_nodes(scheduling_plane, FLEET) as client:
         yield client
-        await delete_pods(client)
-        await delete_nodes(client)
 
 
 class Observed:

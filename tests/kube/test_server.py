@@ -10,7 +10,7 @@ import pytest
 
 from harness.servers import check
 from judges.grants import shares_of
-from kube.fakenodes import ALL_MADE, FakeNode, connected, delete_nodes, delete_pods, idle_pod, make_nodes
+from kube.fakenodes import ALL_MADE, FakeNode, idle_pod, only_nodes
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Object, annotations_of
 from testbed.cluster import Cluster
 
@@ -33,13 +33,8 @@ REQUESTS: tuple[tuple[dict[str, int], dict[str, str]], ...] = (
 @pytest.fixture
 async def kube(scheduling_plane: Cluster) -> AsyncIterator[HttpKube]:
     """Give the API of a cluster with twenty nodes of three models and no pods of tests."""
-    async with connected(scheduling_plane) as client:
-        await delete_pods(client)
-        await delete_nodes(client)
-        await make_nodes(client, NODES)
+    async with only_nodes(scheduling_plane, NODES) as client:
         yield client
-        await delete_pods(client)
-        await delete_nodes(client)
 
 
 pending = partial(idle_pod, schedulerName="tessera-scheduler")

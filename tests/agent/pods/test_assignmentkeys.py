@@ -193,25 +193,25 @@ async def test_what_was_remembered_yields_to_the_present_of_a_cluster_that_was_m
     assert public(SERVER).items() <= (await after_a_look(path, new)).keys.public.items()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}'])
-async def test_remembered_keys_that_are_broken_are_left_with_a_word(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "server-keys.json").write_bytes(content)
+async def said_with_keys(folder: Path) -> list[str]:
+    """Return the events of a look after which the server's keys count."""
     kube = MemoryKube()
     await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
     with capture_logs() as logs:
-        keys = await after_a_look(tmp_path / "key", kube)
-    assert "server_keys_forgotten" in [each["event"] for each in logs]
+        keys = await after_a_look(folder / "key", kube)
     assert public(SERVER).items() <= keys.keys.public.items()
+    return [each["event"] for each in logs]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}'])
+async def test_remembered_keys_that_are_broken_are_left_with_a_word(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "server-keys.json").write_bytes(content)
+    assert "server_keys_forgotten" in await said_with_keys(tmp_path)
 
 
 async def test_keys_that_cannot_be_kept_count_all_the_same(tmp_path: Path) -> None:
     (tmp_path / f".server-keys.json.{os.getpid()}").mkdir()
-    kube = MemoryKube()
-    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
-    with capture_logs() as logs:
-        keys = await after_a_look(tmp_path / "key", kube)
-    assert "server_keys_not_kept" in [each["event"] for each in logs]
-    assert public(SERVER).items() <= keys.keys.public.items()
+    assert "server_keys_not_kept" in await said_with_keys(tmp_path)
 
 
 async def test_after_etcd_was_restored_the_keys_that_are_read_count_and_can_be_revoked(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from conformance.kubesuite import definition
+from harness.serving import running
 from tessera.agent.storage.images import ImageWarmer
 from tessera.api.oci.dockerconfig import Credential
 from tessera.api.tessera.imagewarmups import API_VERSION, new_node_images, node_spec, node_status, read_node_images
@@ -40,12 +41,8 @@ class Node:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         warmer = ImageWarmer("n1", self.kube, self.runtime, interval_s=0.01, now_s=lambda: self.now_s)
-        task = asyncio.create_task(warmer.run(self.measures))
-        try:
+        async with running(warmer.run(self.measures)):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def tell(self, *desired: DesiredImage) -> None:
         body = {"apiVersion": API_VERSION, "kind": "NodeImages", "metadata": {"name": "n1"}}

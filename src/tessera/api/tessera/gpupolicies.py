@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from tessera.api.fields import in_place
-from tessera.api.kubernetes.conditions import Condition
+from tessera.api.kubernetes.conditions import Conditions
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import Allocator
 from tessera.core.workload.need import Isolation, Requirement, SelectorTerm
@@ -219,13 +219,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Pending pods that need GPUs of these nodes."""
     decision: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """What was decided last, and why, in a sentence."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        msgspec.Meta(
-            max_length=16,
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """`Accepted`: the policy can be carried out; `Ready`: it is in force on all of its nodes; `Overrides`: something
     that labels, files or options of its nodes say yields to it."""
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tessera.api.fields import in_place
-from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.kubernetes.conditions import Conditions, Finding, settled
 from tessera.api.oci.references import is_digest, read_reference
 from tessera.api.tessera.gpupolicies import API_VERSION, LabelSelector
 from tessera.core.storage.images import warmup as core
@@ -115,13 +115,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     images: Annotated[tuple[ImageStatus, ...], msgspec.Meta(max_length=_MOST_IMAGES)] = ()
     problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
     """The first of them."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        msgspec.Meta(
-            max_length=16,
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """`Accepted`: it can be carried out; `Ready`: all of its nodes have all images."""
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.kubernetes.conditions import Conditions, Finding, settled
 from tessera.api.tessera.gpupolicies import API_VERSION, LabelSelector
 from tessera.core.storage.models import cache as core
 from tessera.core.workload.resources import MODEL_RESOURCE
@@ -130,13 +130,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Pending pods that ask for it."""
     problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
     """The first of them."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        msgspec.Meta(
-            max_length=16,
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """`Accepted`: it can be carried out; `Ready`: all of its nodes have the model."""
 
 

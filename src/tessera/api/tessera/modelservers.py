@@ -14,7 +14,7 @@ import msgspec
 from tessera.api import documents
 from tessera.api.documents import Document
 from tessera.api.fields import Field, in_place
-from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.kubernetes.conditions import Conditions, Finding, settled
 from tessera.api.tessera.gpupolicies import API_VERSION, Rule
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
@@ -122,13 +122,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Pods that serve."""
     desired_replicas: _Tally = 0
     """Pods that there shall be, as fixed or as the autoscaler decided."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        msgspec.Meta(
-            max_length=16,
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """`Accepted`: it can be carried out; `Applied`: all objects are as they shall be; `Ready`: all replicas serve."""
 
 

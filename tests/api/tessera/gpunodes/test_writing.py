@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.profiles import profile
 from builders.shares import share
 from tessera.api.tessera.gpunodes import (
     claims_field,
@@ -17,7 +18,7 @@ from tessera.api.tessera.gpunodes import (
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile, model
+from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
 from tessera.core.workload.need import PodKey
@@ -29,18 +30,7 @@ UNKNOWN = GpuModel(
     memory_mib=1000,
     memory_slices=4,
     compute_slices=4,
-    profiles=(
-        Profile(
-            name="1g.1gb",
-            compute_slices=1,
-            size=1,
-            starts=(0, 1, 2, 3),
-            max_instances=4,
-            memory_mib=200,
-            media="none",
-            placement="observed",
-        ),
-    ),
+    profiles=(profile("1g.1gb", 1, range(4), 200, media="none"),),
 )
 SHARE = share(0, 6144, Mode.MPS, percent=30, resource="r", container="c")
 

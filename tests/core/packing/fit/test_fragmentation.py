@@ -6,25 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.asks import gpushare
+from builders.profiles import profile
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
-from tessera.core.gpu.gpumodels import GpuModel, Profile
+from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import Fragmentation, Lost, Typical, percent_of, typical
 from tessera.core.packing.pack import Packer
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
-HALF = Profile(
-    name="1g.8gb",
-    compute_slices=1,
-    size=1,
-    starts=(0, 1),
-    max_instances=2,
-    memory_mib=8_000,
-    media="default",
-    placement="observed",
-)
+HALF = profile("1g.8gb", 1, (0, 1), 8_000)
 CARD = GpuModel(name="card", arch="", memory_mib=16_000, memory_slices=2, compute_slices=2, profiles=(HALF,))
 PLAIN = GpuModel(name="plain", arch="", memory_mib=0)
 WHOLE = Ask(resource="nvidia.com/gpu")
