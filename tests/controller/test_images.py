@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.kubeobjects import node
+from harness.awaiting import until_object
 from harness.serving import running
 from tessera.agent.storage.images import ImageWarmer
 from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, NODES, PODS, MemoryKube, Object, Selection, Store, follow
@@ -56,13 +57,11 @@ class Cluster:
 
     async def status(self, ready: Callable[[Any], bool], name: str = "servers") -> Any:
         """Return the status of a warmup when it is as desired."""
-        selection = Selection(fields=(("metadata.name", name),))
-        async with asyncio.timeout(20):
-            async for change in follow(self.kube, IMAGE_WARMUPS, selection, on_trouble=lambda _: None):
-                status = (change.object or {}).get("status") or {}
-                if status and ready(status):
-                    return status
-        raise AssertionError
+
+        def as_desired(each: Object) -> bool:
+            return bool(each.get("status") and ready(each["status"]))
+
+        return (await until_object(self.kube, IMAGE_WARMUPS, name, as_desired))["status"]
 
 
 @pytest.fixture

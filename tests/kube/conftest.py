@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -66,12 +67,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(name)
 
 
+@contextmanager
+def shown(config: pytest.Config) -> Iterator[Any]:
+    """Show a build, past what captures the output."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        yield report
+
+
 @pytest.fixture(scope="session")
 def program_folder(pytestconfig: pytest.Config) -> Path:
     """Return the programs of Kubernetes, building them the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return programs(report)
 
 
@@ -184,27 +192,21 @@ def gpu_node(gpu_cluster: Cluster) -> Iterator[GpuNode]:
 @pytest.fixture(scope="session")
 def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """Return the real Helm, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return Helm(programs(report, modules=HELM) / "helm", tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture(scope="session")
 def cert_manager(pytestconfig: pytest.Config) -> Path:
     """Return a folder with the definitions of cert-manager's kinds, downloading them the first time."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return programs(report, modules=CERT_MANAGER)
 
 
 @pytest.fixture(scope="session")
 def real_registry(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRegistry]:
     """Give the reference registry on the loopback, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         program = programs(report, modules=REGISTRY) / "registry"
     one = RealRegistry(program, tmp_path_factory.mktemp("registry"))
     try:

@@ -312,9 +312,8 @@ async def test_the_key_is_told_before_anything_is_signed_and_devices_by_name_are
         assert await told_keys(machine) == told
 
 
-@pytest.mark.parametrize("former", ["did not sign", "signed", "signed, and its GPUNode was deleted"])
-async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machine, former: str) -> None:
-    """An agent before this one let pods start whose assignments nobody signed; one that signs lets none."""
+async def run_unsigned(machine: Machine) -> None:
+    """Let a pod run on a machine whose agent has ended, with an assignment that nobody signed."""
     await machine.label(gpushare="true")
     async with machine.agent():
         await machine.kubelet.until_allocatable(NEED, 80)
@@ -324,6 +323,12 @@ async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machi
         await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
     unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
     await machine.kube.patch(PODS, "p", unsigned, namespace="default")
+
+
+@pytest.mark.parametrize("former", ["did not sign", "signed", "signed, and its GPUNode was deleted"])
+async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machine, former: str) -> None:
+    """An agent before this one let pods start whose assignments nobody signed; one that signs lets none."""
+    await run_unsigned(machine)
     if former == "signed, and its GPUNode was deleted":
         await machine.kube.delete(GPU_NODES, "n1")
     if former == "did not sign":
@@ -366,15 +371,7 @@ async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that is too large for etcd: the API server answers 500, whatever is written on it."""
-    await machine.label(gpushare="true")
-    async with machine.agent():
-        await machine.kubelet.until_allocatable(NEED, 80)
-        await told_keys(machine)
-        await machine.pod("p", {NEED: 4}, (amount(0, container="c"),))
-        await machine.start("p", NEED, 4)
-        await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
-    unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
-    await machine.kube.patch(PODS, "p", unsigned, namespace="default")
+    await run_unsigned(machine)
     await machine.kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": []}}, subresource="status")
     patch = machine.kube.patch
 
