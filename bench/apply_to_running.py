@@ -126,7 +126,7 @@ class Bench:
         return node.get("spec", {}).get(key)
 
     def _pod(self, case: Case, name: str) -> dict[str, Any]:
-        made = pods.pod(name, command="exec sleep 3600", limits=case.limits, schedulerName=case.scheduler)
+        made = pods.busybox(name, command="exec sleep 3600", limits=case.limits, schedulerName=case.scheduler)
         made["metadata"]["annotations"] = {"tessera.dev/isolation": case.isolation} if case.isolation else {}
         return made
 

@@ -139,7 +139,7 @@ def test_the_page_brings_the_rights_to_ask_who_looks_at_it_and_a_sign_in() -> No
         (("subjectaccessreviews",), ("create",)),
         (("nodeimages", "nodemodels"), ("get", "list", "watch")),
     ]
-    args = pod("server", shown)["spec"]["containers"][0]["args"]
+    args = pod_template("server", shown)["spec"]["containers"][0]["args"]
     assert {"--page-port=8085", "--page-sign-in=required"} <= set(args)
     assert not any(each.startswith("--page-host") for each in args), "it listens on the loopback alone"
 
@@ -193,8 +193,8 @@ def test_network_policies_let_in_what_the_api_server_asks_and_nothing_else(case:
     assert (closed["policyTypes"], closed.get("ingress", [])) == (["Ingress", "Egress"], [])
     chosen = closed["podSelector"]["matchLabels"].items()
     for part in PODS:
-        assert chosen <= pod(part, values)["metadata"]["labels"].items(), "every part is closed"
-        assert "hostNetwork" not in pod(part, values)["spec"], "a node's network has no NetworkPolicy"
+        assert chosen <= pod_template(part, values)["metadata"]["labels"].items(), "every part is closed"
+        assert "hostNetwork" not in pod_template(part, values)["spec"], "a node's network has no NetworkPolicy"
     rules = [rule for each in policies for rule in each["spec"].get("ingress", [])]
     assert {port["port"] for rule in rules for port in rule["ports"]} == want
 
@@ -211,7 +211,7 @@ def test_network_policies_let_out_to_the_ports_named_and_to_pods_of_model_server
 
 def test_a_page_asks_prometheus_where_one_is_named() -> None:
     shown = {**ANY, "server": {"page": True, "prometheus": "http://prometheus.monitoring:9090"}}
-    args = pod("server", shown)["spec"]["containers"][0]["args"]
+    args = pod_template("server", shown)["spec"]["containers"][0]["args"]
     assert "--page-prometheus=http://prometheus.monitoring:9090" in args
     egress = {
         each["metadata"]["name"]: {port["port"] for rule in each["spec"]["egress"] for port in rule["ports"]}
@@ -237,7 +237,7 @@ def test_metrics_are_read_by_those_who_are_named_alone() -> None:
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["honorLabels"]) == ("metrics", True)
     for part in (*PODS, "metrics"):
-        spec = pod(part, values)
+        spec = pod_template(part, values)
         chosen = monitor["spec"]["selector"]["matchLabels"].items()
         assert chosen <= spec["metadata"]["labels"].items()
         ports = [port for each in spec["spec"]["containers"] for port in each.get("ports", ())]
@@ -251,7 +251,7 @@ def test_metrics_are_read_by_those_who_are_named_alone() -> None:
 def test_every_part_that_has_metrics_speaks_tls_with_the_secret() -> None:
     values = {**ANY, "metrics": {"tls": {"secret": "own-certificate"}}, "metricsApi": {"enabled": True}}
     for part in (*PODS, "metrics"):
-        found = pod(part, values)
+        found = pod_template(part, values)
         assert found["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
         args = next(each["args"] for each in found["spec"]["containers"] if "--metrics-port=9400" in each["args"])
         assert {"--metrics-certificate=/run/tessera-metrics/tls.crt", "--metrics-key=/run/tessera-metrics/tls.key"} <= {
@@ -285,7 +285,7 @@ def test_a_podmonitor_without_tls_or_tls_without_a_podmonitor_needs_no_more() ->
 @pytest.mark.parametrize("values", [ANY, WEBHOOK])
 def test_the_extender_is_asked_and_answers_on_the_loopback_of_its_pod(values: dict[str, Any]) -> None:
     """Nobody else than the scheduler beside it reaches what binds pods."""
-    server, scheduler = pod("server", values)["spec"]["containers"]
+    server, scheduler = pod_template("server", values)["spec"]["containers"]
     assert (server["name"], scheduler["name"]) == ("server", "scheduler")
     assert not any(each.startswith(("--host", "--port", "--tls")) for each in server["args"])
     assert is_loopback(Settings().host)
@@ -293,7 +293,7 @@ def test_the_extender_is_asked_and_answers_on_the_loopback_of_its_pod(values: di
     assert extender["urlPrefix"] == f"http://{Settings().host}:{Settings().port}"
 
 
-def pod(name: str, values: dict[str, Any]) -> dict[str, Any]:
+def pod_template(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """Return the pod of a part."""
     (found,) = (
         each["spec"]["template"]
@@ -308,7 +308,7 @@ def pod(name: str, values: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("part", ["server", "controller"])
 def test_what_needs_nothing_of_the_host_meets_the_restricted_standard(part: str, values: dict[str, Any]) -> None:
     """Source: Kubernetes, Pod Security Standards, `restricted`."""
-    spec = pod(part, values)["spec"]
+    spec = pod_template(part, values)["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostPID", "hostNetwork", "hostIPC"} & spec.keys()
@@ -324,7 +324,7 @@ def test_what_needs_nothing_of_the_host_meets_the_restricted_standard(part: str,
 def test_the_driver_s_folder_is_the_agents_and_its_containers() -> None:
     """Where no runtime of NVIDIA's is, as on GKE: the agent must pass on what it gets itself."""
     folder = "/home/kubernetes/bin/nvidia"
-    (container,) = pod("agent", {**ANY, "agent": {"driverFolder": folder}})["spec"]["containers"]
+    (container,) = pod_template("agent", {**ANY, "agent": {"driverFolder": folder}})["spec"]["containers"]
     env = {each["name"]: each.get("value") for each in container["env"]}
     assert env["TESSERA_AGENT_DRIVER_FOLDER"] == folder
     assert env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
@@ -338,13 +338,13 @@ def test_the_values_that_the_page_about_clouds_shows_are_the_charts() -> None:
     for text in shown:
         values = documents.one("docs/clouds.md", text).data
         assert isinstance(values, dict)
-        assert pod("agent", {**ANY, **values}) != pod("agent", ANY)
+        assert pod_template("agent", {**ANY, **values}) != pod_template("agent", ANY)
 
 
 def test_the_page_about_installing_names_what_the_agent_has_of_the_host() -> None:
     page = (FOLDER.parent / "docs" / "install.md").read_text()
     values = {**ANY, "agent": {"driverFolder": "/home/kubernetes/bin/nvidia"}}
-    spec = pod("agent", values)["spec"]
+    spec = pod_template("agent", values)["spec"]
     (container,) = spec["containers"]
     assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
     paths = [volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume]
@@ -353,7 +353,7 @@ def test_the_page_about_installing_names_what_the_agent_has_of_the_host() -> Non
 
 @pytest.mark.parametrize("part", PODS)
 def test_every_container_says_how_it_is_and_has_a_limit_of_memory(part: str) -> None:
-    for container in pod(part, WEBHOOK)["spec"]["containers"]:
+    for container in pod_template(part, WEBHOOK)["spec"]["containers"]:
         assert {"livenessProbe", "readinessProbe", "resources"} <= container.keys()
         assert "memory" in container["resources"]["limits"]
 
@@ -368,7 +368,7 @@ def test_no_service_sets_an_option() -> None:
 
 
 def test_each_program_of_the_servers_pod_has_its_own_token() -> None:
-    server, scheduler = pod("server", ANY)["spec"]["containers"]
+    server, scheduler = pod_template("server", ANY)["spec"]["containers"]
     tokens = [
         [each["name"] for each in container["volumeMounts"] if "serviceaccount" in each["mountPath"]]
         for container in (server, scheduler)
@@ -425,7 +425,7 @@ def test_the_agent_runs_on_its_nodes_and_leaves_the_operators_alone(case: str) -
     labels, want = NODES[case]
     got = set()
     for operator in ("none", "beside", "instead"):
-        affinity = pod("agent", {**ANY, "nvidia": {"operator": operator}})["spec"]["affinity"]["nodeAffinity"]
+        affinity = pod_template("agent", {**ANY, "nvidia": {"operator": operator}})["spec"]["affinity"]["nodeAffinity"]
         terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         got |= {operator} if any(selected(term, labels) for term in terms) else set()
     assert got == want

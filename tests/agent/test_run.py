@@ -18,10 +18,7 @@ from tessera.api.tessera.gpunodes import desired_field
 from tessera.api.tessera.nodereports import DEVICE_LIST
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
 from tessera.core.cluster.gpunodestate import DesiredDevices
-from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import GpuEvent
-from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict, Unavailable
 from tessera.wakeup import WakeUp
 
@@ -194,16 +191,8 @@ async def test_memory_shares_go_where_the_assignment_says(machine: Machine) -> N
         await machine.kubelet.until_allocatable("tessera.dev/gpu-memory", 80)
         uuids = [gpu.uuid for gpu in (await machine.driver.inventory()).gpus]
         for number, gpu in enumerate((1, 0)):
-            share = Share(
-                gpu=gpu,
-                mode=Mode.MEMORY_SHARE,
-                memory_mib=4096,
-                compute_percent=0,
-                isolation=Isolation.NONE,
-                resource="tessera.dev/gpu-memory",
-                container="c",
-            )
-            await machine.pod(f"p{number}", {"tessera.dev/gpu-memory": 4}, (share,))
+            assigned = share(gpu, 4096, container="c")
+            await machine.pod(f"p{number}", {"tessera.dev/gpu-memory": 4}, (assigned,))
         first = await machine.start("p0", "tessera.dev/gpu-memory", 4)
         second = await machine.start("p1", "tessera.dev/gpu-memory", 4)
         assert [first["NVIDIA_VISIBLE_DEVICES"], second["NVIDIA_VISIBLE_DEVICES"]] == [uuids[1], uuids[0]]

@@ -8,9 +8,16 @@ def exact(count: int = 1, resource: str = "nvidia.com/gpu", container: str = "")
     return Ask(resource=resource, count=count, container=container)
 
 
-def share(memory_mib: int, container: str = "") -> Ask:
-    """Return an ask for gpushare's memory."""
-    return Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=memory_mib, container=container)
+def gpushare(memory_mib: int, container: str = "", *, count: int = 1, compute_percent: int = 0) -> Ask:
+    """Return an ask for gpushare's memory, and compute, on each of so many GPUs."""
+    return Ask(
+        resource="aliyun.com/gpu-mem",
+        form=Form.SHARE,
+        count=count,
+        memory_mib=memory_mib,
+        compute_percent=compute_percent,
+        container=container,
+    )
 
 
 def need(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tessera.core.gpu.gpumodels import GpuModel, model
-from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory, MigMode
+from tessera.core.gpu.inventory import GpuFacts, Instance, MigMode
 from tessera.core.gpu.mig import Layout, Placement
 
 
@@ -40,11 +40,6 @@ def card(
 def instance(placement: Placement, uuid: str, number: int) -> Instance:
     """Return a MIG instance."""
     return Instance(placement=placement, uuid=uuid, gpu_instance=number, compute_instance=0, memory_mib=1024)
-
-
-def node(*gpus: GpuFacts) -> Inventory:
-    """Return a node with these GPUs."""
-    return Inventory(gpus=gpus)
 
 
 def names(layout: Iterable[Placement]) -> list[str]:

@@ -1,12 +1,11 @@
 """Small fleets and needs for tests, and the check that nothing is over-granted, whoever decided."""
 
-from builders import asks
-from builders.asks import exact, need
+from builders.asks import exact, gpushare, need
 from tessera.core.cluster.occupancy import occupancy
-from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import is_legal
-from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.gpu.sharing import AUTO, Sharing
 from tessera.core.workload.need import Isolation, Need, Pod, PodKey
 
 A30, A100, T4 = model("A30-24GB"), model("A100-40GB"), model("T4")
@@ -16,12 +15,17 @@ def gpu(index: int, kind: GpuModel = A100, sharing: Sharing = AUTO) -> Gpu:
     return Gpu(index=index, model=kind, memory_mib=kind.memory_mib, sharing=sharing)
 
 
-def node(name: str, *gpus: Gpu, cpu_milli: int = 64_000) -> Node:
-    return Node(name=NodeName(name), cpu_milli=cpu_milli, memory_mib=1 << 20, gpus=gpus)
+def node(name: str, *gpus: Gpu, cpu_milli: int = 64_000, **labels: str) -> Node:
+    labelled = tuple(labels.items())
+    return Node(name=NodeName(name), cpu_milli=cpu_milli, memory_mib=1 << 20, gpus=gpus, labels=labelled)
+
+
+def pod_of(need: Need, key: str = "ns/a", priority: int = 0) -> Pod:
+    return Pod(key=PodKey(key), need=need, priority=priority)
 
 
 def pods(need: Need, count: int, name: str = "p", priority: int = 0) -> tuple[Pod, ...]:
-    return tuple(Pod(key=PodKey(f"default/{name}-{i}"), need=need, priority=priority) for i in range(count))
+    return tuple(pod_of(need, f"default/{name}-{i}", priority) for i in range(count))
 
 
 def slices(profile: str, count: int = 1, cpu_milli: int = 1000) -> Need:
@@ -33,33 +37,7 @@ def amount(mib: int, isolation: Isolation = Isolation.NONE, count: int = 1, comp
 
 
 def plain_share(mib: int) -> Need:
-    return Need(cpu_milli=500, asks=(asks.share(mib),))
-
-
-def share(
-    index: int = 0,
-    mode: Mode = Mode.MEMORY_SHARE,
-    memory_mib: int = 1_000,
-    compute: int = 0,
-    at: str = "",
-    resource: str = "r",
-) -> Share:
-    """A share of one GPU; `at` is `PROFILE@START`."""
-    profile, _, start = at.partition("@")
-    return Share(
-        gpu=index,
-        mode=mode,
-        profile=profile or None,
-        start=int(start) if start else None,
-        memory_mib=memory_mib,
-        compute_percent=compute,
-        isolation=mode.isolation,
-        resource=resource,
-    )
-
-
-def whole(index: int, memory_mib: int = 1) -> Share:
-    return share(index, Mode.WHOLE, memory_mib, 100, resource="nvidia.com/gpu")
+    return Need(cpu_milli=500, asks=(gpushare(mib),))
 
 
 def check(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> None:

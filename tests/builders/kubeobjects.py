@@ -4,14 +4,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from builders.shares import amount, cut, share
 from tessera.api.tessera.gpunodes import claims_field, desired_field, new_object, status_fields
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, Placement
-from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.workload.need import Isolation
+from tessera.core.gpu.sharing import AUTO, Sharing
+
+__all__ = ["Object", "amount", "containers", "cut", "gpu", "gpunode", "kubectl", "node", "place", "pod", "share"]
 
 Object = dict[str, Any]
 
@@ -29,52 +31,6 @@ def gpu(
     shared = Sharing(modes=sharing.modes, layout=layout) if layout is not None else sharing
     uuid = f"GPU-{node}-{index}"
     return Gpu(index=index, model=known, memory_mib=known.memory_mib, sharing=shared, uuid=uuid)
-
-
-def share(gpu: int, mib: int, mode: Mode = Mode.MEMORY_SHARE, *, percent: int = 0, resource: str = "") -> Share:
-    """Return an amount of a GPU, or a whole one."""
-    default = "nvidia.com/gpu" if mode is Mode.WHOLE else "tessera.dev/gpu-memory"
-    return Share(
-        gpu=gpu,
-        mode=mode,
-        memory_mib=mib,
-        compute_percent=percent,
-        isolation=mode.isolation,
-        resource=resource or default,
-        container="main",
-    )
-
-
-def amount(gpu: int, placement: Placement | None = None, memory_mib: int = 4096, container: str = "main") -> Share:
-    """Return what serves an ask for so much memory: a part of a GPU, or the MIG instance at a place."""
-    mode = Mode.MEMORY_SHARE if placement is None else Mode.MIG
-    return Share(
-        gpu=gpu,
-        mode=mode,
-        profile=placement.profile if placement else None,
-        start=placement.start if placement else None,
-        memory_mib=memory_mib,
-        compute_percent=0,
-        isolation=mode.isolation,
-        resource="tessera.dev/gpu-memory",
-        container=container,
-    )
-
-
-def cut(gpu: int, profile: str, start: int, kind: str = "A100-40GB", mode: Mode = Mode.MIG) -> Share:
-    """Return a MIG instance as a share."""
-    found = next(each for each in model(kind).profiles if each.name == profile)
-    return Share(
-        gpu=gpu,
-        mode=mode,
-        profile=profile,
-        start=start,
-        memory_mib=found.memory_mib,
-        compute_percent=100 * found.compute_slices // model(kind).compute_slices,
-        isolation=Isolation.HARDWARE,
-        resource=f"nvidia.com/mig-{profile}",
-        container="main",
-    )
 
 
 def node(name: str = "a", allocatable: dict[str, str] | None = None, **labels: str) -> Object:
@@ -102,6 +58,14 @@ def gpunode(name: str, *gpus: Gpu, **more: Any) -> Object:
     return new_object(name, f"uid-{name}") | {"spec": spec, "status": status_fields(state)}
 
 
+def containers(limits: Mapping[str, Mapping[str, str | int]]) -> list[Object]:
+    """Return a container for each name in `limits`."""
+    return [
+        {"name": name, "resources": {"limits": {key: str(value) for key, value in each.items()}}}
+        for name, each in limits.items()
+    ]
+
+
 def pod(
     name: str, limits: Mapping[str, str | int] | None = None, *shares: Share, node: str | None = "a", **more: Any
 ) -> Object:
@@ -109,8 +73,9 @@ def pod(
     annotations = dict(more.pop("annotations", {}))
     if shares:
         annotations["tessera.dev/assignment"] = write_shares(shares)
-    container = {"name": "main", "resources": {"limits": {key: str(value) for key, value in (limits or {}).items()}}}
-    spec = {"containers": [container], "schedulerName": "tessera-scheduler"} | more.pop("spec", {})
+    spec = {"containers": containers({"main": limits or {}}), "schedulerName": "tessera-scheduler"} | more.pop(
+        "spec", {}
+    )
     if node:
         spec["nodeName"] = node
     phase = more.pop("phase", "Running" if node else "Pending")

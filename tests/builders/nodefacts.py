@@ -15,6 +15,6 @@ def gpu(index: int, name: str = "T4", layout: str | None = None, **more: Any) ->
     return card(name, index=index, layout=placements, **({"product": name} | more))
 
 
-def node(*gpus: GpuFacts, cuda: tuple[int, int] = (13, 0), memory_limits: bool = False) -> Inventory:
+def node_of(*gpus: GpuFacts, cuda: tuple[int, int] = (13, 0), memory_limits: bool = False) -> Inventory:
     """Return a node with these GPUs."""
     return Inventory(gpus=gpus, driver="580.0", cuda=cuda, memory_limits=memory_limits)

@@ -7,27 +7,16 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from hypothesis import strategies as st
 
+from builders.asks import gpushare, need
+from builders.profiles import profile
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Taint
-from tessera.core.gpu.gpumodels import GpuModel, Profile
+from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Requirement, SelectorTerm, Toleration
-
-
-def profile(name: str, slices: int, size: int, starts: Sequence[int], memory_mib: int, *, me: bool = False) -> Profile:
-    return Profile(
-        name=name,
-        compute_slices=slices,
-        size=size,
-        starts=tuple(starts),
-        max_instances=1 if me else len(starts),
-        memory_mib=memory_mib,
-        media="me" if me else "default",
-        placement="observed",
-    )
-
 
 A100 = GpuModel(
     name="A100",
@@ -36,11 +25,11 @@ A100 = GpuModel(
     memory_slices=8,
     compute_slices=7,
     profiles=(
-        profile("1g.5gb", 1, 1, range(7), 4_864),
-        profile("1g.5gb+me", 1, 1, range(7), 4_864, me=True),
-        profile("2g.10gb", 2, 2, (0, 2, 4), 9_856),
-        profile("3g.20gb", 3, 4, (0, 4), 19_968),
-        profile("7g.40gb", 7, 8, (0,), 40_000),
+        profile("1g.5gb", 1, range(7), 4_864),
+        msgspec.structs.replace(profile("1g.5gb+me", 1, range(7), 4_864, media="me"), max_instances=1),
+        profile("2g.10gb", 2, (0, 2, 4), 9_856, slices=2),
+        profile("3g.20gb", 4, (0, 4), 19_968, slices=3),
+        profile("7g.40gb", 8, (0,), 40_000, slices=7),
     ),
     at_most_one=("me",),
 )
@@ -50,7 +39,7 @@ A30 = GpuModel(
     memory_mib=24_000,
     memory_slices=4,
     compute_slices=4,
-    profiles=(profile("1g.6gb", 1, 1, range(4), 5_800), profile("2g.12gb", 2, 2, (0, 2), 11_600)),
+    profiles=(profile("1g.6gb", 1, range(4), 5_800), profile("2g.12gb", 2, (0, 2), 11_600, slices=2)),
 )
 T4 = GpuModel(name="T4", arch="Turing", memory_mib=15_000)
 BALANCED = (
@@ -85,27 +74,6 @@ CARDS = (
 )
 
 
-def need_ask(memory_mib: int, isolation: Isolation, compute_percent: int = 0, count: int = 1) -> Ask:
-    return Ask(
-        resource="tessera.dev/gpu-memory",
-        form=Form.NEED,
-        count=count,
-        memory_mib=memory_mib,
-        compute_percent=compute_percent,
-        isolation=isolation,
-    )
-
-
-def share_ask(memory_mib: int, compute_percent: int = 0, count: int = 1) -> Ask:
-    return Ask(
-        resource="aliyun.com/gpu-mem",
-        form=Form.SHARE,
-        count=count,
-        memory_mib=memory_mib,
-        compute_percent=compute_percent,
-    )
-
-
 ASKS: tuple[tuple[Ask, ...], ...] = (
     (),
     (Ask(resource="nvidia.com/gpu"),),
@@ -116,18 +84,18 @@ ASKS: tuple[tuple[Ask, ...], ...] = (
     (Ask(resource="nvidia.com/mig-2g.10gb", count=2),),
     (Ask(resource="nvidia.com/mig-3g.20gb"),),
     (Ask(resource="nvidia.com/mig-3g.20gb.shared"),),
-    (share_ask(4_000),),
-    (share_ask(0, 47),),
-    (share_ask(9_000, 30),),
-    (share_ask(7_000, 10, count=2),),
-    (need_ask(4_000, Isolation.NONE),),
-    (need_ask(9_000, Isolation.DRIVER, 20),),
-    (need_ask(9_000, Isolation.HARDWARE),),
-    (need_ask(4_500, Isolation.HARDWARE, count=2),),
-    (need_ask(18_000, Isolation.HARDWARE, 40),),
-    (need_ask(35_000, Isolation.DRIVER),),
-    (Ask(resource="nvidia.com/gpu"), need_ask(4_000, Isolation.HARDWARE)),
-    (Ask(resource="nvidia.com/mig-1g.5gb"), Ask(resource="nvidia.com/mig-3g.20gb"), share_ask(3_000)),
+    (gpushare(4_000),),
+    (gpushare(0, compute_percent=47),),
+    (gpushare(9_000, compute_percent=30),),
+    (gpushare(7_000, compute_percent=10, count=2),),
+    (need(4_000, isolation=Isolation.NONE),),
+    (need(9_000, 1, 20, isolation=Isolation.DRIVER),),
+    (need(9_000, isolation=Isolation.HARDWARE),),
+    (need(4_500, 2, isolation=Isolation.HARDWARE),),
+    (need(18_000, 1, 40, isolation=Isolation.HARDWARE),),
+    (need(35_000, isolation=Isolation.DRIVER),),
+    (Ask(resource="nvidia.com/gpu"), need(4_000, isolation=Isolation.HARDWARE)),
+    (Ask(resource="nvidia.com/mig-1g.5gb"), Ask(resource="nvidia.com/mig-3g.20gb"), gpushare(3_000)),
 )
 POOL = Taint(key="pool", value="gpu", effect="NoSchedule")
 

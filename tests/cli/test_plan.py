@@ -34,7 +34,7 @@ spec:
 """
 
 
-def pod(limits: str, name: str = "a") -> str:
+def manifest(limits: str, name: str = "a") -> str:
     return POD.replace("NAME", name).replace("LIMITS", limits)
 
 
@@ -60,15 +60,19 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "broken YAML": (["--gpus", "T4", "-f", "-"], "kind: Pod\nmetadata: {name: a", ["standard input", "line"]),
     "broken YAML in the second document": (
         ["--gpus", "T4", "-f", "-"],
-        f"{pod('nvidia.com/gpu: 1')}---\nkind: [Pod\n",
+        f"{manifest('nvidia.com/gpu: 1')}---\nkind: [Pod\n",
         ["standard input", "document 2", "line"],
     ),
-    "a negative quantity": (["--gpus", "T4", "-f", "-"], pod("nvidia.com/gpu: -1"), ["line 8", "nvidia.com/gpu", "-1"]),
-    "a fraction of a device": (["--gpus", "T4", "-f", "-"], pod("nvidia.com/gpu: 0.5"), ["nvidia.com/gpu", "0.5"]),
-    "an absurd quantity": (["--gpus", "T4", "-f", "-"], pod("nvidia.com/gpu: 1e400"), ["nvidia.com/gpu", "1e400"]),
+    "a negative quantity": (
+        ["--gpus", "T4", "-f", "-"],
+        manifest("nvidia.com/gpu: -1"),
+        ["line 8", "nvidia.com/gpu", "-1"],
+    ),
+    "a fraction of a device": (["--gpus", "T4", "-f", "-"], manifest("nvidia.com/gpu: 0.5"), ["nvidia.com/gpu", "0.5"]),
+    "an absurd quantity": (["--gpus", "T4", "-f", "-"], manifest("nvidia.com/gpu: 1e400"), ["nvidia.com/gpu", "1e400"]),
     "a pod twice in one file": (
         ["--gpus", "T4", "-f", "-"],
-        f"{pod('nvidia.com/gpu: 1')}---{pod('nvidia.com/gpu: 1')}",
+        f"{manifest('nvidia.com/gpu: 1')}---{manifest('nvidia.com/gpu: 1')}",
         ["default/a", "document 2"],
     ),
     "a file that is not there": (["--gpus", "T4", "-f", "missing.yaml"], "", ["missing.yaml", "No such file"]),
@@ -95,7 +99,7 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     ),
     "no number of GPUs": (["--cluster", "-"], "nodes:\n- {name: a, count: .nan}", ["line 2", "count", "NaN"]),
     "cores without end": (["--cluster", "-"], "nodes:\n- {name: a, cpu: .inf}", ["line 2", "cpu", "Infinity"]),
-    "memory that is no number": (["--gpus", "T4", "-f", "-"], pod("memory: .nan"), ["line 8", "memory", "NaN"]),
+    "memory that is no number": (["--gpus", "T4", "-f", "-"], manifest("memory: .nan"), ["line 8", "memory", "NaN"]),
     "a file without a name": (["--gpus", "T4", "-f", ""], "", ["a file to read", "an empty name"]),
     "a fleet without a name": (["--cluster", ""], "", ["a file to read", "an empty name"]),
     "a picture without a name": (["--gpus", "T4", "--draw", ""], "", ["output file"]),
@@ -132,7 +136,7 @@ def test_drawing_and_files_of_an_administrator(tmp_path: Path) -> None:
     result = run(
         "plan", "--gpus", "1xA100-40GB", "-f", "-", "-o", "json",
         "--draw", str(tmp_path / "plan.svg"), "--write", str(tmp_path / "out"),
-        given=pod("nvidia.com/mig-3g.20gb: 1"),
+        given=manifest("nvidia.com/mig-3g.20gb: 1"),
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert ET.parse(tmp_path / "plan.svg").getroot().tag.endswith("svg")
@@ -183,7 +187,7 @@ def test_the_unit_of_a_memory_share(sentence: str, tmp_path: Path) -> None:
     (tmp_path / "fleet.json").write_text(fleet)
     where = ["--cluster", str(tmp_path / "fleet.json")] if fleet else ["--gpus", "T4"]
     for command in (["plan"], ["explain", "a"]):
-        result = run(*command, *where, *options, "-f", "-", "-o", "json", given=pod(f"aliyun.com/gpu-mem: {ask}"))
+        result = run(*command, *where, *options, "-f", "-", "-o", "json", given=manifest(f"aliyun.com/gpu-mem: {ask}"))
         assert result.exit_code == 0, result.output
         got = json.loads(result.stdout)
         placed = got["assignments"] if command == ["plan"] else got[0]["placed"]
@@ -191,12 +195,12 @@ def test_the_unit_of_a_memory_share(sentence: str, tmp_path: Path) -> None:
         assert [each["memory_mib"] for each in devices] == ([] if want is None else [want])
         assert (note in result.stderr) if note else result.stderr == ""
     words = ["simulate", "manifests", *where, *options, "-f", "-", "-o", "json", "--policy", "first-fit"]
-    simulated = json.loads(run(*words, given=pod(f"aliyun.com/gpu-mem: {ask}")).stdout)["runs"][0]
+    simulated = json.loads(run(*words, given=manifest(f"aliyun.com/gpu-mem: {ask}")).stdout)["runs"][0]
     assert simulated["dropped"] == (want is None)
 
 
 def test_the_unit_holds_for_the_pods_of_the_fleet_too() -> None:
-    pending = yaml.safe_load(pod("aliyun.com/gpu-mem: 4"))
+    pending = yaml.safe_load(manifest("aliyun.com/gpu-mem: 4"))
     cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [GPUSHARE, pending]})
     for options, want in (([], 4), (["--share-unit", "GiB"], 4096)):
         got = json.loads(run("plan", "--cluster", "-", *options, "-o", "json", given=cluster).stdout)
@@ -204,7 +208,7 @@ def test_the_unit_holds_for_the_pods_of_the_fleet_too() -> None:
 
 
 def test_folders_are_read_and_other_kinds_noted(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(pod("nvidia.com/gpu: 1"))
+    (tmp_path / "a.yaml").write_text(manifest("nvidia.com/gpu: 1"))
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/b.yml").write_text("kind: Service\napiVersion: v1\nmetadata: {name: web}\n")
     (tmp_path / ".hidden.yaml").write_text("not: [yaml")
@@ -269,7 +273,7 @@ def test_running_pods_stay_where_they_are() -> None:
         "metadata": {"name": "n", "labels": {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "2"}},
         "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "2"}},
     }
-    running = yaml.safe_load(pod("nvidia.com/gpu: 1", "old"))
+    running = yaml.safe_load(manifest("nvidia.com/gpu: 1", "old"))
     running["spec"]["nodeName"] = "n"
     running["status"] = {"phase": "Running"}
     cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [node, running]})
@@ -283,8 +287,8 @@ def test_running_pods_stay_where_they_are() -> None:
 
 
 def test_a_pod_that_runs_already_is_not_planned_again(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(pod("nvidia.com/gpu: 1"))
-    running = yaml.safe_load(pod("nvidia.com/gpu: 1"))
+    (tmp_path / "a.yaml").write_text(manifest("nvidia.com/gpu: 1"))
+    running = yaml.safe_load(manifest("nvidia.com/gpu: 1"))
     running["spec"]["nodeName"] = "n"
     node = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}}
     cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [node, running]})
@@ -301,11 +305,11 @@ def test_a_node_both_in_the_fleet_and_in_short_form() -> None:
 
 def test_explain_tells_alike_nodes_once_and_no_more_than_a_screen_of_kinds() -> None:
     """Nodes with the same verdict are one line; past twenty kinds of verdict the nodes are counted."""
-    alike = run("explain", "a", *(["--gpus", "2xT4"] * 3), "-f", "-", given=pod("nvidia.com/gpu: 3")).stdout
+    alike = run("explain", "a", *(["--gpus", "2xT4"] * 3), "-f", "-", given=manifest("nvidia.com/gpu: 3")).stdout
     assert "node-0 and 2 more" in alike
     assert "a free GPU" in alike
     nodes = "\n".join(f"- {{name: n{i}, gpus: 2xT4, taints: ['k{i}:NoSchedule']}}" for i in range(25))
-    fleet = f"kind: Fleet\nnodes:\n{nodes}\n---\n{pod('nvidia.com/gpu: 1')}"
+    fleet = f"kind: Fleet\nnodes:\n{nodes}\n---\n{manifest('nvidia.com/gpu: 1')}"
     many = run("explain", "a", "--cluster", "-", given=fleet).stdout
     assert "and 5 more nodes; -o json has all" in many
 
@@ -326,7 +330,7 @@ def test_explain() -> None:
 def test_a_limit_that_is_over_soon_keeps_the_plan_and_claims_nothing(tmp_path: Path) -> None:
     """What no plan exceeds cannot be proved in a moment."""
     asks = ("nvidia.com/mig-1g.5gb: 1", "nvidia.com/mig-3g.20gb: 2", "tessera.dev/gpu-memory: 11", "nvidia.com/gpu: 1")
-    documents = "---".join(pod(f"{asks[number % 4]}, cpu: {1 + number % 3}", f"p{number}") for number in range(99))
+    documents = "---".join(manifest(f"{asks[number % 4]}, cpu: {1 + number % 3}", f"p{number}") for number in range(99))
     (tmp_path / "fleet.yaml").write_text(
         "nodes:" + "".join(f"\n- {{name: n{n}, cpu: 11, gpus: [{{model: A100-40GB, count: 3}}]}}" for n in range(9))
     )
@@ -371,7 +375,7 @@ def test_what_sharing_saves_is_a_line_and_in_the_summary() -> None:
     common = ("plan", "--gpus", "8xH100-80GB", "-f", JOB)
     assert "8 GPUs instead of 56 without sharing (86 % fewer)\n" in run(*common).stdout
     assert json.loads(run(*common, "-o", "json").stdout)["summary"]["gpus_without_sharing"] == 56
-    alone = run("plan", "--gpus", "T4", "-f", "-", given=pod("nvidia.com/gpu: 1")).stdout
+    alone = run("plan", "--gpus", "T4", "-f", "-", given=manifest("nvidia.com/gpu: 1")).stdout
     assert "1 GPU, as many as without sharing\n" in alone
     assert "sharing" not in run("plan", "--gpus", "T4").stdout
 
@@ -406,11 +410,11 @@ def test_the_smallest_fleet_is_found_and_planned() -> None:
 
 
 def test_a_fleet_that_is_not_proved_says_what_is() -> None:
-    triples = "---".join(pod("nvidia.com/gpu: 3", f"p{n}") for n in range(4))
-    mixed = f"{triples}---{pod('nvidia.com/gpu: 1', 'one')}"
+    triples = "---".join(manifest("nvidia.com/gpu: 3", f"p{n}") for n in range(4))
+    mixed = f"{triples}---{manifest('nvidia.com/gpu: 1', 'one')}"
     text = " ".join(
         run(
-            "plan", "--fit", "--gpus", "5xT4", "-f", "-", given=f"{mixed}---{pod('nvidia.com/gpu: 2', 'two')}"
+            "plan", "--fit", "--gpus", "5xT4", "-f", "-", given=f"{mixed}---{manifest('nvidia.com/gpu: 2', 'two')}"
         ).stdout.split()
     )
     assert "4 \u00d7 (5xT4), 20 GPUs" in text
@@ -421,7 +425,7 @@ def test_a_fleet_that_is_not_proved_says_what_is() -> None:
 def test_nodes_that_differ_only_by_name_are_one_type(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text("nodes: [{name: a, count: 3, cpu: 2, gpus: 2xT4}, {name: plain}]")
-    pods = "---".join(pod("nvidia.com/gpu: 1, cpu: 2", f"p{n}") for n in range(3))
+    pods = "---".join(manifest("nvidia.com/gpu: 1, cpu: 2", f"p{n}") for n in range(3))
     got = json.loads(run("plan", "--fit", "--cluster", str(fleet), "-f", "-", "-o", "json", given=pods).stdout)
     assert got["fit"]["nodes"] == [{"gpus": "2xT4", "count": 3}]
     assert {each["node"] for each in got["assignments"]} == {"a-0", "a-1", "a-2"}
@@ -452,8 +456,8 @@ def test_a_cached_model_is_looked_for_on_the_nodes_that_say_which_they_have(tmp_
         for name, models in (("bare", {"models.tessera.dev/llama": "0"}), ("warm", {"models.tessera.dev/llama": "256"}))
     ]
     cluster = json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes})
-    text = pod("nvidia.com/gpu: 1, models.tessera.dev/llama: 1")
-    other = pod("nvidia.com/gpu: 1, models.tessera.dev/other: 1", "b")
+    text = manifest("nvidia.com/gpu: 1, models.tessera.dev/llama: 1")
+    other = manifest("nvidia.com/gpu: 1, models.tessera.dev/other: 1", "b")
     path = tmp_path / "pods.yaml"
     path.write_text(f"{text}---\n{other}")
     read = json.loads(run("plan", "--cluster", "-", "-f", str(path), "-o", "json", given=cluster).stdout)

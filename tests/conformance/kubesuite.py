@@ -82,7 +82,7 @@ def thing(**fields: Any) -> Object:
     return {"metadata": {"name": "one"}, **fields}
 
 
-def pod(name: str, **spec: Any) -> Object:
+def unplaced(name: str, **spec: Any) -> Object:
     """Return a pod that no scheduler places."""
     metadata = {"name": name, "namespace": NAMESPACE, "labels": {"suite": "kube"}, "annotations": {"a": "1", "b": "2"}}
     container = {"name": "c", "image": "none"}
@@ -213,12 +213,12 @@ class KubeSuite:
             following.cancel()
 
     async def test_a_pod_is_evicted(self, kube: Kube) -> None:
-        await kube.create(PODS, pod("suite-pod"))
+        await kube.create(PODS, unplaced("suite-pod"))
         await kube.evict("suite-pod", NAMESPACE)
         assert await kube.get(PODS, "suite-pod", NAMESPACE) is None
 
     async def test_a_pod_of_another_uid_is_not_evicted(self, kube: Kube) -> None:
-        uid = (await kube.create(PODS, pod("suite-pod")))["metadata"]["uid"]
+        uid = (await kube.create(PODS, unplaced("suite-pod")))["metadata"]["uid"]
         with pytest.raises(Conflict):
             await kube.evict("suite-pod", NAMESPACE, uid="00000000-0000-4000-8000-000000000000")
         assert await kube.get(PODS, "suite-pod", NAMESPACE) is not None
@@ -261,7 +261,7 @@ class KubeSuite:
     # Binding
 
     async def test_a_binding_gives_the_node_and_annotations_in_one_write(self, kube: Kube) -> None:
-        made = await kube.create(PODS, pod("suite-pod"))
+        made = await kube.create(PODS, unplaced("suite-pod"))
         versions = []
         annotations = {"b": "3", "tessera.dev/assignment": '[{"x": 1}]'}
         await kube.bind("suite-pod", NAMESPACE, uid=made["metadata"]["uid"], node="suite-node", annotations=annotations)
@@ -279,10 +279,10 @@ class KubeSuite:
 
     async def test_what_cannot_be_bound_is_refused_and_stays(self, kube: Kube) -> None:
         """A pod of another uid, one bound already (to the same node too), a gated one, one that is not there."""
-        bound = (await kube.create(PODS, pod("bound")))["metadata"]["uid"]
+        bound = (await kube.create(PODS, unplaced("bound")))["metadata"]["uid"]
         await kube.bind("bound", NAMESPACE, uid=bound, node="suite-node", annotations={})
-        gated = await kube.create(PODS, pod("gated", schedulingGates=[{"name": "suite.tessera.dev/gate"}]))
-        await kube.create(PODS, pod("other"))
+        gated = await kube.create(PODS, unplaced("gated", schedulingGates=[{"name": "suite.tessera.dev/gate"}]))
+        await kube.create(PODS, unplaced("other"))
         refused = {
             "bound": bound,
             "gated": gated["metadata"]["uid"],
@@ -296,7 +296,7 @@ class KubeSuite:
         assert (await kube.list(PODS, HERE)).objects == before.objects
 
     async def test_two_bindings_at_once_bind_once(self, kube: Kube) -> None:
-        uid = (await kube.create(PODS, pod("suite-pod")))["metadata"]["uid"]
+        uid = (await kube.create(PODS, unplaced("suite-pod")))["metadata"]["uid"]
         nodes = [f"suite-{number}" for number in range(8)]
         binding = (
             kube.bind("suite-pod", NAMESPACE, uid=uid, node=node, annotations={"tessera.dev/node": node})

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from builders.modelservers import model_server
+from harness.awaiting import until_object
+from harness.serving import running
 from tessera.cli.processes.controller import _lead
 from tessera.clients.kube import (
     DEPLOYMENTS,
@@ -24,7 +26,6 @@ from tessera.clients.kube import (
     Object,
     Selection,
     Store,
-    follow,
 )
 from tessera.clients.kube.protocol import EVERYTHING
 from tessera.controller.following import Following
@@ -58,23 +59,14 @@ class LateNodes(MemoryKube):
 @asynccontextmanager
 async def leading(kube: MemoryKube, *namespaces: str) -> AsyncIterator[Measures]:
     measures = Measures()
-    lead = _lead(Settings(identity="x"), kube, ModelServers(kube, namespaces, pace=Pace(least_s=0.01)), measures)
-    task = asyncio.create_task(lead)
-    try:
+    servers = ModelServers(kube, namespaces, pace=Pace(least_s=0.01))
+    async with running(_lead(Settings(identity="x"), kube, servers, measures)) as (task,):
         yield measures
         assert not task.done()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def until_status(kube: MemoryKube, kind: Kind, name: str, namespace: str = "") -> Object:
-    selection = Selection(namespace=namespace, fields=(("metadata.name", name),))
-    async with asyncio.timeout(20):
-        async for change in follow(kube, kind, selection):
-            if change.object is not None and change.object.get("status"):
-                return change.object
-    raise AssertionError
+    return await until_object(kube, kind, name, lambda each: bool(each.get("status")), namespace)
 
 
 async def test_a_new_leader_takes_nothing_off_nodes_that_it_does_not_know_yet() -> None:

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from builders.kubeobjects import node
+from harness.awaiting import until_object
+from harness.serving import running
 from tessera.agent.storage.images import ImageWarmer
 from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, NODES, PODS, MemoryKube, Object, Selection, Store, follow
 from tessera.clients.runtime import MemoryRuntime
@@ -21,9 +24,9 @@ ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
 
 
-def node(name: str, *, ready: str = "True", pool: str = "gpu") -> Object:
-    conditions = [{"type": "Ready", "status": ready}]
-    return {"metadata": {"name": name, "labels": {"pool": pool}}, "status": {"conditions": conditions}}
+def pooled(name: str, *, ready: str = "True", pool: str = "gpu") -> Object:
+    made = node(name, pool=pool)
+    return made | {"status": {"conditions": [{"type": "Ready", "status": ready}]}}
 
 
 def warmup(*images: str, name: str = "servers", **spec: Any) -> Object:
@@ -49,23 +52,16 @@ class Cluster:
         nodes = Store(self.kube, NODES)
         loops = [nodes.run(), ImageWarmups(self.kube, nodes, now=lambda: NOW, least_s=0.01).run(Measures())]
         loops += [ImageWarmer(name, self.kube, each).run(Measures()) for name, each in self.runtimes.items()]
-        tasks = [asyncio.create_task(each) for each in loops]
-        try:
+        async with running(*loops):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def status(self, ready: Callable[[Any], bool], name: str = "servers") -> Any:
         """Return the status of a warmup when it is as desired."""
-        selection = Selection(fields=(("metadata.name", name),))
-        async with asyncio.timeout(20):
-            async for change in follow(self.kube, IMAGE_WARMUPS, selection, on_trouble=lambda _: None):
-                status = (change.object or {}).get("status") or {}
-                if status and ready(status):
-                    return status
-        raise AssertionError
+
+        def as_desired(each: Object) -> bool:
+            return bool(each.get("status") and ready(each["status"]))
+
+        return (await until_object(self.kube, IMAGE_WARMUPS, name, as_desired))["status"]
 
 
 @pytest.fixture
@@ -74,7 +70,7 @@ def cluster() -> Cluster:
 
 
 async def test_all_selected_nodes_get_all_images(cluster: Cluster) -> None:
-    await cluster.add(node("n1"), node("n2"), node("n3", pool="other"))
+    await cluster.add(pooled("n1"), pooled("n2"), pooled("n3", pool="other"))
     await cluster.kube.create(IMAGE_WARMUPS, warmup(A, B, nodeSelector={"matchLabels": {"pool": "gpu"}}))
     async with cluster.running():
         status = await cluster.status(lambda status: status.get("pinned") == 2)
@@ -88,11 +84,11 @@ async def test_all_selected_nodes_get_all_images(cluster: Cluster) -> None:
 
 
 async def test_a_tag_that_moves_stays_what_it_was_resolved_to(cluster: Cluster) -> None:
-    await cluster.add(node("n1"))
+    await cluster.add(pooled("n1"))
     await cluster.kube.create(IMAGE_WARMUPS, warmup(A))
     async with cluster.running():
         await cluster.status(lambda status: status.get("ready") == 1)
-    await cluster.add(node("n2"))
+    await cluster.add(pooled("n2"))
     cluster.runtimes["n2"].offered = {A: (TWO, 7), "r.example/a:former": (ONE, 7)}
     async with cluster.running():
         await cluster.status(lambda status: status.get("ready") == 2)
@@ -100,7 +96,7 @@ async def test_a_tag_that_moves_stays_what_it_was_resolved_to(cluster: Cluster) 
 
 
 async def test_images_of_pending_pods_come_first(cluster: Cluster) -> None:
-    await cluster.add(node("n1"))
+    await cluster.add(pooled("n1"))
     pod = {"metadata": {"name": "p", "namespace": "x"}, "spec": {"containers": [{"image": B}, {"image": "no name"}]}}
     await cluster.kube.create(PODS, pod)
     await cluster.kube.create(IMAGE_WARMUPS, warmup(A, B))
@@ -111,7 +107,7 @@ async def test_images_of_pending_pods_come_first(cluster: Cluster) -> None:
 
 
 async def test_a_warmup_that_is_deleted_leaves_images_unpinned(cluster: Cluster) -> None:
-    await cluster.add(node("n1"))
+    await cluster.add(pooled("n1"))
     await cluster.kube.create(IMAGE_WARMUPS, warmup(A))
     async with cluster.running():
         await cluster.status(lambda status: status.get("pinned") == 1)
@@ -124,7 +120,7 @@ async def test_a_warmup_that_is_deleted_leaves_images_unpinned(cluster: Cluster)
 
 
 async def test_what_cannot_be_carried_out_says_why_and_stops_no_other(cluster: Cluster) -> None:
-    await cluster.add(node("n1"), node("n2", ready="Unknown"))
+    await cluster.add(pooled("n1"), pooled("n2", ready="Unknown"))
     await cluster.kube.create(IMAGE_WARMUPS, warmup("A b", name="bad"))
     await cluster.kube.create(IMAGE_WARMUPS, warmup(A))
     await cluster.kube.create(NODE_IMAGES, {"metadata": {"name": "odd"}})

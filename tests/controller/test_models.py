@@ -1,6 +1,5 @@
 """ModelCaches in a cluster of this process: the controller tells nodes what they shall have, and sums up."""
 
-import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from harness.awaiting import until_object
+from harness.serving import running
 from tessera.api.tessera.modelcaches import node_status, read_node_models
 from tessera.clients.kube import (
     MODEL_CACHES,
@@ -17,9 +18,7 @@ from tessera.clients.kube import (
     Kind,
     MemoryKube,
     Object,
-    Selection,
     Store,
-    follow,
 )
 from tessera.controller.models import ModelCaches
 from tessera.core.storage.models.cache import ObservedModel
@@ -54,23 +53,13 @@ class Cluster:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         nodes = Store(self.kube, NODES)
-        loops = (nodes.run(), ModelCaches(self.kube, nodes, now=lambda: NOW, least_s=0.01).run(Measures()))
-        tasks = [asyncio.create_task(each) for each in loops]
-        try:
+        caches = ModelCaches(self.kube, nodes, now=lambda: NOW, least_s=0.01)
+        async with running(nodes.run(), caches.run(Measures())):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def until(self, kind: Kind, name: str, ready: Callable[[Object], bool]) -> Object:
         """Return an object when it is as desired."""
-        selection = Selection(fields=(("metadata.name", name),))
-        async with asyncio.timeout(10):
-            async for change in follow(self.kube, kind, selection, on_trouble=lambda _: None):
-                if change.object is not None and ready(change.object):
-                    return change.object
-        raise AssertionError
+        return await until_object(self.kube, kind, name, ready)
 
     async def told(self, node: str, *names: str) -> None:
         """Return when a node was told to have these models, in this order."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.modelservers import model_server
+from harness.awaiting import until_object
 from tessera.clients.kube import (
     ASKED_REPLICAS,
     AUTOSCALERS,
@@ -239,11 +240,7 @@ async def test_what_cannot_be_carried_out_says_why_and_stops_no_other(cluster: C
     await cluster.make(name="other")
     async with cluster.running():
         accepted = await cluster.condition("Accepted", failed, metadata.get("namespace", NS))
-        other = Selection(namespace=NS, fields=(("metadata.name", "other"),))
-        async with asyncio.timeout(20):
-            async for change in follow(cluster.kube, DEPLOYMENTS, other):
-                if change.object is not None:
-                    break
+        await until_object(cluster.kube, DEPLOYMENTS, "other", bool, NS)
     assert (accepted["reason"], want in accepted["message"]) == (reason, True)
     assert await cluster.kube.get(DEPLOYMENTS, "ranker", metadata.get("namespace", NS)) is None
 
@@ -300,11 +297,7 @@ async def test_a_server_that_is_being_deleted_gets_nothing_any_more(cluster: Clu
     await cluster.make(deletionTimestamp="2026-11-23T12:00:00Z")
     await cluster.make(name="other")
     async with cluster.running():
-        other = Selection(namespace=NS, fields=(("metadata.name", "other"),))
-        async with asyncio.timeout(20):
-            async for change in follow(cluster.kube, DEPLOYMENTS, other):
-                if change.object is not None:
-                    break
+        await until_object(cluster.kube, DEPLOYMENTS, "other", bool, NS)
     assert await cluster.kube.get(DEPLOYMENTS, "ranker", NS) is None
 
 

@@ -5,9 +5,7 @@ import hashlib
 import hmac
 import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,6 +13,8 @@ from email.utils import format_datetime
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import Request, urlopen
+
+from harness.serving import free_port, until_listening
 
 __all__ = ["ACCOUNT", "KEY", "Azurite"]
 
@@ -64,19 +64,11 @@ class Azurite:
     @contextmanager
     def served(cls) -> Iterator["Azurite"]:
         """Give a server on loopback, whose blobs are in its memory."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         options = ("--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent")
         with subprocess.Popen((_program(), *options), stdout=subprocess.DEVNULL) as process:
             try:
-                until = time.monotonic() + _START_S
-                while True:
-                    try:
-                        socket.create_connection(("127.0.0.1", port), 1).close()
-                        break
-                    except OSError:
-                        assert time.monotonic() < until, "Azurite does not start"
-                        time.sleep(0.1)
+                until_listening(port, "Azurite", _START_S)
                 yield cls(f"http://127.0.0.1:{port}/{ACCOUNT}")
             finally:
                 process.terminate()

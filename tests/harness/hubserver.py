@@ -3,11 +3,12 @@
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from harness.serving import served
 
 __all__ = ["Hub"]
 
@@ -145,9 +146,5 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def _server(serving: Callable[[_Handler], None]) -> Iterator[str]:
-    with _Server(serving) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with served(_Server(serving)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()

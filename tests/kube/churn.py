@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kube.pods import pod
+from kube.pods import busybox
 
 __all__ = ["CONTAINER", "CPU", "INIT", "MAIN", "Act", "Kind", "acts", "objects_of"]
 
@@ -197,7 +197,7 @@ def objects_of(act: Act) -> dict[str, Any]:
     spec: dict[str, Any] = {"restartPolicy": "Never", "schedulerName": kind.scheduler}
     if kind.bound:
         spec["nodeName"] = f"node{act.node}"
-    made = pod(act.name, command=command, limits=kind.limits, **spec | {"terminationGracePeriodSeconds": 10})
+    made = busybox(act.name, command=command, limits=kind.limits, **spec | {"terminationGracePeriodSeconds": 10})
     _add_containers(act, command, made["spec"])
     grade = {"tessera.dev/isolation": kind.isolation} if kind.isolation else {}
     made["metadata"]["annotations"] = {**kind.annotations, **grade}
@@ -216,7 +216,7 @@ def _add_containers(act: Act, command: str, spec: dict[str, Any]) -> None:
     desired = ((INIT, act.kind.init, "sleep 1" if act.stubborn else "true"), (BESIDE, act.kind.beside, command))
     for name, limits, runs in desired:
         if limits is not None:
-            added = pod(name, command=runs, limits=dict(limits))["spec"]["containers"][0] | {"name": name}
+            added = busybox(name, command=runs, limits=dict(limits))["spec"]["containers"][0] | {"name": name}
             spec.setdefault("initContainers" if name == INIT else "containers", []).append(added)
     for each in (*spec["containers"], *spec.get("initContainers", ())):
         each["env"] = [{"name": CONTAINER, "value": each["name"]}]

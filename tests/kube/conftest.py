@@ -2,7 +2,9 @@
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -75,12 +77,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(name)
 
 
+@contextmanager
+def shown(config: pytest.Config) -> Iterator[Any]:
+    """Show a build, past what captures the output."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        yield report
+
+
 @pytest.fixture(scope="session")
 def program_folder(pytestconfig: pytest.Config) -> Path:
     """Return the programs of Kubernetes, building them the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return programs(report)
 
 
@@ -92,15 +101,22 @@ def fresh(name: str, program_folder: Path) -> Cluster:
     return testbed
 
 
-@pytest.fixture(scope="session")
-def control_plane(program_folder: Path) -> Iterator[Cluster]:
-    """Give a cluster without kubelets: nodes are objects that the test makes, `kubeconfig` works from this process."""
-    testbed = fresh("plane", program_folder)
+@contextmanager
+def brought_up(name: str, program_folder: Path, desired: Desired) -> Iterator[Cluster]:
+    """Give a testbed of this checkout, which is taken down afterwards."""
+    testbed = fresh(name, program_folder)
     try:
-        testbed.up(Desired(nodes=0))
+        testbed.up(desired)
         yield testbed
     finally:
         testbed.down()
+
+
+@pytest.fixture(scope="session")
+def control_plane(program_folder: Path) -> Iterator[Cluster]:
+    """Give a cluster without kubelets: nodes are objects that the test makes, `kubeconfig` works from this process."""
+    with brought_up("plane", program_folder, Desired(nodes=0)) as testbed:
+        yield testbed
 
 
 @pytest.fixture(scope="session")
@@ -109,23 +125,15 @@ def scheduling_plane(program_folder: Path) -> Iterator[Cluster]:
 
     Without admission policies: tests write assignments in the place of agents.
     """
-    testbed = fresh("sched", program_folder)
-    try:
-        testbed.up(Desired(nodes=0, scheduler=True, admission=False))
+    with brought_up("sched", program_folder, Desired(nodes=0, scheduler=True, admission=False)) as testbed:
         yield testbed
-    finally:
-        testbed.down()
 
 
 @pytest.fixture(scope="session")
 def node_cluster(program_folder: Path) -> Iterator[Cluster]:
     """Give a cluster with a real node, `node1`, on which pods run."""
-    testbed = fresh("node", program_folder)
-    try:
-        testbed.up(Desired(nodes=1))
+    with brought_up("node", program_folder, Desired(nodes=1)) as testbed:
         yield testbed
-    finally:
-        testbed.down()
 
 
 @pytest.fixture
@@ -137,12 +145,8 @@ def node(node_cluster: Cluster) -> Node:
 @pytest.fixture
 def second_cluster(program_folder: Path) -> Iterator[Cluster]:
     """Give a cluster with one node that the test may break, beside those that others use."""
-    testbed = fresh("second", program_folder)
-    try:
-        testbed.up(Desired(nodes=1))
+    with brought_up("second", program_folder, Desired(nodes=1)) as testbed:
         yield testbed
-    finally:
-        testbed.down()
 
 
 @pytest.fixture(scope="session")
@@ -174,23 +178,17 @@ def gpu_cluster(gpu_testbed: Cluster, request: pytest.FixtureRequest) -> Iterato
 @pytest.fixture(scope="module")
 def whole_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Give a cluster with all of Tessera: one node with the GPUs in the test module's `GPUS`, agent, scheduler."""
-    testbed = fresh("whole", program_folder)
-    try:
-        testbed.up(Desired(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True))
+    desired = Desired(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True)
+    with brought_up("whole", program_folder, desired) as testbed:
         yield testbed
-    finally:
-        testbed.down()
 
 
 @pytest.fixture(scope="module")
 def image_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Give a cluster as `whole_cluster` is, but with Tessera's image, run by the objects of the chart."""
-    testbed = fresh("image", program_folder)
-    try:
-        testbed.up(Desired(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True, source="image"))
+    desired = Desired(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True, source="image")
+    with brought_up("image", program_folder, desired) as testbed:
         yield testbed
-    finally:
-        testbed.down()
 
 
 @pytest.fixture
@@ -204,27 +202,21 @@ def gpu_node(gpu_cluster: Cluster) -> Iterator[GpuNode]:
 @pytest.fixture(scope="session")
 def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """Return the real Helm, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return Helm(programs(report, modules=HELM) / "helm", tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture(scope="session")
 def cert_manager(pytestconfig: pytest.Config) -> Path:
     """Return a folder with the definitions of cert-manager's kinds, downloading them the first time."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         return programs(report, modules=CERT_MANAGER)
 
 
 @pytest.fixture(scope="session")
 def real_registry(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRegistry]:
     """Give the reference registry on the loopback, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+    with shown(pytestconfig) as report:
         program = programs(report, modules=REGISTRY) / "registry"
     one = RealRegistry(program, tmp_path_factory.mktemp("registry"))
     try:

@@ -15,7 +15,17 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from testbed.cluster import Cluster
 
-__all__ = ["ALL_MADE", "FakeNode", "connected", "delete_nodes", "delete_pods", "make_nodes", "report"]
+__all__ = [
+    "ALL_MADE",
+    "FakeNode",
+    "connected",
+    "delete_nodes",
+    "delete_pods",
+    "idle_pod",
+    "make_nodes",
+    "only_nodes",
+    "report",
+]
 
 MADE = ("made-by", "test")
 ALL_MADE = Selection(labels=(MADE,))
@@ -75,6 +85,18 @@ async def connected(cluster: Cluster) -> AsyncIterator[HttpKube]:
         yield kube
 
 
+@asynccontextmanager
+async def only_nodes(cluster: Cluster, nodes: Sequence[FakeNode]) -> AsyncIterator[HttpKube]:
+    """Give a client of a cluster that has these nodes and no pods of tests, and has neither afterwards."""
+    async with connected(cluster) as kube:
+        await delete_pods(kube)
+        await delete_nodes(kube)
+        await make_nodes(kube, nodes)
+        yield kube
+        await delete_pods(kube)
+        await delete_nodes(kube)
+
+
 async def make_nodes(kube: Kube, nodes: Sequence[FakeNode]) -> None:
     """Create nodes and what their agents would report; about a thousand in ten seconds.
 
@@ -89,6 +111,14 @@ async def _make(kube: Kube, each: FakeNode) -> None:
     await kube.patch(NODES, each.name, {"spec": {"taints": None}})
     await kube.create(GPU_NODES, gpunodes.new_object(each.name, made["metadata"]["uid"]))
     await report(kube, each.state())
+
+
+def idle_pod(name: str, limits: dict[str, int], annotations: dict[str, str] | None = None, **spec: Any) -> Object:
+    """Return a pod for such a node, on which its container never starts."""
+    resources = {"limits": {key: str(count) for key, count in limits.items()}}
+    container = {"name": "main", "image": "none", "resources": resources}
+    metadata = {"name": name, "namespace": "default", "labels": dict([MADE]), "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"containers": [container], **spec}}
 
 
 async def report(kube: Kube, state: GpuNodeState) -> None:

@@ -17,6 +17,7 @@ from testbed.processes import until
 
 __all__ = [
     "allocatable",
+    "busybox",
     "create",
     "devices",
     "environment",
@@ -24,7 +25,6 @@ __all__ = [
     "granting",
     "log",
     "phase",
-    "pod",
     "remove",
     "run",
     "showing",
@@ -47,7 +47,7 @@ def showing(*commands: str, then: str = "exec sleep 3600") -> str:
 SLEEP = showing()
 
 
-def pod(name: str, *, command: str = SLEEP, limits: dict[str, int] | None = None, **spec: Any) -> dict[str, Any]:
+def busybox(name: str, *, command: str = SLEEP, limits: dict[str, int] | None = None, **spec: Any) -> dict[str, Any]:
     """Return a pod of one container `main`, which ends at once when it is deleted."""
     amounts = {resource: str(count) for resource, count in (limits or {}).items()}
     container = {"name": "main", "image": BUSYBOX, "command": ["sh", "-c", command], "resources": {"limits": amounts}}

@@ -11,7 +11,7 @@ import pytest
 from builders.kubeobjects import amount
 from judges.grants import shares_of
 from kube.gpunode import GpuNode
-from kube.pods import allocatable, create, devices, pod, run
+from kube.pods import allocatable, busybox, create, devices, run
 from tessera.api.tessera.gpunodes import claims_field, desired_field, read_gpu_node
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
@@ -42,7 +42,7 @@ HOPPER = place("H100-80GB", "3g.40gb", 0)
 
 def assigned(name: str, units: int, placed: Share) -> dict[str, Any]:
     """Return a pod with an assignment, as a server writes it when it binds."""
-    one = pod(name, limits={UNITS: units})
+    one = busybox(name, limits={UNITS: units})
     one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((placed,))}
     return one
 
@@ -117,7 +117,11 @@ def test_desired_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Le
     first, second = left.node.gpu_uuids()
     left.want(DesiredDevices(gpu=first, instances=SMALL), DesiredDevices(gpu=second, whole=True))
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
-    run(left.cluster, pod("small", limits={"nvidia.com/mig-1g.5gb": 1}), pod("whole", limits={"nvidia.com/gpu": 1}))
+    run(
+        left.cluster,
+        busybox("small", limits={"nvidia.com/mig-1g.5gb": 1}),
+        busybox("whole", limits={"nvidia.com/gpu": 1}),
+    )
     (told,) = left.assignment("small")
     visible = devices(left.cluster, "small")
     assert left.places()[visible] == (told["gpu"], told["profile"], told["start"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kube.gpunode import GpuNode
-from kube.pods import devices, phase, pod, run
+from kube.pods import busybox, devices, phase, run
 from testbed.processes import until
 
 GPUS = ("A100-40GB",)
@@ -26,9 +26,9 @@ def prepared(node: GpuNode, *options: str) -> str:
     node.start_agent(*options)
     node.ask_layout("all-1g.5gb")
     node.until_offered((SLICE, 7))
-    guarded = pod("guarded", limits={SLICE: 1})
+    guarded = busybox("guarded", limits={SLICE: 1})
     guarded["metadata"]["labels"]["app"] = "guarded"
-    run(node.cluster, guarded, pod("loose", limits={SLICE: 1}))
+    run(node.cluster, guarded, busybox("loose", limits={SLICE: 1}))
     node.cluster.apply(BUDGET)
 
     def counted() -> bool:

@@ -6,13 +6,13 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from builders.shares import share
 from builders.signed import SERVER, STRANGER, config_map
 from kube.gpunode import GpuNode
-from kube.pods import create, devices, phase, pod, run, showing
+from kube.pods import busybox, create, devices, phase, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE
 from tessera.cli import main
-from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
 from testbed.processes import until
 
@@ -20,18 +20,6 @@ GPUS = ("2xA100-40GB",)
 UNITS = "tessera.dev/gpu-memory"
 ASSIGNMENT, SIGNATURE = "tessera.dev/assignment", "tessera.dev/assignment-signature"
 POLICY = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "memory-share"}]}
-
-
-def part(gpu: int, memory_mib: int, mode: Mode = Mode.MEMORY_SHARE) -> Share:
-    return Share(
-        gpu=gpu,
-        mode=mode,
-        memory_mib=memory_mib,
-        compute_percent=0,
-        isolation=mode.isolation,
-        resource=UNITS,
-        container="main",
-    )
 
 
 def container(node: GpuNode, name: str) -> tuple[Any, ...]:
@@ -57,22 +45,22 @@ def test_a_pod_that_gives_itself_a_gpu_is_refused_and_honest_ones_are_left_alone
     gpu_node.until_offered((UNITS, 2 * 39))
     honest = []
     for index in range(2):
-        one = pod(f"honest-{index}", limits={UNITS: 4})
-        one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((part(index, 4096),))}
+        one = busybox(f"honest-{index}", limits={UNITS: 4})
+        one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((share(index, 4096),))}
         honest.append(one)
     run(cluster, *honest)
     before = [container(gpu_node, f"honest-{index}") for index in range(2)]
     granted = cluster.get("pod", "honest-1")["metadata"]["annotations"]
-    more = {ASSIGNMENT: write_shares((part(1, 38000),))}
+    more = {ASSIGNMENT: write_shares((share(1, 38000),))}
     forged = {
         "more": more,
-        "whole": {ASSIGNMENT: write_shares((part(0, 40192, Mode.WHOLE),))},
+        "whole": {ASSIGNMENT: write_shares((share(0, 40192, Mode.WHOLE, resource=UNITS),))},
         "copied": {key: granted[key] for key in (ASSIGNMENT, SIGNATURE)},
         "stranger": STRANGER.sealed(more, uid="", node=gpu_node.node.name),
         "stolen": SERVER.sealed(more, uid="another", node=gpu_node.node.name),
     }
     for name, annotations in forged.items():
-        one = pod(name, limits={UNITS: 1}, nodeName=gpu_node.node.name)
+        one = busybox(name, limits={UNITS: 1}, nodeName=gpu_node.node.name)
         one["metadata"]["annotations"] = annotations
         cluster.apply(one)
         until(f"end of {name}", partial(failed, gpu_node, name), timeout_s=60)
@@ -83,8 +71,8 @@ def test_a_pod_that_gives_itself_a_gpu_is_refused_and_honest_ones_are_left_alone
         assert "schedulerName: tessera-scheduler" in status["message"]
         assert conflicts(gpu_node) == []
     assert [container(gpu_node, f"honest-{index}") for index in range(2)] == before
-    late = pod("late", limits={UNITS: 1})
-    late["metadata"]["annotations"] = {ASSIGNMENT: write_shares((part(1, 1024),))}
+    late = busybox("late", limits={UNITS: 1})
+    late["metadata"]["annotations"] = {ASSIGNMENT: write_shares((share(1, 1024),))}
     create(cluster, late)
     cluster.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=60s")
     assert devices(cluster, "late") == gpu_node.gpu_uuids()[1]
@@ -95,8 +83,8 @@ def test_what_runs_survives_the_loss_of_all_public_keys(gpu_node: GpuNode) -> No
     cluster = gpu_node.cluster
     gpu_node.start_agent(policy=POLICY)
     gpu_node.until_offered((UNITS, 2 * 39))
-    one = pod("kept", limits={UNITS: 4}, command=showing(then="sleep 15; exit 1"))
-    one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((part(1, 4096),))}
+    one = busybox("kept", limits={UNITS: 4}, command=showing(then="sleep 15; exit 1"))
+    one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((share(1, 4096),))}
     run(cluster, one)
     before = cluster.get("pod", "kept")["metadata"]["annotations"]
     gpu_node.kill_agent()

@@ -9,13 +9,12 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from builders.shares import share
 from judges import gpusharecli
 from kube.gpunode import GpuNode
-from kube.pods import pod, run
+from kube.pods import busybox, run
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.cli import main
-from tessera.core.cluster.snapshot import Share
-from tessera.core.gpu.sharing import Mode
 from testbed.processes import until
 
 GPUS = ("2xA100-40GB",)
@@ -27,18 +26,10 @@ def allocatable(gpu_node: GpuNode, name: str) -> str:
     return str(gpu_node.cluster.get("node", gpu_node.node.name)["status"]["allocatable"].get(name, ""))
 
 
-def share(name: str, units: int, gpu: int) -> dict[str, Any]:
-    made = pod(name, limits={MEMORY: units})
-    assigned = Share(
-        gpu=gpu,
-        mode=Mode.MEMORY_SHARE,
-        memory_mib=units * 1024,
-        compute_percent=0,
-        isolation=Mode.MEMORY_SHARE.isolation,
-        resource=MEMORY,
-    )
+def assigned(name: str, units: int, gpu: int) -> dict[str, Any]:
+    made = busybox(name, limits={MEMORY: units})
     made["metadata"]["annotations"] = {
-        "tessera.dev/assignment": write_shares((assigned,)),
+        "tessera.dev/assignment": write_shares((share(gpu, units * 1024, resource=MEMORY, container=""),)),
         "ALIYUN_COM_GPU_MEM_IDX": str(gpu),
         "ALIYUN_COM_GPU_MEM_POD": str(units),
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
@@ -65,7 +56,7 @@ def test_the_published_program_shows_what_tessera_shows(gpu_node: GpuNode) -> No
     gpu_node.start_agent(policy=POLICY)
     gpu_node.until_offered((MEMORY, 2 * 39))
     until("number of GPUs", lambda: allocatable(gpu_node, COUNT) == "2", timeout_s=60)
-    run(cluster, share("one", 5, 1), share("two", 3, 0), share("three", 4, 1))
+    run(cluster, assigned("one", 5, 1), assigned("two", 3, 0), assigned("three", 4, 1))
     names = ("one", "two", "three")
     until("memory allocated", lambda: all(said(gpu_node, name) == "true" for name in names), timeout_s=60)
     # The kubelet's ids say nothing of the GPU; the assignments do.

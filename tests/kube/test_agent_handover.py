@@ -11,7 +11,7 @@ import pytest
 
 from builders.kubeobjects import amount
 from kube.gpunode import HANDED_OVER, GpuNode
-from kube.pods import environment, pod, run, showing
+from kube.pods import busybox, environment, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
 from testbed.gpus import DRIVER_SPEC
 from testbed.processes import until
@@ -24,7 +24,7 @@ SHARED = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{
 
 def greedy(name: str, limits: dict[str, int] | None = None) -> dict[str, Any]:
     """Return a pod whose manifest asks NVIDIA's runtime for every GPU, as the samples of some recipes do."""
-    made = pod(name, command=SHOW, limits=limits)
+    made = busybox(name, command=SHOW, limits=limits)
     made["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     return made
 
@@ -69,7 +69,7 @@ def test_by_the_environment_the_manifest_wins_which_docs_security_says(gpu_node:
         gpu_node.start_agent("--device-list-strategy=envvar")
     gpu_node.until_offered((GPU, 2))
     until_handed_over(gpu_node, "envvar")
-    run(gpu_node.cluster, greedy("one", {GPU: 1}), pod("honest", command=SHOW, limits={GPU: 1}))
+    run(gpu_node.cluster, greedy("one", {GPU: 1}), busybox("honest", command=SHOW, limits={GPU: 1}))
     assert environment(gpu_node.cluster, "one")["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert environment(gpu_node.cluster, "honest")["NVIDIA_VISIBLE_DEVICES"] in gpu_node.gpu_uuids()
 
@@ -123,7 +123,7 @@ def test_where_neither_a_runtime_nor_a_specification_brings_the_driver_its_folde
         gpu_node.start_agent("--driver-folder=/run/driver", *options)
         gpu_node.until_offered((GPU, 2))
         until_handed_over(gpu_node, strategy)
-        run(gpu_node.cluster, pod("one", command=f"{LIBRARY}; {SHOW}", limits={GPU: 1}))
+        run(gpu_node.cluster, busybox("one", command=f"{LIBRARY}; {SHOW}", limits={GPU: 1}))
         found = environment(gpu_node.cluster, "one")
         assert found["LIBRARIES"] == "libcuda.so.1"
         assert found["TESSERA_GPU_UUIDS"] == gpu_node.gpu_uuids()[int(found["NODES"].removeprefix("nvidia"))]

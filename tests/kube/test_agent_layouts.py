@@ -3,7 +3,7 @@
 import pytest
 
 from kube.gpunode import GpuNode
-from kube.pods import devices, phase, pod, run
+from kube.pods import busybox, devices, phase, run
 from tessera.sim.nvmlsim import Machine, Process
 from testbed.processes import until
 
@@ -21,10 +21,10 @@ def test_a_label_cuts_both_gpus_and_every_pod_has_an_instance_of_its_own(gpu_nod
     gpu_node.ask_layout("all-1g.5gb")
     gpu_node.until_state("success")
     gpu_node.until_offered((SLICE, 14), ("nvidia.com/gpu", 0))
-    run(gpu_node.cluster, *(pod(name, limits={SLICE: 1}) for name in names(14)))
+    run(gpu_node.cluster, *(busybox(name, limits={SLICE: 1}) for name in names(14)))
     got = sorted(devices(gpu_node.cluster, name) for name in names(14))
     assert got == list(gpu_node.mig_uuids())
-    gpu_node.cluster.apply(pod("one-too-many", limits={SLICE: 1}))
+    gpu_node.cluster.apply(busybox("one-too-many", limits={SLICE: 1}))
     gpu_node.cluster.kubectl("wait", "--for=condition=PodScheduled=False", "pod/one-too-many", "--timeout=60s")
     assert phase(gpu_node.cluster, "one-too-many") == "Pending"
 
@@ -34,7 +34,7 @@ def test_slices_in_use_stay_when_the_label_changes(gpu_node: GpuNode) -> None:
     gpu_node.start_agent("--pending-s=15")
     gpu_node.ask_layout("all-1g.5gb")
     gpu_node.until_offered((SLICE, 14))
-    run(gpu_node.cluster, *(pod(name, limits={SLICE: 1}) for name in names(4)))
+    run(gpu_node.cluster, *(busybox(name, limits={SLICE: 1}) for name in names(4)))
     used = {devices(gpu_node.cluster, name) for name in names(4)}
     gpu_node.ask_layout("all-7g.40gb")
     gpu_node.until_state("failed", timeout_s=120)

@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from builders.shares import share
 from kube.gpunode import GpuNode
-from kube.pods import devices, environment, pod, run, showing
+from kube.pods import busybox, devices, environment, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.sim.mpscontrol import install
 from tessera.sim.nvmlsim import Machine
 from testbed.processes import until
@@ -32,17 +31,10 @@ POLICY = {
 
 def assigned(name: str, units: int, percent: int) -> dict[str, Any]:
     """Return a pod with so much of the second GPU, by MPS."""
-    share = Share(
-        gpu=1,
-        mode=Mode.MPS,
-        memory_mib=units * 1024,
-        compute_percent=percent,
-        isolation=Isolation.DRIVER,
-        resource=UNITS,
-        container="main",
-    )
-    made = pod(name, command=COMMAND, limits={UNITS: units})
-    made["metadata"]["annotations"] = {"tessera.dev/assignment": write_shares((share,))}
+    made = busybox(name, command=COMMAND, limits={UNITS: units})
+    made["metadata"]["annotations"] = {
+        "tessera.dev/assignment": write_shares((share(1, units * 1024, Mode.MPS, percent=percent),))
+    }
     return made
 
 
@@ -82,8 +74,8 @@ def test_each_pod_has_the_pipes_of_its_gpu_and_limits_of_its_own_and_daemons_com
     program = started(gpu_node)
     marker = gpu_node.node.path("/dev/shm/of-the-node")
     marker.touch()
-    replicas = [pod(f"replica-{number}", command=COMMAND, limits={REPLICA: 1}) for number in range(2)]
-    slices = [pod(f"slice-{number}", command=COMMAND, limits={HALF: 1}) for number in range(4)]
+    replicas = [busybox(f"replica-{number}", command=COMMAND, limits={REPLICA: 1}) for number in range(2)]
+    slices = [busybox(f"slice-{number}", command=COMMAND, limits={HALF: 1}) for number in range(4)]
     run(gpu_node.cluster, *replicas, *slices, assigned("small", 3, 20), assigned("large", 6, 50))
     for name, limit, percent in (("small", "0=3072M", "20"), ("large", "0=6144M", "50")):
         found = environment(gpu_node.cluster, name)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kube.gpunode import GpuNode
-from kube.pods import devices, phase, pod, remove, run
+from kube.pods import busybox, devices, phase, remove, run
 from tessera.sim.nvmlsim import Machine
 from testbed.processes import until
 
@@ -43,7 +43,7 @@ def test_a_node_is_rebooted_once_nobody_uses_its_gpus(gpu_node: GpuNode) -> None
     mark = gpu_node.node.folder / "var-lib" / "tessera" / "reboots"
     mark.parent.mkdir(exist_ok=True)
     prepared(gpu_node, mark)
-    run(gpu_node.cluster, pod("busy", limits={GPU: 1}))
+    run(gpu_node.cluster, busybox("busy", limits={GPU: 1}))
     gpu_node.ask_layout("all-3g.20gb")
     until_mig_waits(gpu_node)
     gpu_node.until_state("pending")
@@ -58,6 +58,6 @@ def test_a_node_is_rebooted_once_nobody_uses_its_gpus(gpu_node: GpuNode) -> None
     gpu_node.start_again()
     gpu_node.until_state("success")
     gpu_node.until_offered((HALF, 4))
-    run(gpu_node.cluster, pod("after", limits={HALF: 1}))
+    run(gpu_node.cluster, busybox("after", limits={HALF: 1}))
     assert devices(gpu_node.cluster, "after") in gpu_node.mig_uuids()
     assert reboots(mark) == 1

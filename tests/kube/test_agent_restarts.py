@@ -3,7 +3,7 @@
 import random
 
 from kube.gpunode import GpuNode
-from kube.pods import devices, pod, run
+from kube.pods import busybox, devices, run
 
 GPUS = ("A100-40GB",)
 SLICE = "nvidia.com/mig-1g.5gb"
@@ -26,14 +26,14 @@ def prepared(node: GpuNode) -> list[str]:
     node.ask_layout("all-1g.5gb")
     node.until_offered((SLICE, 7))
     names = [f"steady-{number}" for number in range(PODS)]
-    run(node.cluster, *(pod(name, limits={SLICE: 1}) for name in names))
+    run(node.cluster, *(busybox(name, limits={SLICE: 1}) for name in names))
     return names
 
 
 def free_slices_serve(node: GpuNode, *names: str) -> None:
     """The two slices that are left are given out, and none of those in use."""
     node.until_offered((SLICE, 7))
-    run(node.cluster, *(pod(name, limits={SLICE: 1}) for name in names))
+    run(node.cluster, *(busybox(name, limits={SLICE: 1}) for name in names))
 
 
 def test_pods_run_on_while_the_kubelet_is_restarted(gpu_node: GpuNode) -> None:

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
+from builders.shares import share
 from judges.grants import shares_of
 from kube.gpunode import GpuNode
-from kube.pods import environment, pod, run, showing
+from kube.pods import busybox, environment, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
-from tessera.core.cluster.snapshot import Share
-from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 
 GPUS = ("4xA100-40GB",)
 UNITS = "tessera.dev/gpu-memory"
@@ -21,19 +19,6 @@ ASSIGNMENT = "tessera.dev/assignment"
 PODS = 50
 COMMAND = showing("echo NODES=$(ls /dev | grep '^nvidia[0-9]')")
 POLICY = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "memory-share"}]}
-
-
-def share(gpu: int, units: int) -> tuple[Share, ...]:
-    one = Share(
-        gpu=gpu,
-        mode=Mode.MEMORY_SHARE,
-        memory_mib=units * 1024,
-        compute_percent=0,
-        isolation=Isolation.NONE,
-        resource=UNITS,
-        container="main",
-    )
-    return (one,)
 
 
 def desired_pods(rng: random.Random, per_gpu: int) -> list[dict[str, Any]]:
@@ -44,8 +29,8 @@ def desired_pods(rng: random.Random, per_gpu: int) -> list[dict[str, Any]]:
         units = rng.choice((1, 2, 2, 3, 5))
         gpu = rng.choice([gpu for gpu, room in left.items() if room >= units])
         left[gpu] -= units
-        one = pod(f"share-{number}", command=COMMAND, limits={UNITS: units})
-        one["metadata"]["annotations"] = {ASSIGNMENT: write_shares(share(gpu, units))}
+        one = busybox(f"share-{number}", command=COMMAND, limits={UNITS: units})
+        one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((share(gpu, units * 1024),))}
         made.append(one)
     return made
 
@@ -85,7 +70,7 @@ async def test_annotation_record_and_environment_of_fifty_pods_agree(gpu_node: G
         gpu = gpu_of(variables, gpu_node.gpu_uuids())
         units_on[gpu] += units
         told = (found["metadata"]["annotations"][ASSIGNMENT], record[name], variables["TESSERA_GPU_MEMORY_MIB"])
-        if told != (write_shares(share(gpu, units)), units, str(units * 1024)):
+        if told != (write_shares((share(gpu, units * 1024),)), units, str(units * 1024)):
             mismatches.append((name, gpu, *told))
     assert mismatches == []
     assert units_on == assigned_units(pods), "whatever was exchanged, no GPU is granted more or less than was assigned"

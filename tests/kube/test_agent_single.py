@@ -3,7 +3,7 @@
 from typing import Any
 
 from kube.gpunode import GpuNode
-from kube.pods import pod
+from kube.pods import busybox
 from testbed.processes import until
 
 GPUS = ("8xH100-80GB",)
@@ -16,7 +16,9 @@ AT_ONCE = 56
 
 def job(gate: str) -> dict[str, Any]:
     """Return a Job whose pods run until a file of the node appears."""
-    one = pod("ignored", command="while [ ! -e /gate/open ]; do sleep 1; done", limits={"nvidia.com/gpu": 1})["spec"]
+    one = busybox("ignored", command="while [ ! -e /gate/open ]; do sleep 1; done", limits={"nvidia.com/gpu": 1})[
+        "spec"
+    ]
     one["containers"][0]["volumeMounts"] = [{"name": "gate", "mountPath": "/gate"}]
     one |= {"restartPolicy": "Never", "volumes": [{"name": "gate", "hostPath": {"path": gate, "type": "Directory"}}]}
     spec = {

@@ -1,7 +1,7 @@
 """The agent on a real node: one T4 in turns."""
 
 from kube.gpunode import GpuNode
-from kube.pods import devices, pod, run
+from kube.pods import busybox, devices, run
 from testbed.processes import until
 
 GPUS = ("T4",)
@@ -11,7 +11,7 @@ def test_fourteen_pods_take_turns_on_one_t4(gpu_node: GpuNode) -> None:
     gpu_node.start_agent(sharing={"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 14}]}})
     gpu_node.until_offered(("nvidia.com/gpu", 14))
     names = [f"turn-{number}" for number in range(14)]
-    run(gpu_node.cluster, *(pod(name, limits={"nvidia.com/gpu": 1}) for name in names))
+    run(gpu_node.cluster, *(busybox(name, limits={"nvidia.com/gpu": 1}) for name in names))
     assert len({devices(gpu_node.cluster, name) for name in names}) == 1
     labels = gpu_node.labels()
     assert labels["nvidia.com/gpu.product"] == "Tesla-T4-SHARED"

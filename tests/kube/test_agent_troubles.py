@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
+from builders.shares import share
 from kube.gpunode import GpuNode
-from kube.pods import create, devices, environment, granted, granting, pod, run, showing
+from kube.pods import busybox, create, devices, environment, granted, granting, run, showing
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
-from tessera.core.cluster.snapshot import Share
-from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.sim.nvmlsim import FOREVER, Machine
 from testbed.processes import until
 
@@ -31,17 +29,8 @@ HANGS_MS = 120_000
 
 def assigned(name: str, units: int) -> dict[str, Any]:
     """Return a pod with so much memory of the GPU."""
-    share = Share(
-        gpu=0,
-        mode=Mode.MEMORY_SHARE,
-        memory_mib=units * 1024,
-        compute_percent=0,
-        isolation=Isolation.NONE,
-        resource=UNITS,
-        container="main",
-    )
-    made = pod(name, limits={UNITS: units})
-    made["metadata"]["annotations"] = {ASSIGNMENT: write_shares((share,))}
+    made = busybox(name, limits={UNITS: units})
+    made["metadata"]["annotations"] = {ASSIGNMENT: write_shares((share(0, units * 1024),))}
     return made
 
 
@@ -192,7 +181,7 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
         gpu_node.start_agent(f"--plugins-dir={folder}")
         gpu_node.ask_layout("all-1g.5gb")
         gpu_node.until_offered((SLICE, 7))
-        run(gpu_node.cluster, pod("steady", limits={SLICE: 1}))
+        run(gpu_node.cluster, busybox("steady", limits={SLICE: 1}))
         before, instances = status(gpu_node, "steady"), gpu_node.mig_uuids()
         gpu_node.node.run("mount", "-o", "remount,bind,ro", folder)
         gpu_node.node.restart_kubelet()
@@ -209,7 +198,7 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
         assert status(gpu_node, "steady") == before
         gpu_node.node.run("mount", "-o", "remount,bind,rw", folder)
         gpu_node.until_offered((SLICE, 7))
-        run(gpu_node.cluster, pod("next", limits={SLICE: 1}))
+        run(gpu_node.cluster, busybox("next", limits={SLICE: 1}))
         used = {devices(gpu_node.cluster, name) for name in ("steady", "next")}
         assert (len(used), used <= set(instances)) == (2, True)
         assert status(gpu_node, "steady") == before
@@ -222,7 +211,7 @@ def test_gpus_are_handed_over_by_mounts_and_by_annotations(gpu_node: GpuNode) ->
     gpu_node.start_agent(flags={"migStrategy": "none", "plugin": {"deviceListStrategy": strategies}})
     gpu_node.until_offered(("nvidia.com/gpu", 1))
     shown = showing("echo MOUNTS=$(ls /var/run/nvidia-container-devices)", "echo NODES=$(ls /dev)")
-    run(gpu_node.cluster, pod("whole", command=shown, limits={"nvidia.com/gpu": 1}))
+    run(gpu_node.cluster, busybox("whole", command=shown, limits={"nvidia.com/gpu": 1}))
     found = environment(gpu_node.cluster, "whole")
     assert found["MOUNTS"].split() == list(gpu_node.gpu_uuids())
     assert {"nvidia0", "nvidiactl", "nvidia-uvm"} <= set(found["NODES"].split())

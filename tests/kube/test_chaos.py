@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from judges.grants import claimed_for, faults, free_mib, shares_of, unsettled, untrue
-from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
+from kube.fakenodes import ALL_MADE, FakeNode, delete_pods, idle_pod, make_nodes, only_nodes
 from kube.replicas import REPLICAS, Replica, Replicas, running
 from tessera.clients.kube import GPU_NODES, NODES, PODS, HttpKube, Kube, Object, follow, name_of
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -65,13 +65,8 @@ def replicas(scheduling_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 async def kube(scheduling_plane: Cluster) -> AsyncIterator[HttpKube]:
     """Give the API of a cluster with the fleet."""
-    async with connected(scheduling_plane) as client:
-        await delete_pods(client)
-        await delete_nodes(client)
-        await make_nodes(client, FLEET)
+    async with only_nodes(scheduling_plane, FLEET) as client:
         yield client
-        await delete_pods(client)
-        await delete_nodes(client)
 
 
 class Observed:
@@ -148,18 +143,9 @@ def _given(index: int) -> Object:
     return {"metadata": {"annotations": {"tessera.dev/assignment": json.dumps({"version": 1, "shares": [share]})}}}
 
 
-def pod(rng: random.Random, name: str) -> Object:
+def random_pod(rng: random.Random, name: str) -> Object:
     limits, grade = rng.choice(REQUESTS)
-    container = {"name": "main", "image": "none", "resources": {"limits": {key: str(n) for key, n in limits.items()}}}
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "labels": dict([MADE]),
-            "annotations": {"tessera.dev/isolation": grade},
-        },
-        "spec": {"schedulerName": rng.choice(REPLICAS).scheduler, "containers": [container]},
-    }
+    return idle_pod(name, limits, {"tessera.dev/isolation": grade}, schedulerName=rng.choice(REPLICAS).scheduler)
 
 
 async def insisting(do: Callable[[], Awaitable[object]]) -> None:
@@ -180,7 +166,7 @@ async def load(kube: Kube, rng: random.Random, prefix: str, number: int = PODS_E
     living: list[str] = []
     for index in range(number):
         name = f"{prefix}-{index}"
-        await insisting(partial(kube.create, PODS, pod(rng, name)))
+        await insisting(partial(kube.create, PODS, random_pod(rng, name)))
         living.append(name)
         if rng.random() < 0.3:
             gone = living.pop(rng.randrange(len(living)))
@@ -344,7 +330,7 @@ async def test_requests_that_make_no_sense_bind_and_claim_nothing(replicas: Repl
     """Wrong bodies, a pod that is not there, a pod of another UID, and a node that vanished after it was found fit."""
     await insisting(lambda: delete_pods(kube))
     await make_nodes(kube, [FakeNode(name="brief", gpus=1)])
-    body = pod(random.Random(0), "asked")
+    body = random_pod(random.Random(0), "asked")
     body["spec"] |= {"schedulerName": "nobody"}
     body["spec"]["containers"][0]["resources"]["limits"] = {MEMORY: "4"}
     waiting = await kube.create(PODS, body)
@@ -389,7 +375,7 @@ async def forgotten(replicas: Replicas, each: Replica, fits: Object) -> None:
 async def test_amounts_that_make_no_sense_are_refused_before_they_reach_a_server(
     kube: HttpKube, field: dict[str, str]
 ) -> None:
-    body = pod(random.Random(0), "nonsense")
+    body = random_pod(random.Random(0), "nonsense")
     body["spec"]["containers"][0]["resources"]["limits"] = field
     with pytest.raises(InvalidInput):
         await kube.create(PODS, body)

@@ -5,7 +5,7 @@ from typing import Any
 
 from kube.bystanders import Bystanders
 from kube.helm import Helm
-from kube.pods import phase, pod
+from kube.pods import busybox, phase
 from tessera.cli.manifests import chart_folder
 from testbed.cluster import Cluster
 from testbed.deploy import NAMESPACE
@@ -32,7 +32,7 @@ def rolled_out(cluster: Cluster) -> None:
 
 
 def asks(name: str) -> dict[str, Any]:
-    return pod(name, limits={"tessera.dev/gpu-memory": 1}, schedulerName="tessera-scheduler")
+    return busybox(name, limits={"tessera.dev/gpu-memory": 1}, schedulerName="tessera-scheduler")
 
 
 def test_no_pod_is_harmed_by_helm(image_cluster: Cluster, helm: Helm) -> None:

@@ -34,7 +34,7 @@ KINDS: tuple[tuple[dict[str, int], str], ...] = (
 
 def asking(name: str, kind: tuple[dict[str, int], str]) -> dict[str, Any]:
     limits, isolation = kind
-    one = pods.pod(name, limits=limits, schedulerName=OURS)
+    one = pods.busybox(name, limits=limits, schedulerName=OURS)
     one["metadata"]["annotations"] = {"tessera.dev/isolation": isolation} if isolation else {}
     return one
 

@@ -373,7 +373,7 @@ def full(cluster: Cluster) -> list[str]:
     each_node = [("all-slice", SLICE, "default-scheduler")] * 7 + [("all-gpu", WHOLE, OURS)] * AUTO_GPUS
     desired = [pod for _ in cluster.nodes for pod in each_node]
     made = [
-        pods.pod(f"{name}-{number}", limits={resource: 1}, schedulerName=scheduler)
+        pods.busybox(f"{name}-{number}", limits={resource: 1}, schedulerName=scheduler)
         for number, (name, resource, scheduler) in enumerate(desired)
     ]
     cluster.apply(*made)

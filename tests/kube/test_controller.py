@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from builders.policyobjects import gpu_policy
-from kube.fakenodes import FakeNode, connected, delete_nodes, delete_pods, make_nodes
+from kube.fakenodes import FakeNode, connected, delete_nodes, delete_pods, idle_pod, make_nodes
 from tessera.clients.kube import EVENTS, GPU_NODES, GPU_POLICIES, LEASES, PODS, Kube, Object
 from tessera.core.cluster.protocols.leadership import Terms
 from testbed.cluster import Cluster
@@ -23,12 +23,6 @@ pytestmark = pytest.mark.anyio
 
 SYSTEM = "tessera-system"
 POLICY = gpu_policy({"repartition": {"idleSeconds": 0, "longestSeconds": 0}}, "all")
-
-
-def pod(name: str, profile: str) -> Object:
-    container = {"name": "c", "image": "none", "resources": {"limits": {f"nvidia.com/mig-{profile}": "1"}}}
-    metadata = {"name": name, "namespace": "default", "labels": {"made-by": "test"}}
-    return {"metadata": metadata, "spec": {"containers": [container]}}
 
 
 @contextlib.asynccontextmanager
@@ -94,11 +88,11 @@ async def test_a_controller_that_is_killed_is_replaced(control_plane: Cluster, t
                 node = await until(kube, lambda each: "policy" in each.get("spec", {}), GPU_NODES, "fake-a")
                 assert node["spec"]["policy"]["name"] == "all"
                 async with controller(control_plane, "two", tmp_path):
-                    await kube.create(PODS, pod("one", "1g.5gb"))
+                    await kube.create(PODS, idle_pod("one", {"nvidia.com/mig-1g.5gb": 1}))
                     await until(kube, lambda each: desired(each) == ["1g.5gb"], GPU_NODES, "fake-a")
                     await until_told(kube)
                     os.kill(first, signal.SIGKILL)
-                    await kube.create(PODS, pod("two", "3g.20gb"))
+                    await kube.create(PODS, idle_pod("two", {"nvidia.com/mig-3g.20gb": 1}))
                     lease = await until(
                         kube,
                         lambda each: each["spec"]["holderIdentity"].startswith("two_"),

@@ -73,7 +73,7 @@ async def cordon(kube: Kube, name: str, *, closed: bool) -> None:
 
 
 def asking(name: str, units: int, isolation: str) -> Object:
-    made = pods.pod(name, limits={"tessera.dev/gpu-memory": units}, schedulerName="tessera-scheduler")
+    made = pods.busybox(name, limits={"tessera.dev/gpu-memory": units}, schedulerName="tessera-scheduler")
     made["metadata"] |= {"namespace": "default", "annotations": {"tessera.dev/isolation": isolation}}
     return made
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
-from kube.pods import environment, pod, remove, run, until_allocatable
+from kube.pods import busybox, environment, remove, run, until_allocatable
 from tessera.clients.kubelet import PodResources
 from tessera.errors import Conflict
 from testbed.cluster import Cluster
@@ -42,7 +42,7 @@ async def test_a_pod_gets_what_the_plugin_prefers_and_answers(node_cluster: Clus
     plugin = ScriptedPlugin("a", "b", "c")
     server = await connect(plugin, node.device_plugins)
     await asyncio.to_thread(until_allocatable, node_cluster, node.name, [(RESOURCE, 3)])
-    await asyncio.to_thread(run, node_cluster, pod("two", limits={RESOURCE: 2}))
+    await asyncio.to_thread(run, node_cluster, busybox("two", limits={RESOURCE: 2}))
     got = await asyncio.to_thread(environment, node_cluster, "two")
     assert (got["IDS"], got["BY_CDI"]) in {("a,b", "yes"), ("b,a", "yes")}
     called = [(name, tuple(sorted(what)) if isinstance(what, tuple) else what) for name, what in plugin.asked]
@@ -63,7 +63,7 @@ async def test_a_restart_of_the_kubelet_removes_sockets_and_keeps_what_pods_hold
     plugin = ScriptedPlugin("a", "b")
     server = await connect(plugin, node.device_plugins)
     await asyncio.to_thread(until_allocatable, node_cluster, node.name, [(RESOURCE, 2)])
-    await asyncio.to_thread(run, node_cluster, pod("stays", limits={RESOURCE: 1}))
+    await asyncio.to_thread(run, node_cluster, busybox("stays", limits={RESOURCE: 1}))
     before = await PodResources(node.pod_resources).list()
     await asyncio.to_thread(node.restart_kubelet)
     assert not server.reachable
@@ -87,7 +87,7 @@ async def test_a_refusal_is_shown_on_the_pod(node_cluster: Cluster, node: Node) 
     plugin.refusal = Conflict("pod", found="none assigned here", expected="an assignment")
     server = await connect(plugin, node.device_plugins)
     await asyncio.to_thread(until_allocatable, node_cluster, node.name, [(RESOURCE, 1)])
-    await asyncio.to_thread(node_cluster.apply, pod("refused", limits={RESOURCE: 1}))
+    await asyncio.to_thread(node_cluster.apply, busybox("refused", limits={RESOURCE: 1}))
     wait = ("wait", "--for=jsonpath={.status.phase}=Failed", "pod/refused", "--timeout=60s")
     await asyncio.to_thread(node_cluster.kubectl, *wait)
     status = (await asyncio.to_thread(node_cluster.get, "pod", "refused"))["status"]

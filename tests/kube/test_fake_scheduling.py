@@ -9,7 +9,7 @@ import pytest
 
 from judges.grants import shares_of
 from kube import pods
-from kube.fakenodes import ALL_MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
+from kube.fakenodes import ALL_MADE, FakeNode, make_nodes, only_nodes
 from tessera.clients.kube import NODES as NODE
 from tessera.clients.kube import PODS, Kube, Object
 from testbed.cluster import Cluster
@@ -20,15 +20,13 @@ SMALL, SLICE = {"tessera.dev/gpu-memory": 6}, {"tessera.dev/gpu-memory": 10, "te
 
 @pytest.fixture
 async def kube(scheduling_plane: Cluster) -> AsyncIterator[Kube]:
-    async with connected(scheduling_plane) as client:
-        await make_nodes(client, [FakeNode(name=f"fake-{number}", gpus=2) for number in range(NODES)])
+    nodes = [FakeNode(name=f"fake-{number}", gpus=2) for number in range(NODES)]
+    async with only_nodes(scheduling_plane, nodes) as client:
         yield client
-        await delete_pods(client)
-        await delete_nodes(client)
 
 
 def asking(name: str, limits: dict[str, int], isolation: str, **spec: Any) -> Object:
-    pod = pods.pod(name, limits=limits, schedulerName="tessera-scheduler", **spec)
+    pod = pods.busybox(name, limits=limits, schedulerName="tessera-scheduler", **spec)
     pod["metadata"] |= {"namespace": "default", "annotations": {"tessera.dev/isolation": isolation}}
     return pod
 
@@ -96,7 +94,7 @@ async def test_a_pod_without_gpus_goes_to_the_node_that_holds_its_image(kube: Ku
     held = {"names": [image], "sizeBytes": 16 << 30}
     await kube.patch(NODE, "fake-17", {"status": {"images": [held]}}, subresource="status")
     await asyncio.sleep(1)  # nothing says when the scheduler has seen it
-    pod = pods.pod("server", schedulerName="tessera-scheduler")
+    pod = pods.busybox("server", schedulerName="tessera-scheduler")
     pod["metadata"] |= {"namespace": "default"}
     pod["spec"]["containers"][0]["image"] = image
     await kube.create(PODS, pod)

@@ -20,7 +20,7 @@ from conformance.runtimesuite import PASSWORD, USER
 from harness.diskworlds import attached
 from kube.modelstore import small_disk
 from kube.observing import mps_daemons
-from kube.pods import log, phase, pod
+from kube.pods import busybox, log, phase
 from kube.registry import HASHED, RealRegistry, serve_on
 from tessera.clients.runtime import CriRuntime
 from tessera.errors import Unavailable
@@ -173,13 +173,13 @@ def test_simulated_gpus_need_no_compiler(image_cluster: Cluster) -> None:
     (image,) = (each["image"] for each in containers if each["name"] == "server")
     arguments = ["sim-gpus", "create", "--gpus", "T4", "--state", "/tmp/gpus"]
     container = {"name": "main", "image": image, "imagePullPolicy": "Never", "args": arguments}
-    image_cluster.apply({**pod("simulates"), "spec": {"containers": [container], "restartPolicy": "Never"}})
+    image_cluster.apply({**busybox("simulates"), "spec": {"containers": [container], "restartPolicy": "Never"}})
     until("its end", lambda: phase(image_cluster, "simulates") in {"Succeeded", "Failed"}, timeout_s=_WAIT_S)
     log(image_cluster, "simulates", "1 GPU in /tmp/gpus")
 
 
 def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) -> None:
-    sharer = pod("sharer", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler")
+    sharer = busybox("sharer", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler")
     image_cluster.apply(sharer)
     until_running(image_cluster, "sharer")
     (node,) = image_cluster.nodes
@@ -203,7 +203,7 @@ def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) ->
     assert mps_daemons(node) == before
     assert restarts(image_cluster) == 0
     # 3. The new agent goes on with them: another pod gets its share, and no daemon is started for it.
-    image_cluster.apply(pod("later", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler"))
+    image_cluster.apply(busybox("later", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler"))
     until_running(image_cluster, "later")
     assert mps_daemons(node) == before
 
@@ -274,7 +274,7 @@ def test_the_installed_agent_keeps_models(image_cluster: Cluster) -> None:
     kind = {"apiVersion": "tessera.dev/v1alpha1", "kind": "ModelCache", "metadata": {"name": "llama"}}
     image_cluster.apply({**kind, "spec": {"source": "file:///var/lib/tessera/shared/llama"}})
     reads = 'cat "$TESSERA_MODEL_LLAMA_PATH/config"; exec sleep 3600'
-    image_cluster.apply(pod("reads-model", command=reads, limits={"models.tessera.dev/llama": 1}))
+    image_cluster.apply(busybox("reads-model", command=reads, limits={"models.tessera.dev/llama": 1}))
     until_running(image_cluster, "reads-model")
     assert log(image_cluster, "reads-model", "installed") == ["installed"]
 
@@ -313,7 +313,7 @@ def test_local_disks_become_volumes_of_pods(image_cluster: Cluster, disk: str) -
         until(
             "ready disks", lambda: labels()["metadata"]["labels"].get("tessera.dev/disks") == "ready", timeout_s=_WAIT_S
         )
-        one = pod("writer", command="echo hello > /data/file; sleep 3600")
+        one = busybox("writer", command="echo hello > /data/file; sleep 3600")
         one["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
         one["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
         image_cluster.apply(one)

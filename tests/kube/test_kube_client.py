@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.kubesuite import HERE, NAMESPACE, THINGS, KubeSuite, config_map, install, pod, thing, until
+from conformance.kubesuite import HERE, NAMESPACE, THINGS, KubeSuite, config_map, install, thing, unplaced, until
 from kube.wire import Wire, proxying, wired
 from tessera.clients.kube import (
     CONFIG_MAPS,
@@ -171,7 +171,7 @@ async def test_many_chunks_are_one_list(kube: HttpKube) -> None:
 
 @pytest.mark.anyio
 async def test_a_pod_that_is_being_deleted_is_not_bound(kube: HttpKube) -> None:
-    body = pod("suite-pod")
+    body = unplaced("suite-pod")
     body["metadata"]["finalizers"] = ["suite.tessera.dev/hold"]
     made = await kube.create(PODS, body)
     await kube.delete(PODS, "suite-pod", namespace=NAMESPACE, grace_s=0)

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
-from kube.pods import pod, remove, run, until_allocatable
+from kube.pods import busybox, remove, run, until_allocatable
 from tessera.clients.kubelet import PluginServer, PodResources, sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
 from tessera.core.cluster.advertise import PluginDevice
@@ -70,7 +70,7 @@ class Bed:
         return await asyncio.to_thread(self.cluster.kubectl, *arguments)
 
     def pod(self, name: str, command: str) -> dict[str, object]:
-        return pod(name, command=command, limits={RESOURCE: 1}, terminationGracePeriodSeconds=30)
+        return busybox(name, command=command, limits={RESOURCE: 1}, terminationGracePeriodSeconds=30)
 
     async def phase(self, name: str) -> tuple[str, str]:
         status = (await asyncio.to_thread(self.cluster.get, "pod", name))["status"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kube.pods import create, phase, pod, remove, until_allocatable
+from kube.pods import busybox, create, phase, remove, until_allocatable
 from kube.walking import OtherPlugins, Walk, chart_values, delete, without_tessera
 from tessera.sim.nvmlsim import Machine, library
 from testbed.__main__ import building
@@ -102,7 +102,7 @@ def label(cluster: Cluster, *labels: str) -> None:
 
 def on(node: Node, name: str, limits: dict[str, int], **annotations: str) -> dict[str, Any]:
     """Return a pod that the other system's scheduler has bound to a node."""
-    made = pod(name, limits=limits, nodeName=node.name)
+    made = busybox(name, limits=limits, nodeName=node.name)
     made["metadata"]["annotations"] = annotations
     return made
 
@@ -158,7 +158,7 @@ def test_from_the_gpu_operator(cluster: Cluster, begin: Begin) -> None:
         create(cluster, on(first, "by-name", {SLICE: 1}))
         walk.watch("by-name")
         walk.step("5.")
-        create(cluster, pod("amount", limits={"tessera.dev/gpu-memory": 4}))
+        create(cluster, busybox("amount", limits={"tessera.dev/gpu-memory": 4}))
         walk.watch("amount")
         assert "amount" in walk.step("After")
         walk.unwatch("amount")
@@ -223,7 +223,7 @@ def test_from_gpushare(cluster: Cluster, begin: Begin) -> None:
         walk.step("2.")
         assert agents(cluster) == []
         cluster.kubectl("cordon", "node1")
-        create(cluster, pod("by-server", limits={SHARE: 20}))
+        create(cluster, busybox("by-server", limits={SHARE: 20}))
         walk.watch("by-server")
         assert gpu_of(cluster, "by-server") == "1"
         walk.unwatch("ends")
@@ -231,7 +231,7 @@ def test_from_gpushare(cluster: Cluster, begin: Begin) -> None:
         walk.step("3.")
         assert agents(cluster) == ["node1"]
         until_allocatable(cluster, "node1", [(SHARE, 78)])
-        create(cluster, pod("by-agent", limits={SHARE: 30}))
+        create(cluster, busybox("by-agent", limits={SHARE: 30}))
         walk.watch("by-agent")
         assert cluster.get("pod", "by-agent")["spec"]["nodeName"] == "node1"
         walk.step("4.")

@@ -10,7 +10,7 @@ import pytest
 
 from kube.conftest import fresh
 from kube.modelstore import BUCKET, put, serve_bucket, small_disk
-from kube.pods import pod, remove
+from kube.pods import busybox, remove
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE, objects
@@ -81,7 +81,7 @@ class Models:
 
     def start_pod(self, name: str, node: str = "", command: str = READS) -> None:
         more = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
-        self.cluster.apply(pod(name, command=command, limits={LLAMA: 1}, **more))
+        self.cluster.apply(busybox(name, command=command, limits={LLAMA: 1}, **more))
 
     def reads(self, name: str) -> str:
         """Return what a pod read last, when it runs."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kube.pods import log, pod, remove, run
+from kube.pods import busybox, log, remove, run
 from tessera.errors import Conflict, Unavailable
 from testbed.cluster import Cluster, Desired
 from testbed.node import Node
@@ -27,14 +27,14 @@ def answers(cluster: Cluster, name: str) -> bool:
 
 
 def test_a_pod_runs_and_its_log_can_be_read(node_cluster: Cluster) -> None:
-    run(node_cluster, pod("hello", command="echo hello; exec sleep 600"))
+    run(node_cluster, busybox("hello", command="echo hello; exec sleep 600"))
     assert log(node_cluster, "hello", "hello") == ["hello"]
     assert node_cluster.kubectl("exec", "hello", "--", "echo", "again") == "again\n"
     remove(node_cluster, "hello")
 
 
 def test_a_pod_runs_on_while_the_kubelet_is_restarted(node_cluster: Cluster, node: Node) -> None:
-    run(node_cluster, pod("patient"))
+    run(node_cluster, busybox("patient"))
     before = node.process("kubelet")
     node.restart_kubelet()
     assert node.process("kubelet") not in {before, None}
@@ -44,7 +44,7 @@ def test_a_pod_runs_on_while_the_kubelet_is_restarted(node_cluster: Cluster, nod
 
 
 def test_a_node_boots_again_after_a_power_cut(node_cluster: Cluster, node: Node) -> None:
-    run(node_cluster, pod("survivor"))
+    run(node_cluster, busybox("survivor"))
     node.power_off()
     assert [one.name for one in node_cluster.components() if not one.pid] == [
         "node1",
@@ -71,7 +71,7 @@ def test_another_number_of_nodes_is_refused_while_it_runs(node_cluster: Cluster)
 
 def test_down_cleans_after_everything_was_killed_with_a_pod_running(second_cluster: Cluster) -> None:
     """The processes are those of the namespaces, and no folder, mount or control group outlives them."""
-    run(second_cluster, pod("victim"))
+    run(second_cluster, busybox("victim"))
     components = [component for component in second_cluster.components() if component.pid]
     processes = [find_process(component.pid) for component in components]
     for component in components:

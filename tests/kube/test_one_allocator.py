@@ -26,8 +26,8 @@ def test_three_by_name_and_three_needs_share_no_instance(whole_cluster: Cluster)
     cluster.kubectl("patch", "gpupolicy", "testbed", "--type=merge", f"--patch={json.dumps({'spec': POLICY})}")
     node.until_offered((SLICE, 7))
     until("units of memory", lambda: pods.allocatable(cluster, "node1", NEED) > 0, timeout_s=60, found=node.agent_log)
-    by_name = [pods.pod(f"name-{each}", limits={SLICE: 1}) for each in range(3)]
-    needs = [pods.pod(f"need-{each}", limits={NEED: 4}, schedulerName="tessera-scheduler") for each in range(3)]
+    by_name = [pods.busybox(f"name-{each}", limits={SLICE: 1}) for each in range(3)]
+    needs = [pods.busybox(f"need-{each}", limits={NEED: 4}, schedulerName="tessera-scheduler") for each in range(3)]
     for each in needs:
         each["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
     pods.run(cluster, *by_name, *needs)
@@ -51,11 +51,13 @@ def test_a_share_finds_the_gpus_that_slices_by_name_have_left(whole_cluster: Clu
     }
     cluster.kubectl("patch", "gpupolicy", "testbed", "--type=merge", f"--patch={json.dumps({'spec': policy})}")
     cluster.kubectl("delete", "pods", "-l", "made-by=test", "--grace-period=1", "--ignore-not-found")
-    slices = [pods.pod(f"slice-{each}", limits={"nvidia.com/mig-2g.10gb": 1}) for each in range(6)]
+    slices = [pods.busybox(f"slice-{each}", limits={"nvidia.com/mig-2g.10gb": 1}) for each in range(6)]
     pods.run(cluster, *slices)
     revision = node.labels()[REVISION]
     cluster.kubectl("delete", "pods", "-l", "made-by=test", "--grace-period=1", "--ignore-not-found")
     pods.run(
-        cluster, pods.pod("share", limits={"aliyun.com/gpu-mem": 3}, schedulerName="tessera-scheduler"), timeout_s=45
+        cluster,
+        pods.busybox("share", limits={"aliyun.com/gpu-mem": 3}, schedulerName="tessera-scheduler"),
+        timeout_s=45,
     )
     assert node.labels()[REVISION] != revision

@@ -37,7 +37,7 @@ def plane(control_plane: Cluster) -> Iterator[Cluster]:
 
 
 def create(cluster: Cluster, name: str, limits: dict[str, int]) -> None:
-    cluster.kubectl("create", "-n", TEAM, "-f", "-", input_text=json.dumps(pods.pod(name, limits=limits)))
+    cluster.kubectl("create", "-n", TEAM, "-f", "-", input_text=json.dumps(pods.busybox(name, limits=limits)))
 
 
 def test_needs_are_counted_whatever_will_serve_them(plane: Cluster) -> None:

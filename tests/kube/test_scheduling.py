@@ -32,7 +32,7 @@ def whole(whole_cluster: Cluster) -> Iterator[GpuNode]:
 
 def ours(name: str, limits: dict[str, int], *, isolation: str = "", **spec: Any) -> dict[str, Any]:
     """Return a pod that names our scheduler."""
-    pod = pods.pod(name, limits=limits, schedulerName=OURS, **spec)
+    pod = pods.busybox(name, limits=limits, schedulerName=OURS, **spec)
     pod["metadata"]["annotations"] = {ISOLATION: isolation} if isolation else {}
     return pod
 
@@ -171,6 +171,6 @@ def test_the_manifests_of_gpushares_guide_work_unchanged(whole: GpuNode) -> None
 
 
 def test_a_need_that_names_no_scheduler_runs(whole: GpuNode) -> None:
-    pods.run(whole.cluster, pods.pod("unnamed", limits={"tessera.dev/gpu-memory": 6}))
+    pods.run(whole.cluster, pods.busybox("unnamed", limits={"tessera.dev/gpu-memory": 6}))
     assert whole.cluster.get("pod", "unnamed")["spec"]["schedulerName"] == OURS
     assert ASSIGNMENT in annotations(whole.cluster, "unnamed")

@@ -4,13 +4,13 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from functools import partial
 
 import pytest
 
 from harness.servers import check
 from judges.grants import shares_of
-from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
+from kube.fakenodes import ALL_MADE, FakeNode, idle_pod, only_nodes
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Object, annotations_of
 from testbed.cluster import Cluster
 
@@ -33,22 +33,11 @@ REQUESTS: tuple[tuple[dict[str, int], dict[str, str]], ...] = (
 @pytest.fixture
 async def kube(scheduling_plane: Cluster) -> AsyncIterator[HttpKube]:
     """Give the API of a cluster with twenty nodes of three models and no pods of tests."""
-    async with connected(scheduling_plane) as client:
-        await delete_pods(client)
-        await delete_nodes(client)
-        await make_nodes(client, NODES)
+    async with only_nodes(scheduling_plane, NODES) as client:
         yield client
-        await delete_pods(client)
-        await delete_nodes(client)
 
 
-def pod(name: str, limits: dict[str, int], annotations: dict[str, str], **spec: Any) -> Object:
-    resources = {"limits": {key: str(value) for key, value in limits.items()}}
-    container = {"name": "main", "image": "none", "resources": resources}
-    return {
-        "metadata": {"name": name, "namespace": "default", "labels": dict([MADE]), "annotations": annotations},
-        "spec": {"schedulerName": "tessera-scheduler", "containers": [container], **spec},
-    }
+pending = partial(idle_pod, schedulerName="tessera-scheduler")
 
 
 async def bound(kube: Kube, number: int, within_s: float = 90.0) -> list[Object]:
@@ -74,7 +63,7 @@ async def made(kube: Kube, number: int) -> None:
     async def one(index: int) -> None:
         async with gate:
             limits, annotations = REQUESTS[index % len(REQUESTS)]
-            await kube.create(PODS, pod(f"p{index}", limits, annotations))
+            await kube.create(PODS, pending(f"p{index}", limits, annotations))
 
     await asyncio.gather(*(one(index) for index in range(number)))
 
@@ -96,8 +85,8 @@ async def test_two_hundred_pods_are_bound_with_what_they_asked_and_nothing_is_ov
 
 
 async def test_what_no_gpu_has_waits_with_a_reason(kube: HttpKube) -> None:
-    await kube.create(PODS, pod("too-large", {"tessera.dev/gpu-memory": 100}, {}))
-    await kube.create(PODS, pod("odd", {"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "very"}))
+    await kube.create(PODS, pending("too-large", {"tessera.dev/gpu-memory": 100}))
+    await kube.create(PODS, pending("odd", {"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "very"}))
     deadline_s = time.monotonic() + 30
     while True:
         told = {each["metadata"]["name"]: _waits(each) for each in (await kube.list(PODS, ALL_MADE)).objects}

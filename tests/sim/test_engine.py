@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.profiles import profile
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
-from tessera.core.gpu.gpumodels import GpuModel, Profile
+from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import Fragmentation, typical
@@ -246,26 +247,8 @@ def test_progress_is_told_now_and_then_and_at_the_end() -> None:
     assert told == [0, 256, 300]
 
 
-HALF = Profile(
-    name="1g.half",
-    compute_slices=1,
-    size=4,
-    starts=(0, 4),
-    max_instances=2,
-    memory_mib=100,
-    media="default",
-    placement="inferred",
-)
-ALL = Profile(
-    name="2g.all",
-    compute_slices=2,
-    size=8,
-    starts=(0,),
-    max_instances=1,
-    memory_mib=200,
-    media="default",
-    placement="inferred",
-)
+HALF = profile("1g.half", 4, (0, 4), 100)
+ALL = profile("2g.all", 8, (0,), 200, slices=2)
 CUTTABLE = GpuModel(name="M", arch="Hopper", memory_mib=200, memory_slices=8, compute_slices=2, profiles=(HALF, ALL))
 
 

@@ -5,7 +5,8 @@ import math
 import msgspec
 import pytest
 
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
+from builders.shares import share
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.pack import Choice
@@ -32,14 +33,7 @@ MODES: dict[str, tuple[Mode, ...]] = {
 def there(name: str) -> Choice:
     """Return a place for a pod; on which GPU does not matter here."""
     shares = (
-        Share(
-            gpu=number,
-            mode=mode,
-            memory_mib=0,
-            compute_percent=50 if mode is Mode.MEMORY_SHARE else 100,
-            isolation=mode.isolation,
-            resource="",
-        )
+        share(number, 0, mode, percent=50 if mode is Mode.MEMORY_SHARE else 100)
         for number, mode in enumerate(MODES[name])
     )
     return Choice(0, tuple(shares))

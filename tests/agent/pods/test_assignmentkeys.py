@@ -193,25 +193,25 @@ async def test_what_was_remembered_yields_to_the_present_of_a_cluster_that_was_m
     assert public(SERVER).items() <= (await after_a_look(path, new)).keys.public.items()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}'])
-async def test_remembered_keys_that_are_broken_are_left_with_a_word(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "server-keys.json").write_bytes(content)
+async def said_with_keys(folder: Path) -> list[str]:
+    """Return the events of a look after which the server's keys count."""
     kube = MemoryKube()
     await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
     with capture_logs() as logs:
-        keys = await after_a_look(tmp_path / "key", kube)
-    assert "server_keys_forgotten" in [each["event"] for each in logs]
+        keys = await after_a_look(folder / "key", kube)
     assert public(SERVER).items() <= keys.keys.public.items()
+    return [each["event"] for each in logs]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}'])
+async def test_remembered_keys_that_are_broken_are_left_with_a_word(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "server-keys.json").write_bytes(content)
+    assert "server_keys_forgotten" in await said_with_keys(tmp_path)
 
 
 async def test_keys_that_cannot_be_kept_count_all_the_same(tmp_path: Path) -> None:
     (tmp_path / f".server-keys.json.{os.getpid()}").mkdir()
-    kube = MemoryKube()
-    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
-    with capture_logs() as logs:
-        keys = await after_a_look(tmp_path / "key", kube)
-    assert "server_keys_not_kept" in [each["event"] for each in logs]
-    assert public(SERVER).items() <= keys.keys.public.items()
+    assert "server_keys_not_kept" in await said_with_keys(tmp_path)
 
 
 async def test_after_etcd_was_restored_the_keys_that_are_read_count_and_can_be_revoked(tmp_path: Path) -> None:
@@ -312,9 +312,8 @@ async def test_the_key_is_told_before_anything_is_signed_and_devices_by_name_are
         assert await told_keys(machine) == told
 
 
-@pytest.mark.parametrize("former", ["did not sign", "signed", "signed, and its GPUNode was deleted"])
-async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machine, former: str) -> None:
-    """An agent before this one let pods start whose assignments nobody signed; one that signs lets none."""
+async def run_unsigned(machine: Machine) -> None:
+    """Let a pod run on a machine whose agent has ended, with an assignment that nobody signed."""
     await machine.label(gpushare="true")
     async with machine.agent():
         await machine.kubelet.until_allocatable(NEED, 80)
@@ -324,6 +323,12 @@ async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machi
         await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
     unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
     await machine.kube.patch(PODS, "p", unsigned, namespace="default")
+
+
+@pytest.mark.parametrize("former", ["did not sign", "signed", "signed, and its GPUNode was deleted"])
+async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machine, former: str) -> None:
+    """An agent before this one let pods start whose assignments nobody signed; one that signs lets none."""
+    await run_unsigned(machine)
     if former == "signed, and its GPUNode was deleted":
         await machine.kube.delete(GPU_NODES, "n1")
     if former == "did not sign":
@@ -366,15 +371,7 @@ async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that is too large for etcd: the API server answers 500, whatever is written on it."""
-    await machine.label(gpushare="true")
-    async with machine.agent():
-        await machine.kubelet.until_allocatable(NEED, 80)
-        await told_keys(machine)
-        await machine.pod("p", {NEED: 4}, (amount(0, container="c"),))
-        await machine.start("p", NEED, 4)
-        await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
-    unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
-    await machine.kube.patch(PODS, "p", unsigned, namespace="default")
+    await run_unsigned(machine)
     await machine.kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": []}}, subresource="status")
     patch = machine.kube.patch
 

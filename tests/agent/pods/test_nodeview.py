@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.kubeobjects import pod
 from builders.nodeviews import of_the_host
 from tessera.agent.pods.nodeview import NodeView, by_uid
 from tessera.clients.kube import Listing, Object
@@ -13,8 +14,8 @@ from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 pytestmark = pytest.mark.anyio
 
 
-def pod(name: str, version: int = 1) -> Object:
-    return {"metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": str(version)}}
+def versioned(name: str, version: int = 1) -> Object:
+    return pod(name, metadata={"resourceVersion": str(version)})
 
 
 def view(folder: Path, watched: tuple[Object, ...] = (), lists: Callable[[], Listing] | None = None) -> NodeView:
@@ -30,8 +31,8 @@ def names(seen: NodeView) -> list[str]:
 
 
 async def test_a_list_is_newer_than_the_watch_and_older_than_what_comes_after_it(tmp_path: Path) -> None:
-    watched = (pod("gone", 5), pod("changed", 5), pod("new", 9))
-    listed = (pod("changed", 7), pod("unseen", 8))
+    watched = (versioned("gone", 5), versioned("changed", 5), versioned("new", 9))
+    listed = (versioned("changed", 7), versioned("unseen", 8))
     seen = view(tmp_path, watched, lambda: Listing(objects=listed, resource_version="8"))
     assert names(seen) == ["changed", "gone", "new"]
     await seen.refresh()
@@ -40,7 +41,7 @@ async def test_a_list_is_newer_than_the_watch_and_older_than_what_comes_after_it
 
 
 async def test_a_list_that_was_overtaken_counts_for_nothing(tmp_path: Path) -> None:
-    lists = iter([Listing(objects=(pod("p"),), resource_version="9"), Listing(objects=(), resource_version="8")])
+    lists = iter([Listing(objects=(versioned("p"),), resource_version="9"), Listing(objects=(), resource_version="8")])
     seen = view(tmp_path, lists=lambda: next(lists))
     await seen.refresh()
     await seen.refresh()
@@ -48,7 +49,7 @@ async def test_a_list_that_was_overtaken_counts_for_nothing(tmp_path: Path) -> N
 
 
 async def test_a_pod_that_was_made_anew_since_the_list_is_the_one_of_its_name(tmp_path: Path) -> None:
-    old = pod("p", 5)
+    old = versioned("p", 5)
     new = {"metadata": {**old["metadata"], "uid": "uid-new", "resourceVersion": "9"}}
     watched = [old]
     seen = view(tmp_path, lists=lambda: Listing(objects=(old,), resource_version="6"))
@@ -62,7 +63,7 @@ async def test_a_pod_that_was_made_anew_since_the_list_is_the_one_of_its_name(tm
 
 
 async def test_a_list_shows_the_new_pod_of_a_name_before_the_watch_does(tmp_path: Path) -> None:
-    old = pod("p", 5)
+    old = versioned("p", 5)
     new = {"metadata": {**old["metadata"], "uid": "uid-new", "resourceVersion": "9"}}
     seen = view(tmp_path, (old,), lambda: Listing(objects=(new,), resource_version="9"))
     await seen.refresh()
@@ -70,14 +71,14 @@ async def test_a_list_shows_the_new_pod_of_a_name_before_the_watch_does(tmp_path
 
 
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it() -> None:
-    mirror = pod("static")
+    mirror = versioned("static")
     mirror["metadata"]["annotations"] = {MIRROR: "abc"}
     assert by_uid([mirror]) == {"abc": mirror, "uid-static": mirror}
 
 
 def claiming(name: str, uid: str, **status: str) -> Object:
     """Return a pod that says that it is the static pod of a UID."""
-    made = pod(name)
+    made = versioned(name)
     return {**made, "metadata": {**made["metadata"], "annotations": {MIRROR: uid}}, "status": status}
 
 

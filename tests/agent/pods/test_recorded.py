@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from builders.cards import at
 from builders.gpunodes import facts, shared
+from builders.kubeobjects import containers, pod
 from builders.signed import Trusting
 from harness.agentmachine import Machine
 from tessera.agent.pods.recorded import Recorder
@@ -36,14 +37,10 @@ SHARED = shared(CUT, Sharing(modes=(Mode.MIG,), layout=HALVES, allow_repartition
 DEVICES = shares_by_id([SHARED], Inventory(gpus=(CUT,)))
 
 
-def pod(name: str, limits: dict[str, int], annotation: str = "") -> Object:
-    resources = {"limits": {key: str(count) for key, count in limits.items()}}
+def asking(name: str, limits: dict[str, int], annotation: str = "") -> Object:
     annotations = {ASSIGNMENT: annotation} if annotation else {}
-    return {
-        "metadata": {"namespace": "default", "name": name, "annotations": annotations},
-        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "none", "resources": resources}]},
-        "status": {"phase": "Pending"},
-    }
+    spec = {"containers": containers({"c": limits})}
+    return pod(name, node="n1", phase="Pending", annotations=annotations, metadata={"namespace": "default"}, spec=spec)
 
 
 def of(device: str) -> Share:
@@ -105,9 +102,9 @@ class Node:
 
 async def test_each_pod_is_told_what_it_has_and_then_left_alone() -> None:
     node = Node()
-    await node.add(pod("none", {}))
-    await node.add(pod("one", {SLICE: 1}), IDS[1])
-    await node.add(pod("wrong", {SLICE: 1}, write_shares((of(IDS[1]),))), IDS[0])
+    await node.add(asking("none", {}))
+    await node.add(asking("one", {SLICE: 1}), IDS[1])
+    await node.add(asking("wrong", {SLICE: 1}, write_shares((of(IDS[1]),))), IDS[0])
     for _ in range(3):
         await node.look()
     assert await node.annotation("none") is None
@@ -120,7 +117,7 @@ async def test_each_pod_is_told_what_it_has_and_then_left_alone() -> None:
 
 async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
     node = Node()
-    await node.add(pod("late", {SLICE: 1}))
+    await node.add(asking("late", {SLICE: 1}))
     await node.look()
     assert await node.annotation("late") is None
     node.allocated = [Held(namespace="default", pod="late", container="c", resource=SLICE, device_ids=IDS[:1])]
@@ -130,7 +127,7 @@ async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
 
 async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
     node = Node()
-    waiting = pod("p", {"aliyun.com/gpu-mem": 2})
+    waiting = asking("p", {"aliyun.com/gpu-mem": 2})
     waiting["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false", "a": "b"}
     await node.add(waiting)
     await node.look()
@@ -148,7 +145,7 @@ async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
 
 async def test_a_pod_with_memory_and_a_device_by_name_is_told_of_the_memory_first() -> None:
     node = Node()
-    both = pod("p", {"aliyun.com/gpu-mem": 2})
+    both = asking("p", {"aliyun.com/gpu-mem": 2})
     both["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}
     both["spec"]["containers"].append({"name": "d", "image": "none", "resources": {"limits": {SLICE: "1"}}})
     await node.add(both)
@@ -163,7 +160,7 @@ async def test_a_pod_with_memory_and_a_device_by_name_is_told_of_the_memory_firs
 
 async def test_a_pod_that_changed_meanwhile_is_looked_at_again() -> None:
     node = Node()
-    await node.add(pod("p", {SLICE: 1}), IDS[0])
+    await node.add(asking("p", {SLICE: 1}), IDS[0])
     node.seen = (await node.kube.list(PODS)).objects
     await node.kube.patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}}, namespace="default")
     await node.recorder.record(1024)
@@ -175,8 +172,8 @@ async def test_a_pod_that_changed_meanwhile_is_looked_at_again() -> None:
 @pytest.mark.parametrize("limits", [{SLICE: -1}, {SLICE: 1, "tessera.dev/gpu-memory": 4}])
 async def test_pods_that_cannot_be_read_disturb_nobody(limits: dict[str, int]) -> None:
     node = Node()
-    await node.add(pod("bad", limits), IDS[1])
-    await node.add(pod("good", {SLICE: 1}), IDS[0])
+    await node.add(asking("bad", limits), IDS[1])
+    await node.add(asking("good", {SLICE: 1}), IDS[0])
     await node.look()
     assert await node.annotation("bad") is None
     assert await node.recorded("good") == [of(IDS[0])]
@@ -184,7 +181,7 @@ async def test_pods_that_cannot_be_read_disturb_nobody(limits: dict[str, int]) -
 
 async def test_an_assignment_that_cannot_be_read_is_left_with_a_word() -> None:
     node = Node()
-    mixed = pod("mixed", {SLICE: 1}, "{")
+    mixed = asking("mixed", {SLICE: 1}, "{")
     mixed["status"] = {"phase": "Running"}
     need: dict[str, Any] = {"limits": {"tessera.dev/gpu-memory": "4"}}
     mixed["spec"]["containers"].append({"name": "d", "image": "none", "resources": need})
@@ -198,7 +195,7 @@ async def test_an_assignment_that_cannot_be_read_is_left_with_a_word() -> None:
 
 async def test_an_api_that_is_silent_is_tried_again() -> None:
     node = Node()
-    await node.add(pod("p", {SLICE: 1}), IDS[0])
+    await node.add(asking("p", {SLICE: 1}), IDS[0])
     node.seen = (await node.kube.list(PODS)).objects
     node.kube.stop()
     with pytest.raises(Unavailable):
@@ -248,7 +245,7 @@ class Refusing(MemoryKube):
 async def test_a_pod_that_cannot_be_written_keeps_no_other_from_it() -> None:
     node = Node(Refusing("a"))
     for name, each in zip("ab", IDS, strict=False):
-        await node.add(pod(name, {SLICE: 1}), each)
+        await node.add(asking(name, {SLICE: 1}), each)
     with capture_logs() as logs:
         for _ in range(3):
             await node.look()

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from conformance.kubesuite import definition
+from harness.awaiting import until_object
+from harness.serving import running
 from tessera.agent.storage.images import ImageWarmer
 from tessera.api.oci.dockerconfig import Credential
 from tessera.api.tessera.imagewarmups import API_VERSION, new_node_images, node_spec, node_status, read_node_images
-from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, NODE_IMAGES, NODES, SECRETS, MemoryKube, Selection, follow
+from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, NODE_IMAGES, NODES, SECRETS, MemoryKube, Object
 from tessera.clients.runtime import LocalImage, MemoryRuntime
 from tessera.core.storage.images.layers import Reference
 from tessera.core.storage.images.warmup import DesiredImage, NodeImages, ObservedImage
@@ -40,12 +42,8 @@ class Node:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         warmer = ImageWarmer("n1", self.kube, self.runtime, interval_s=0.01, now_s=lambda: self.now_s)
-        task = asyncio.create_task(warmer.run(self.measures))
-        try:
+        async with running(warmer.run(self.measures)):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def tell(self, *desired: DesiredImage) -> None:
         body = {"apiVersion": API_VERSION, "kind": "NodeImages", "metadata": {"name": "n1"}}
@@ -55,13 +53,11 @@ class Node:
 
     async def reports(self, ready: Callable[[NodeImages], bool]) -> NodeImages:
         """Return what the agent reports when it is as desired."""
-        async with asyncio.timeout(10):
-            async for change in follow(self.kube, NODE_IMAGES, Selection(), on_trouble=lambda _: None):
-                if change.object is not None and change.object.get("status"):
-                    found = read_node_images(change.object)
-                    if ready(found):
-                        return found
-        raise AssertionError
+
+        def as_desired(each: Object) -> bool:
+            return bool(each.get("status")) and ready(read_node_images(each))
+
+        return read_node_images(await until_object(self.kube, NODE_IMAGES, "n1", as_desired))
 
     async def reports_states(self, **states: str) -> NodeImages:
         want = {f"r.example/{name}:1": state for name, state in states.items()}

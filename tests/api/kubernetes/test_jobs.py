@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.kubeobjects import pod
 from tessera.api.kubernetes.jobs import (
     BY_RUN,
     JobRequest,
@@ -62,9 +63,9 @@ def test_what_is_not_asked_for_is_left_to_the_cluster() -> None:
     assert "schedulerName" not in template["spec"]
 
 
-def pod(status: dict[str, Any], node: str = "", *, name: str = "j-1", created: str = "1") -> dict[str, Any]:
-    metadata = {"name": name, "namespace": "ns", "labels": LABEL, "creationTimestamp": created}
-    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": status}
+def job_pod(status: dict[str, Any], node: str = "", *, name: str = "j-1", created: str = "1") -> dict[str, Any]:
+    metadata = {"labels": LABEL, "creationTimestamp": created}
+    return pod(name, node=node or None, metadata=metadata, status={"phase": ""} | status)
 
 
 def main(state: dict[str, Any]) -> dict[str, Any]:
@@ -93,38 +94,43 @@ def unpack(state: dict[str, Any]) -> dict[str, Any]:
 STATES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, tuple[Stage, str, int | None]]] = {
     "in a queue": ({}, {}, None, (Stage.QUEUED, "waits in queue team", None)),
     "new": (FREE, {}, None, (Stage.PENDING, "", None)),
-    "without a place": (FREE, {}, pod(NOWHERE), (Stage.PENDING, "0/1 nodes: no GPU", None)),
-    "bound": (FREE, {}, pod({}, "n"), (Stage.STARTING, "", None)),
-    "pulling": (FREE, {}, pod(main(PULL), "n"), (Stage.STARTING, "ImagePullBackOff: no such image", None)),
-    "running": (FREE, {}, pod(main({"running": {"startedAt": "x"}}), "n"), (Stage.RUNNING, "", None)),
-    "ended well": (FREE, {}, pod(main({"terminated": {"exitCode": 0}}), "n"), (Stage.SUCCEEDED, "", 0)),
+    "without a place": (FREE, {}, job_pod(NOWHERE), (Stage.PENDING, "0/1 nodes: no GPU", None)),
+    "bound": (FREE, {}, job_pod({}, "n"), (Stage.STARTING, "", None)),
+    "pulling": (FREE, {}, job_pod(main(PULL), "n"), (Stage.STARTING, "ImagePullBackOff: no such image", None)),
+    "running": (FREE, {}, job_pod(main({"running": {"startedAt": "x"}}), "n"), (Stage.RUNNING, "", None)),
+    "ended well": (FREE, {}, job_pod(main({"terminated": {"exitCode": 0}}), "n"), (Stage.SUCCEEDED, "", 0)),
     "complete": (FREE, COMPLETE, None, (Stage.SUCCEEDED, "", 0)),
-    "ended, not seen by the controller": (FREE, {}, pod(main(ENDED), "n"), (Stage.RUNNING, "", 3)),
-    "failed": (FREE, FAILED, pod(main(ENDED), "n"), (Stage.FAILED, "its command ended with 3", 3)),
-    "killed": (FREE, FAILED, pod(main(KILLED), "n"), (Stage.FAILED, "its command ended with 137 (OOMKilled)", 137)),
-    "evicted": (FREE, {}, pod(EVICTED, "n"), (Stage.FAILED, "Evicted: low on memory", None)),
-    "unpacking": (FREE, {}, pod(unpack({"running": {}}), "n"), (Stage.STARTING, "", None)),
-    "without its code": (FREE, {}, pod(unpack(PULL), "n"), (Stage.STARTING, "ImagePullBackOff: no such image", None)),
+    "ended, not seen by the controller": (FREE, {}, job_pod(main(ENDED), "n"), (Stage.RUNNING, "", 3)),
+    "failed": (FREE, FAILED, job_pod(main(ENDED), "n"), (Stage.FAILED, "its command ended with 3", 3)),
+    "killed": (FREE, FAILED, job_pod(main(KILLED), "n"), (Stage.FAILED, "its command ended with 137 (OOMKilled)", 137)),
+    "evicted": (FREE, {}, job_pod(EVICTED, "n"), (Stage.FAILED, "Evicted: low on memory", None)),
+    "unpacking": (FREE, {}, job_pod(unpack({"running": {}}), "n"), (Stage.STARTING, "", None)),
+    "without its code": (
+        FREE,
+        {},
+        job_pod(unpack(PULL), "n"),
+        (Stage.STARTING, "ImagePullBackOff: no such image", None),
+    ),
     "unpacked badly": (
         FREE,
         {},
-        pod(unpack(TORN) | {"phase": "Failed"}, "n"),
+        job_pod(unpack(TORN) | {"phase": "Failed"}, "n"),
         (Stage.FAILED, f"{NOT_UNPACKED}tar: broken", None),
     ),
     "unpacked badly without a word": (
         FREE,
         {},
-        pod(unpack(ENDED) | {"phase": "Failed"}, "n"),
+        job_pod(unpack(ENDED) | {"phase": "Failed"}, "n"),
         (Stage.FAILED, f"{NOT_UNPACKED}exit code 3", None),
     ),
     "unpacked, then evicted": (
         FREE,
         {},
-        pod(unpack({"terminated": {"exitCode": 0}}) | EVICTED, "n"),
+        job_pod(unpack({"terminated": {"exitCode": 0}}) | EVICTED, "n"),
         (Stage.FAILED, "Evicted: low on memory", None),
     ),
     "failed without a pod": (FREE, FAILED, None, (Stage.FAILED, "DeadlineExceeded", None)),
-    "failed without a word": (FREE, {}, pod({"phase": "Failed"}, "n"), (Stage.FAILED, "", None)),
+    "failed without a word": (FREE, {}, job_pod({"phase": "Failed"}, "n"), (Stage.FAILED, "", None)),
 }
 
 
@@ -144,10 +150,10 @@ def test_a_job_that_is_suspended_by_hand_says_so_and_only_its_own_newest_pod_cou
     job = job_object(JobRequest(name="j", namespace="ns", image="a"))
     assert read_job({**job, "spec": {**job["spec"], "suspend": True}}, []).reason == "it is suspended"
     others = [
-        pod({}, "other", name="x") | {"metadata": {"name": "x", "namespace": "ns", "labels": {}}},
-        pod({}, "other", name="y") | {"metadata": {"name": "y", "namespace": "elsewhere", "labels": LABEL}},
+        job_pod({}, "other", name="x") | {"metadata": {"name": "x", "namespace": "ns", "labels": {}}},
+        job_pod({}, "other", name="y") | {"metadata": {"name": "y", "namespace": "elsewhere", "labels": LABEL}},
     ]
-    both = [pod({}, "new", name="j-2", created="2"), pod({}, "old")]
+    both = [job_pod({}, "new", name="j-2", created="2"), job_pod({}, "old")]
     assert read_job(job, [*others, *both]).node == "new"
 
 

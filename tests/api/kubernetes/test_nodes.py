@@ -25,7 +25,7 @@ def snapshot(labels: dict[str, str], allocatable: dict[str, str] | None = None) 
     return fleets.read(documents.read("nodes.yaml", documents.write(data)))
 
 
-def node(labels: dict[str, str], allocatable: dict[str, str] | None = None) -> Node:
+def read_node(labels: dict[str, str], allocatable: dict[str, str] | None = None) -> Node:
     return snapshot(labels, allocatable).nodes[0]
 
 
@@ -58,7 +58,7 @@ def test_capacity_is_what_is_allocatable() -> None:
     """
     assert fleets.read(documents.read("n", text)).nodes == (
         Node(
-            name=node({}).name,
+            name=read_node({}).name,
             cpu_milli=7910,
             memory_mib=14648,
             max_pods=58,
@@ -165,7 +165,7 @@ WHOLE: dict[str, tuple[dict[str, str], dict[str, str] | None, list[Sharing]]] = 
 
 @pytest.mark.parametrize(("shown", "allocatable", "want"), WHOLE.values(), ids=WHOLE)
 def test_whole_gpus(shown: dict[str, str], allocatable: dict[str, str] | None, want: list[Sharing]) -> None:
-    got = node(shown, allocatable)
+    got = read_node(shown, allocatable)
     assert [gpu.sharing for gpu in got.gpus] == want
     assert [gpu.index for gpu in got.gpus] == list(range(len(want)))
 
@@ -229,7 +229,7 @@ MIG: dict[str, tuple[dict[str, str], dict[str, str] | None, list[dict[str, int]]
 
 @pytest.mark.parametrize(("shown", "allocatable", "want"), MIG.values(), ids=MIG)
 def test_mig_instances(shown: dict[str, str], allocatable: dict[str, str] | None, want: list[dict[str, int]]) -> None:
-    got = node(shown, allocatable)
+    got = read_node(shown, allocatable)
     assert [dict(counts_of(gpu.model, gpu.sharing.layout or ())) for gpu in got.gpus] == want
     assert all(gpu.memory_mib == gpu.model.memory_mib for gpu in got.gpus)
     assert not any(gpu.sharing.layout and gpu.sharing.allow_repartition for gpu in got.gpus)
@@ -237,14 +237,14 @@ def test_mig_instances(shown: dict[str, str], allocatable: dict[str, str] | None
 
 def test_slices_of_gke_are_advertised_as_gpus() -> None:
     time_shared = ("gpu-sharing-strategy=time-sharing", "max-shared-clients-per-gpu=2")
-    got = node(gke("nvidia-h100-80gb", "gpu-partition-size=1g.10gb", *time_shared), gpus("14")).gpus[0]
+    got = read_node(gke("nvidia-h100-80gb", "gpu-partition-size=1g.10gb", *time_shared), gpus("14")).gpus[0]
     assert got.sharing.modes == (Mode.MIG, Mode.MIG_TIME_SLICING)
     assert {(device.resource, device.clients) for device in got.devices} == {("nvidia.com/gpu", 2)}
 
 
 def test_replicas_of_mixed_instances() -> None:
     pairs = ("gpu.count=1", "mig-3g.20gb.count=2", "mig-3g.20gb.replicas=4", "mig-3g.20gb.sharing-strategy=mps")
-    got = node(labels("NVIDIA-A100-SXM4-40GB", *pairs), {"nvidia.com/mig-3g.20gb.shared": "8"}).gpus[0]
+    got = read_node(labels("NVIDIA-A100-SXM4-40GB", *pairs), {"nvidia.com/mig-3g.20gb.shared": "8"}).gpus[0]
     assert {(device.mode, device.resource, device.clients) for device in got.devices} == {
         (Mode.MIG_MPS, "nvidia.com/mig-3g.20gb.shared", 4)
     }
@@ -252,7 +252,7 @@ def test_replicas_of_mixed_instances() -> None:
 
 def test_unused_instances_may_be_allow_repartition_where_the_owner_says_so() -> None:
     shown = labels("NVIDIA-A100-SXM4-40GB", "mig-3g.20gb.count=2") | {"tessera.dev/sharing": "auto"}
-    got = node(shown, {"nvidia.com/mig-3g.20gb": "2"}).gpus[0].sharing
+    got = read_node(shown, {"nvidia.com/mig-3g.20gb": "2"}).gpus[0].sharing
     assert (got.allow_repartition, got.modes, len(got.layout or ())) == (True, AUTO.modes, 2)
 
 
@@ -274,7 +274,7 @@ SHARED = {
 
 @pytest.mark.parametrize(("allocatable", "product", "want"), SHARED.values(), ids=SHARED)
 def test_no_more_memory_than_gpushare_shares_out(allocatable: dict[str, str], product: str, want: int) -> None:
-    got = node(labels(product) if product else {}, allocatable).gpus
+    got = read_node(labels(product) if product else {}, allocatable).gpus
     assert [(gpu.memory_mib, gpu.model.memory_mib) for gpu in got] == [(want, 15360 if product == T4 else want)] * 2
 
 
@@ -371,7 +371,7 @@ def test_a_registration_of_hami_that_cannot_be_used_is_noted() -> None:
 @pytest.mark.parametrize(("label", "want"), MEMORY.values(), ids=MEMORY)
 def test_memory_is_that_of_a_whole_gpu(label: str, want: int) -> None:
     pairs = (f"gpu.memory={label}",) if label else ()
-    assert node(labels(T4, *pairs), gpus("1")).gpus[0].memory_mib == want
+    assert read_node(labels(T4, *pairs), gpus("1")).gpus[0].memory_mib == want
 
 
 NOTES = {
@@ -452,7 +452,7 @@ _PROFILES = [each.name for each in model("A100-40GB").profiles]
 def test_any_mixture_of_instances_is_laid_out_legally(counts: dict[str, int], whole: int, count: int | None) -> None:
     resources = {f"nvidia.com/mig-{name.replace('+', '.')}": str(number) for name, number in counts.items()}
     shown = labels("NVIDIA-A100-SXM4-40GB", *([] if count is None else [f"gpu.count={count}"]))
-    got = node(shown, resources | gpus(str(whole)))
+    got = read_node(shown, resources | gpus(str(whole)))
     held: dict[str, int] = {}
     for gpu in got.gpus:
         assert is_legal(gpu.model, gpu.sharing.layout or ())
@@ -489,4 +489,4 @@ _VALUES = st.sampled_from(
 @given(st.dictionaries(_KEYS, _VALUES), st.none() | st.dictionaries(_KEYS, _VALUES))
 def test_any_node_is_read_or_refused(shown: dict[str, str], allocatable: dict[str, str] | None) -> None:
     with contextlib.suppress(InvalidInput):
-        assert len(node(shown, allocatable).gpus) <= 256
+        assert len(read_node(shown, allocatable).gpus) <= 256

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.cards import instance
-from builders.nodefacts import gpu, node
+from builders.nodefacts import gpu, node_of
 from tessera.api import documents
 from tessera.api.nvidia.gpulabels import TIMESTAMP, Labelling, expected_labels, gpu_labels, owns, stamped
 from tessera.api.tessera import fleets
@@ -103,21 +103,21 @@ def check(found: dict[str, str], patterns: dict[str, str]) -> None:
 
 
 def test_whole_gpus_have_exactly_the_published_labels() -> None:
-    check(labels(node(t4(0), t4(1)), "none"), COMMON)
+    check(labels(node_of(t4(0), t4(1)), "none"), COMMON)
 
 
 def test_single_has_exactly_the_published_labels() -> None:
-    check(labels(node(a100(0, "all-1g.5gb"), a100(1, "all-1g.5gb")), "single"), SINGLE)
+    check(labels(node_of(a100(0, "all-1g.5gb"), a100(1, "all-1g.5gb")), "single"), SINGLE)
 
 
 def test_mixed_has_exactly_the_published_labels() -> None:
     profiles = ("1g.5gb", "2g.10gb", "3g.20gb")
     own = {f"mig-{name}.{key}": pattern for name in profiles for key, pattern in PER_PROFILE.items()}
-    check(labels(node(a100(0, "all-balanced"))), MIXED | own)
+    check(labels(node_of(a100(0, "all-balanced"))), MIXED | own)
 
 
 def test_no_gpu_has_no_labels() -> None:
-    assert labels(node()) == {}
+    assert labels(node_of()) == {}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_no_gpu_has_no_labels() -> None:
     [
         (
             "two T4",
-            node(t4(0), t4(1)),
+            node_of(t4(0), t4(1)),
             "none",
             (),
             {
@@ -146,7 +146,7 @@ def test_no_gpu_has_no_labels() -> None:
         ),
         (
             "a T4 of fourteen replicas",
-            node(t4()),
+            node_of(t4()),
             "mixed",
             shared("nvidia.com/gpu", 14),
             {
@@ -159,21 +159,21 @@ def test_no_gpu_has_no_labels() -> None:
         ),
         (
             "renamed replicas keep the product's name",
-            node(t4()),
+            node_of(t4()),
             "none",
             shared("nvidia.com/gpu", 4, rename="nvidia.com/gpu.shared"),
             {"gpu.product": "Tesla-T4", "gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"},
         ),
         (
             "MPS",
-            node(t4()),
+            node_of(t4()),
             "none",
             shared("nvidia.com/gpu", 4, Mode.MPS),
             {"gpu.product": "Tesla-T4-SHARED", "gpu.sharing-strategy": "mps", "mps.capable": "true"},
         ),
         (
             "single: instances are GPUs",
-            node(*(a100(index, "all-1g.5gb") for index in range(8))),
+            node_of(*(a100(index, "all-1g.5gb") for index in range(8))),
             "single",
             (),
             {
@@ -188,7 +188,7 @@ def test_no_gpu_has_no_labels() -> None:
         ),
         (
             "single and shared",
-            node(a100(0, "all-2g.10gb")),
+            node_of(a100(0, "all-2g.10gb")),
             "single",
             shared("nvidia.com/gpu", 3),
             {
@@ -201,35 +201,35 @@ def test_no_gpu_has_no_labels() -> None:
         ),
         (
             "single without MIG is as none",
-            node(t4()),
+            node_of(t4()),
             "single",
             (),
             {"gpu.product": "Tesla-T4", "gpu.count": "1", "mig.strategy": "single"},
         ),
         (
             "single with GPUs cut and whole is invalid",
-            node(a100(0, "all-1g.5gb"), a100(1)),
+            node_of(a100(0, "all-1g.5gb"), a100(1)),
             "single",
             (),
             {"gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID", "gpu.count": "0", "gpu.replicas": "0"},
         ),
         (
             "single with several profiles is invalid",
-            node(a100(0, "all-balanced")),
+            node_of(a100(0, "all-balanced")),
             "single",
             (),
             {"gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID", "gpu.memory": "0", "gpu.sharing-strategy": ""},
         ),
         (
             "single with a GPU that is cut into nothing is invalid",
-            node(a100(0, "all-1g.5gb"), a100(1, "all-1g.5gb", instances=())),
+            node_of(a100(0, "all-1g.5gb"), a100(1, "all-1g.5gb", instances=())),
             "single",
             (),
             {"gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID"},
         ),
         (
             "mixed: GPUs that are cut count, and are not shared",
-            node(a100(0, "all-balanced")),
+            node_of(a100(0, "all-balanced")),
             "mixed",
             (),
             {
@@ -247,7 +247,7 @@ def test_no_gpu_has_no_labels() -> None:
         ),
         (
             "mixed: profiles shared",
-            node(a100(0, "all-balanced")),
+            node_of(a100(0, "all-balanced")),
             "mixed",
             shared("nvidia.com/mig-1g.5gb", 4),
             {
@@ -260,28 +260,28 @@ def test_no_gpu_has_no_labels() -> None:
         ),
         (
             "mixed: a whole GPU beside one that is cut may be shared",
-            node(a100(0, "all-1g.5gb"), a100(1)),
+            node_of(a100(0, "all-1g.5gb"), a100(1)),
             "mixed",
             shared("nvidia.com/gpu", 2),
             {"gpu.product": "NVIDIA-A100-SXM4-40GB-SHARED", "gpu.count": "2", "gpu.replicas": "2"},
         ),
         (
             "of several models the one with the most GPUs is described",
-            node(a100(0), t4(1), t4(2)),
+            node_of(a100(0), t4(1), t4(2)),
             "none",
             (),
             {"gpu.product": "Tesla-T4", "gpu.count": "2", "mig.capable": "true"},
         ),
         (
             "of different numbers of replicas the usual one",
-            node(t4(0), t4(1), t4(2)),
+            node_of(t4(0), t4(1), t4(2)),
             "none",
             (Entry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=4, devices=("0", "2")),),
             {"gpu.replicas": "4", "gpu.product": "Tesla-T4-SHARED", "gpu.count": "3"},
         ),
         (
             "a driver that tells little",
-            node(gpu(0, "T4", product="Tesla T4", memory_total_mib=0)),
+            node_of(gpu(0, "T4", product="Tesla T4", memory_total_mib=0)),
             "none",
             (),
             {"gpu.mode": "unknown", "gpu.machine": "unknown"},
@@ -296,7 +296,7 @@ def test_labels_say_what_the_node_offers(
 
 
 def test_what_the_driver_does_not_tell_is_left_out() -> None:
-    found = labels(node(gpu(0, "T4", memory_total_mib=0)))
+    found = labels(node_of(gpu(0, "T4", memory_total_mib=0)))
     assert not {"gpu.memory", "gpu.family", "gpu.compute.major"} & set(found)
 
 
@@ -327,7 +327,7 @@ def test_a_node_without_labels_of_ours_has_no_time_of_their_change() -> None:
 def test_attributes_in_a_profiles_name_become_dots() -> None:
     on = MigMode(current=True, pending=True)
     media = instance(Placement(0, 1, "1g.5gb+me"), "MIG-0", 1)
-    found = labels(node(a100(0, None, mig=on, instances=(media,))))
+    found = labels(node_of(a100(0, None, mig=on, instances=(media,))))
     assert found["mig-1g.5gb.me.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me"
     assert found["mig-1g.5gb.me.count"] == "1"
 
@@ -344,7 +344,7 @@ def test_attributes_in_a_profiles_name_become_dots() -> None:
     ],
 )
 def test_the_family_follows_from_the_compute_capability(capability: tuple[int, int], want: str) -> None:
-    assert labels(node(gpu(0, "T4", compute_capability=capability)))["gpu.family"] == want
+    assert labels(node_of(gpu(0, "T4", compute_capability=capability)))["gpu.family"] == want
 
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
@@ -354,7 +354,10 @@ LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 def test_every_value_may_be_a_labels(product: str, machine: str, strategy: Strategy) -> None:
     """Source of the grammar: Kubernetes, Labels and Selectors."""
     cut = a100(0, "all-1g.5gb", product=product)
-    for found in (labels(node(cut), strategy, machine=machine), labels(node(cut, t4(1)), strategy, machine=machine)):
+    for found in (
+        labels(node_of(cut), strategy, machine=machine),
+        labels(node_of(cut, t4(1)), strategy, machine=machine),
+    ):
         for key, value in found.items():
             assert LABEL_VALUE.fullmatch(value), f"{key}={value}"
 
@@ -362,7 +365,7 @@ def test_every_value_may_be_a_labels(product: str, machine: str, strategy: Strat
 def test_a_long_product_keeps_what_follows_its_name() -> None:
     name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
     cut = gpu(0, "RTX-PRO-6000-Blackwell-96GB", "all-1g.24gb", product=name)
-    value = labels(node(cut), "single")["gpu.product"]
+    value = labels(node_of(cut), "single")["gpu.product"]
     assert len(value) <= 63
     assert value.startswith("NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation")
     assert value.endswith("-MIG-1g.24gb")
@@ -407,8 +410,8 @@ def test_a_described_node_without_gpus_has_none() -> None:
 def test_labels_are_owned_and_others_are_not() -> None:
     for strategy in ("none", "single", "mixed"):
         for key in gpu_labels(
-            node(a100(0, "all-1g.5gb")),
-            effective(node(a100(0, "all-1g.5gb")), NodeSharing(strategy=strategy)),
+            node_of(a100(0, "all-1g.5gb")),
+            effective(node_of(a100(0, "all-1g.5gb")), NodeSharing(strategy=strategy)),
             Labelling(strategy=strategy),
         ):
             assert owns(key), key
@@ -428,10 +431,10 @@ def test_labels_are_owned_and_others_are_not() -> None:
 @pytest.mark.parametrize(
     ("case", "inventory", "strategy", "entries"),
     [
-        ("whole GPUs in replicas", node(t4(0), t4(1)), "none", shared("nvidia.com/gpu", 14)),
-        ("single", node(a100(0, "all-1g.5gb"), a100(1, "all-1g.5gb")), "single", ()),
-        ("single, shared", node(a100(0, "all-3g.20gb")), "single", shared("nvidia.com/gpu", 4)),
-        ("mixed, shared", node(a100(0, "all-balanced")), "mixed", shared("nvidia.com/mig-1g.5gb", 4, Mode.MPS)),
+        ("whole GPUs in replicas", node_of(t4(0), t4(1)), "none", shared("nvidia.com/gpu", 14)),
+        ("single", node_of(a100(0, "all-1g.5gb"), a100(1, "all-1g.5gb")), "single", ()),
+        ("single, shared", node_of(a100(0, "all-3g.20gb")), "single", shared("nvidia.com/gpu", 4)),
+        ("mixed, shared", node_of(a100(0, "all-balanced")), "mixed", shared("nvidia.com/mig-1g.5gb", 4, Mode.MPS)),
     ],
 )
 def test_a_planner_reads_from_the_labels_what_the_node_offers(

@@ -21,7 +21,7 @@ def read(text: str) -> Snapshot:
     return fleets.read(documents.read("fleet.yaml", textwrap.dedent(text)))
 
 
-def node(text: str) -> Node:
+def read_node(text: str) -> Node:
     return read(f"nodes: [{{name: a, {text}}}]").nodes[0]
 
 
@@ -84,13 +84,13 @@ def test_a_node_with_everything() -> None:
 
 
 def test_a_node_with_nothing_but_a_name() -> None:
-    got = node("count: 1")
+    got = read_node("count: 1")
     assert (got.name, got.gpus, got.cpu_milli, got.memory_mib, got.max_pods) == ("a-0", (), 4_096_000, 64 << 20, 110)
     assert dict(got.labels)["kubernetes.io/arch"] == "amd64"
 
 
 def test_grace_nodes_are_arm() -> None:
-    assert dict(node("gpus: 4xGB200-186GB").labels)["kubernetes.io/arch"] == "arm64"
+    assert dict(read_node("gpus: 4xGB200-186GB").labels)["kubernetes.io/arch"] == "arm64"
 
 
 def test_fleets_of_several_documents_are_one() -> None:

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.shares import share
 from tessera.api.tessera.nodefiles import Answers, read_allocations, read_answers, write_allocations, write_answers
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction, RequestKey
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 TEXT, FLAG, AMOUNT = st.text(max_size=5), st.booleans(), st.integers(0, 1 << 50)
@@ -74,9 +74,7 @@ def test_what_was_written_before_there_were_versions_is_read() -> None:
     )
     assert read_allocations(FORMER_ALLOCATIONS) == ((held,), "")
     key = RequestKey("ns", "p", "c", "r")
-    given_share = Share(
-        gpu=0, mode=Mode.MPS, memory_mib=4096, compute_percent=10, isolation=Isolation.DRIVER, resource="r"
-    )
+    given_share = share(0, 4096, Mode.MPS, percent=10, resource="r", container="")
     kept = Answers(
         answers=(Answer(ids=frozenset({"a"}), key=key, specification="[]", shares=(given_share,)),),
         exchanges=(Correction(request=AssignedRequest(key=key, units=1, shares=()), shares=()),),

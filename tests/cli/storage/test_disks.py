@@ -14,7 +14,7 @@ from tessera.core.storage.disks.steps import MakeFilesystem, StopArray
 GIB = 1 << 30
 
 
-def node(count: int = 2) -> MemoryDisks:
+def disks_of_node(count: int = 2) -> MemoryDisks:
     return MemoryDisks(
         BlockDevice(
             name=f"nvme{number}n1",
@@ -32,7 +32,7 @@ def tessera(disks: MemoryDisks, *arguments: str, answer: str = "") -> Result:
 
 
 def test_a_plan_shows_disks_and_commands_and_changes_nothing() -> None:
-    disks = node()
+    disks = disks_of_node()
     for _ in range(2):
         done = tessera(disks, "plan", "-o", "wide")
         assert done.exit_code == 0
@@ -42,7 +42,7 @@ def test_a_plan_shows_disks_and_commands_and_changes_nothing() -> None:
 
 
 def test_a_plan_as_json_has_each_command_as_a_list() -> None:
-    found = json.loads(tessera(node(), "plan", "--filesystem", "xfs", "-o", "json").stdout)
+    found = json.loads(tessera(disks_of_node(), "plan", "--filesystem", "xfs", "-o", "json").stdout)
     assert found["state"] == "pending"
     assert [step["do"] for step in found["steps"]] == ["record-creation", "create-array", "make-filesystem", "mount"]
     assert [step["command"][:1] for step in found["steps"]] == [[], ["mdadm"], ["mkfs.xfs"], ["mount"]]
@@ -50,7 +50,7 @@ def test_a_plan_as_json_has_each_command_as_a_list() -> None:
 
 
 def test_apply_asks_and_does_nothing_without_consent() -> None:
-    disks = node()
+    disks = disks_of_node()
     for answer in ("n\n", ""):
         done = tessera(disks, "apply", answer=answer)
         assert done.exit_code == 2
@@ -60,7 +60,7 @@ def test_apply_asks_and_does_nothing_without_consent() -> None:
 
 @pytest.mark.parametrize(("options", "answer"), [((), "y\n"), (("--yes",), "")])
 def test_apply_makes_disks_ready_and_the_second_time_asks_nothing(options: tuple[str, ...], answer: str) -> None:
-    disks = node()
+    disks = disks_of_node()
     done = tessera(disks, "apply", *options, answer=answer)
     assert done.exit_code == 0, done.stderr
     assert "ready: /dev/md127 at /mnt/disks/tessera" in done.stdout
@@ -71,7 +71,7 @@ def test_apply_makes_disks_ready_and_the_second_time_asks_nothing(options: tuple
 
 
 def test_status_says_that_a_disk_is_lost_and_apply_refuses() -> None:
-    disks = node()
+    disks = disks_of_node()
     assert tessera(disks, "apply", "--yes").exit_code == 0
     disks.remove("nvme1n1")
     done = tessera(disks, "status")
@@ -86,7 +86,7 @@ def test_status_says_that_a_disk_is_lost_and_apply_refuses() -> None:
 
 
 def test_foreign_data_is_refused_with_the_code_of_a_conflict() -> None:
-    disks = node()
+    disks = disks_of_node()
     blank = BlockDevice(name="nvme1n1", kind="disk", size_bytes=GIB, links=("google-local-nvme-ssd-1",))
     disks.put(msgspec.structs.replace(blank, signature=Signature(kind="xfs", label="\x1b[31mred")))
     for verb in (("plan",), ("apply", "--yes")):
@@ -96,7 +96,7 @@ def test_foreign_data_is_refused_with_the_code_of_a_conflict() -> None:
 
 
 def test_a_model_that_a_disk_gives_itself_draws_nothing_on_the_terminal() -> None:
-    disks = node(1)
+    disks = disks_of_node(1)
     named = BlockDevice(
         name="nvme0n1", kind="disk", size_bytes=GIB, model="\x1b[2Jx", links=("google-local-nvme-ssd-0",)
     )
@@ -111,8 +111,8 @@ def test_without_disks_the_code_says_that_this_node_cannot() -> None:
 
 
 def test_a_spec_that_cannot_be_is_wrong_input() -> None:
-    assert tessera(node(), "plan", "--mount", "relative").exit_code == 2
-    assert tessera(node(), "apply", "--name", "far too long a name").exit_code == 2
+    assert tessera(disks_of_node(), "plan", "--mount", "relative").exit_code == 2
+    assert tessera(disks_of_node(), "apply", "--name", "far too long a name").exit_code == 2
 
 
 def test_every_step_of_tessera_itself_has_no_command_and_the_others_name_their_device() -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from conformance.kubesuite import GHOSTS, HERE, NAMESPACE, KubeSuite, config_map, pod, until
+from conformance.kubesuite import GHOSTS, HERE, NAMESPACE, KubeSuite, config_map, unplaced, until
 from tessera.clients.kube import (
     CONFIG_MAPS,
     DISRUPTION_BUDGETS,
@@ -114,7 +114,7 @@ async def test_what_changes_while_a_watcher_works_is_told(followed: Followed) ->
 
 async def test_a_lost_answer_says_that_nobody_knows() -> None:
     kube = MemoryKube()
-    uid = (await kube.create(PODS, pod("p")))["metadata"]["uid"]
+    uid = (await kube.create(PODS, unplaced("p")))["metadata"]["uid"]
     kube.lose_answers(2)
     with pytest.raises(Unanswered):
         await kube.bind("p", NAMESPACE, uid=uid, node="n", annotations={"a": "9"})
@@ -128,7 +128,7 @@ async def test_a_lost_answer_says_that_nobody_knows() -> None:
 
 
 async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
-    kube, body = MemoryKube(), pod("p")
+    kube, body = MemoryKube(), unplaced("p")
     body["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     uid = (await kube.create(PODS, body))["metadata"]["uid"]
     with pytest.raises(Conflict, match="being deleted"):
@@ -153,7 +153,7 @@ async def test_a_watcher_that_is_further_behind_than_anybody_remembers_is_told()
 
 async def test_pods_are_selected_by_their_node() -> None:
     kube, here = MemoryKube(), Selection(fields=(("spec.nodeName", "n"),))
-    uids = {name: (await kube.create(PODS, pod(name)))["metadata"]["uid"] for name in ("b", "a", "c")}
+    uids = {name: (await kube.create(PODS, unplaced(name)))["metadata"]["uid"] for name in ("b", "a", "c")}
     for name, uid in uids.items():
         await kube.bind(name, NAMESPACE, uid=uid, node="n" if name < "c" else "m", annotations={})
     assert [each["metadata"]["name"] for each in (await kube.list(PODS, here)).objects] == ["a", "b"]

@@ -1,7 +1,6 @@
 """Azure Blob Storage: Azurite behind the suite that all stores pass (long), and what it cannot show."""
 
 import base64
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ import pytest
 
 from conformance.storesuite import Fill, StoreSuite
 from harness.azurite import ACCOUNT, KEY, Azurite
+from harness.serving import served
 from tessera.clients.store import Refused, Store, Temporary, open_store
 from tessera.clients.store.azure import AzureSettings, AzureStore, Credential
 from tessera.errors import InvalidInput
@@ -102,12 +102,8 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def blobs() -> Iterator[Blobs]:
-    with Blobs() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with served(Blobs()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def store_of(blobs: Blobs, credential: Credential | None = None, *, key: str = "", sas: str = "") -> AzureStore:

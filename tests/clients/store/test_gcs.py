@@ -1,11 +1,8 @@
 """Google Cloud Storage: the emulator behind the suite that all stores pass, and tokens by Google's own library."""
 
 import json
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from conformance.storesuite import Fill, StoreSuite, read
+from harness.serving import free_port, served, until_listening
 from tessera.clients.store import Changed, Store, Temporary, open_store
 from tessera.clients.store.gcs import GcsStore, GoogleToken
 from tessera.errors import InvalidInput
@@ -27,21 +25,13 @@ _START_S = 30.0
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[str]:
     """Give the address of a server of the API with bucket `models`, whose objects are in its memory."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     program = Path(sys.executable).with_name("gcp-storage-emulator")
     options = ("--host", "127.0.0.1", "--port", str(port), "--in-memory", "--default-bucket", "models")
     with subprocess.Popen(
         (program, "start", *options), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
-        until = time.monotonic() + _START_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert time.monotonic() < until, "the emulator does not start"
-                time.sleep(0.05)
+        until_listening(port, "the emulator", _START_S)
         yield f"http://127.0.0.1:{port}"
         process.terminate()
 
@@ -131,12 +121,8 @@ class Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def google() -> Iterator[Google]:
-    with Google() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with served(Google()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def item(name: str, generation: str = "17") -> dict[str, str]:

@@ -15,6 +15,7 @@ import pytest
 from conformance.storesuite import Fill, StoreSuite, read
 from harness.fasts3 import FastS3
 from harness.hubserver import Hub
+from harness.serving import served
 from tessera.clients.store import MemoryStore, Refused, Store, Temporary, open_store
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput
@@ -89,15 +90,10 @@ class Quiet(SimpleHTTPRequestHandler):
 class TestWebStore(StoreSuite):
     @pytest.fixture
     def store(self, folder: Path) -> Iterator[Store]:
-        with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder.parent))) as server:
-            server.daemon_threads = True
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-            thread.start()
-            made = open_store(f"http://127.0.0.1:{server.server_port}/m/", {})
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder.parent)))
+        server.daemon_threads = True
+        with served(server), closing(open_store(f"http://127.0.0.1:{server.server_port}/m/", {})) as made:
             yield made
-            made.close()
-            server.shutdown()
-            thread.join()
 
 
 class TestS3Store(StoreSuite):

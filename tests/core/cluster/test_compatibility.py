@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from builders.fleets import A100, T4, gpu, share
+from builders.fleets import A100, T4, gpu
+from builders.shares import share
 from tessera.core.cluster.compatibility import Rule, faults
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Share
@@ -18,10 +19,10 @@ SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
 
 def cuts(*places: str) -> tuple[Share, ...]:
-    return tuple(share(mode=Mode.MIG, at=at) for at in places)
+    return tuple(share(at=at) for at in places)
 
 
-MPS, WHOLE, REPLICA = (share(mode=mode) for mode in (Mode.MPS, Mode.WHOLE, Mode.TIME_SLICING))
+MPS, WHOLE, REPLICA = (share(0, 1_000, mode) for mode in (Mode.MPS, Mode.WHOLE, Mode.TIME_SLICING))
 # Keyed by a sentence: the GPU, the shares, one a pod, and what is wrong.
 CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
     "nothing": (gpu(0), (), []),
@@ -39,7 +40,7 @@ CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
     ),
     "more compute than there is": (
         gpu(0, T4),
-        (share(compute=60), share(compute=60)),
+        (share(percent=60), share(percent=60)),
         [(Rule.COMPUTE, "120 % of the compute are held")],
     ),
     "a negative amount": (

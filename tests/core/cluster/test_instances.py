@@ -5,13 +5,11 @@ import re
 import pytest
 
 from builders.nodefacts import gpu
+from builders.shares import share
 from tessera.core.cluster.instances import placement_of
-from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import MigMode
 from tessera.core.gpu.mig import Placement, placements
-from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 NEED = "tessera.dev/gpu-memory"
@@ -23,24 +21,11 @@ T4, CUT, EMPTY = (
 MADE = Placement(4, 4, "3g.20gb")
 
 
-def share(index: int, profile: str | None = None, start: int | None = None) -> Share:
-    return Share(
-        gpu=index,
-        mode=Mode.MIG if profile else Mode.MEMORY_SHARE,
-        profile=profile,
-        start=start,
-        memory_mib=1024,
-        compute_percent=0,
-        isolation=Isolation.NONE,
-        resource=NEED,
-    )
-
-
 PLACES = {
     "the whole GPU": (CUT, share(1), None),
-    "an instance that is there": (CUT, share(1, "3g.20gb", 4), MADE),
-    "one that could be made": (EMPTY, share(2, "2g.10gb", 2), Placement(2, 2, "2g.10gb")),
-    "one that could be made once another is gone": (CUT, share(1, "1g.5gb", 5), Placement(5, 1, "1g.5gb")),
+    "an instance that is there": (CUT, share(1, at="3g.20gb@4"), MADE),
+    "one that could be made": (EMPTY, share(2, at="2g.10gb@2"), Placement(2, 2, "2g.10gb")),
+    "one that could be made once another is gone": (CUT, share(1, at="1g.5gb@5"), Placement(5, 1, "1g.5gb")),
 }
 
 
@@ -53,29 +38,29 @@ def test_shares_have_a_place(case: str) -> None:
 def test_an_instance_that_the_driver_shows_is_possible_whatever_the_model_says() -> None:
     odd = Placement(2, 3, "3g.19gb")
     facts = gpu(0, "T4", mig=MigMode(current=True, pending=True), incomplete=(odd,))
-    assert placement_of(share(0, "3g.19gb", 2), facts) == odd
+    assert placement_of(share(0, at="3g.19gb@2"), facts) == odd
 
 
 PROFILES = ", ".join(dict.fromkeys(each.profile for each in placements(model("A100-40GB"))))
 NOWHERE = {
     "a profile of no GPU": (
         CUT,
-        share(1, "9g.1gb", 0),
+        share(1, at="9g.1gb@0"),
         f"profile '9g.1gb' at 0; expected .*; hint: {re.escape(PROFILES)}$",
     ),
     "a start that the profile does not have": (
         CUT,
-        share(1, "3g.20gb", 2),
+        share(1, at="3g.20gb@2"),
         "at 2; expected .*hint: 3g.20gb at 0, 4$",
     ),
-    "a profile without a start": (CUT, share(1, "3g.20gb"), "profile '3g.20gb' at no start"),
-    "a start without a profile": (CUT, share(1, start=4), "no profile at 4"),
+    "a profile without a start": (CUT, share(1, at="3g.20gb"), "profile '3g.20gb' at no start"),
+    "a start without a profile": (CUT, share(1, at="@4"), "no profile at 4"),
     "an instance of a GPU without MIG": (
         T4,
-        share(0, "3g.20gb", 0),
+        share(0, at="3g.20gb@0"),
         "use shares of the whole GPU: it has no MIG instances",
     ),
-    "text that is no profile": (CUT, share(1, "\x1b[2J" + "x" * 999, 0), r"profile '\\x1b\[2Jx{60}\.\.\.' at 0"),
+    "text that is no profile": (CUT, share(1, at="\x1b[2J" + "x" * 999 + "@0"), r"profile '\\x1b\[2Jx{60}\.\.\.' at 0"),
 }
 
 

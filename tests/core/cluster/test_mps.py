@@ -2,16 +2,15 @@
 
 import msgspec
 
-from builders.nodefacts import gpu, node
+from builders.nodefacts import gpu, node_of
+from builders.shares import share
 from tessera.core.cluster.mps import Level, MpsTarget, enforceable, enforcements, mps_key, mps_targets
-from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.nodesharing import Entry, GpuPolicy, NodeSharing, effective
-from tessera.core.workload.need import Isolation
 
 CUT = gpu(1, "A100-40GB", "all-3g.20gb")
-NODE = node(gpu(0), CUT, gpu(2, "A100-40GB"), gpu(3), memory_limits=True)
+NODE = node_of(gpu(0), CUT, gpu(2, "A100-40GB"), gpu(3), memory_limits=True)
 FIRST, SECOND = Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")
 SAID = NodeSharing(
     entries=(
@@ -24,17 +23,6 @@ SAID = NodeSharing(
     ),
 )
 GPUS = effective(NODE, SAID)
-
-
-def share(index: int, mode: Mode) -> Share:
-    return Share(
-        gpu=index,
-        mode=mode,
-        memory_mib=1,
-        compute_percent=1,
-        isolation=Isolation.DRIVER,
-        resource="tessera.dev/gpu-memory",
-    )
 
 
 WHOLE = MpsTarget(key="GPU-0", gpu="GPU-0", visible="GPU-0", memory_limit_mib=3840, thread_percent=25)
@@ -50,7 +38,12 @@ INSTANCE = MpsTarget(
 
 def test_devices_with_mps_replicas_have_a_daemon_and_amounts_while_a_pod_uses_them() -> None:
     assert mps_targets(GPUS, NODE) == (WHOLE, INSTANCE)
-    shares = [share(0, Mode.MPS), share(2, Mode.MPS), share(1, Mode.MPS), share(3, Mode.MEMORY_SHARE)]
+    shares = [
+        share(0, mode=Mode.MPS),
+        share(2, mode=Mode.MPS),
+        share(1, mode=Mode.MPS),
+        share(3, mode=Mode.MEMORY_SHARE),
+    ]
     amount = MpsTarget(key="GPU-2", gpu="GPU-2", visible="GPU-2")
     assert mps_targets(GPUS, NODE, shares) == (WHOLE, INSTANCE, amount)
 
@@ -70,8 +63,8 @@ def test_instances_of_a_policy_are_withheld_too() -> None:
         modes=(Mode.MIG, Mode.MIG_MPS), layout=CUT.layout, allow_repartition=False, replicas=(("3g.20gb", 2),)
     )
     said = NodeSharing(policies=(GpuPolicy(uuid="GPU-1", sharing=sharing),))
-    gpus = effective(node(CUT), said)
-    assert [target.key for target in mps_targets(gpus, node(CUT))] == ["GPU-1-0-4", "GPU-1-4-4"]
+    gpus = effective(node_of(CUT), said)
+    assert [target.key for target in mps_targets(gpus, node_of(CUT))] == ["GPU-1-0-4", "GPU-1-4-4"]
     (kept,) = enforceable(gpus, {"GPU-1-0-4"})
     assert [device.placement for device in kept.devices] == [FIRST]
 
@@ -90,6 +83,6 @@ def test_what_is_enforced_on_each_device() -> None:
     without = msgspec.structs.replace(NODE, memory_limits=False)
     assert [each.level for each in enforcements(GPUS, without)][-2:] == [Level.NONE, Level.NONE]
     sliced = effective(
-        node(gpu(0)), NodeSharing(entries=(Entry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=2),))
+        node_of(gpu(0)), NodeSharing(entries=(Entry(resource="nvidia.com/gpu", mode=Mode.TIME_SLICING, replicas=2),))
     )
     assert [each.level for each in enforcements(sliced, NODE)] == [Level.NONE]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.gpunodes import facts, sevenths
+from builders.shares import share
 from tessera.core.cluster.advertise import PluginDevice
-from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import (
     Allocation,
     Clash,
@@ -183,19 +183,10 @@ def test_ids_are_read_back_by_what_the_driver_shows() -> None:
 
 def test_shares_name_devices_that_are_there_or_will_be() -> None:
     inventory = Inventory(gpus=(facts(0), facts(1, "T4")))
-    share = Share(
-        gpu=0,
-        mode=Mode.MIG,
-        profile="2g.10gb",
-        start=0,
-        memory_mib=9856,
-        compute_percent=28,
-        isolation=Mode.MIG.isolation,
-        resource=UNITS,
-    )
-    part = Share(gpu=1, mode=Mode.MPS, memory_mib=7, compute_percent=0, isolation=Mode.MPS.isolation, resource=UNITS)
-    lost = Share(gpu=5, mode=Mode.MPS, memory_mib=7, compute_percent=0, isolation=Mode.MPS.isolation, resource=UNITS)
-    assert uses_of_shares((share, part, lost), inventory) == (
+    instance = share(0, 9856, at="2g.10gb@0", percent=28)
+    part = share(1, 7, Mode.MPS)
+    lost = share(5, 7, Mode.MPS)
+    assert uses_of_shares((instance, part, lost), inventory) == (
         Use(gpu=facts(0).uuid, placement=PAIR, memory_mib=9856),
         amount(7, facts(1).uuid),
     )

@@ -1,13 +1,12 @@
 """What containers get for their shares."""
 
-import msgspec
 import pytest
 
 from builders.nodefacts import gpu
+from builders.shares import share
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.edits import CONTAINER_PIPE, SHARED_MEMORY, Mount, Place, ShareEdits, edits
 from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.errors import Unsupported
 
 GPUS = {0: gpu(0), 1: gpu(1, "A100-40GB", "all-3g.20gb", minor=5)}
@@ -15,20 +14,6 @@ PLACE = Place(
     mps_root="/run/mps", caps={("GPU-1", 4): ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")}
 )
 COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-
-
-def share(index: int, mode: Mode, memory_mib: int = 4096, compute_percent: int = 0, start: int | None = None) -> Share:
-    return Share(
-        gpu=index,
-        mode=mode,
-        profile=None if start is None else "3g.20gb",
-        start=start,
-        memory_mib=memory_mib,
-        compute_percent=compute_percent,
-        isolation=Isolation.NONE,
-        resource="r",
-        container="main",
-    )
 
 
 def own(memory: str, compute: str, mode: str) -> tuple[tuple[str, str], ...]:
@@ -66,11 +51,11 @@ def pipes(key: str) -> tuple[Mount, Mount]:
 CASES = {
     "nothing": ([], ShareEdits(env=own("", "", ""))),
     "a whole GPU": (
-        [share(0, Mode.WHOLE, 15360, 100)],
+        [share(0, 15360, Mode.WHOLE, percent=100)],
         ShareEdits(env=own("15360", "100", "whole"), device_nodes=("/dev/nvidia0", *COMMON)),
     ),
     "an instance": (
-        [share(1, Mode.MIG, 19968, 42, start=4)],
+        [share(1, 19968, at="3g.20gb@4", percent=42)],
         ShareEdits(
             env=own("19968", "42", "mig"),
             device_nodes=(
@@ -82,7 +67,7 @@ CASES = {
         ),
     ),
     "an amount by MPS": (
-        [share(0, Mode.MPS, 4096, 30)],
+        [share(0, 4096, Mode.MPS, percent=30)],
         ShareEdits(
             env=own("4096", "30", "mps") + mps("0=4096M", "30"),
             mounts=pipes("GPU-0"),
@@ -90,7 +75,7 @@ CASES = {
         ),
     ),
     "an amount that was asked in gpushare's words, by MPS": (
-        [msgspec.structs.replace(share(0, Mode.MPS, 4096, 30), resource="aliyun.com/gpu-mem")],
+        [share(0, 4096, Mode.MPS, percent=30, resource="aliyun.com/gpu-mem")],
         ShareEdits(
             env=own("4096", "30", "mps") + gpushare("0", "4", "15") + mps("0=4096M", "30"),
             mounts=pipes("GPU-0"),
@@ -98,7 +83,7 @@ CASES = {
         ),
     ),
     "two replicas of one GPU add up, and without a claim to compute there is no limit": (
-        [share(0, Mode.MPS), share(0, Mode.MPS)],
+        [share(0, 4096, Mode.MPS), share(0, 4096, Mode.MPS)],
         ShareEdits(
             env=own("4096,4096", "0,0", "mps,mps") + mps("0=8192M"),
             mounts=pipes("GPU-0"),
@@ -106,7 +91,7 @@ CASES = {
         ),
     ),
     "compute on an instance is counted in percent of the instance": (
-        [share(1, Mode.MIG_MPS, 9984, 21, start=0)],
+        [share(1, 9984, Mode.MIG_MPS, "3g.20gb@0", percent=21)],
         ShareEdits(
             env=own("9984", "21", "mig-mps") + mps("0=9984M", "50"),
             mounts=pipes("GPU-1-0-4"),
@@ -114,7 +99,7 @@ CASES = {
         ),
     ),
     "memory shares of two GPUs, in gpushare's words": (
-        [share(0, Mode.MEMORY_SHARE), share(1, Mode.MEMORY_SHARE, 1024)],
+        [share(0, 4096, Mode.MEMORY_SHARE), share(1, 1024, Mode.MEMORY_SHARE)],
         ShareEdits(
             env=(
                 *own("4096,1024", "0,0", "memory-share,memory-share"),
@@ -134,10 +119,10 @@ def test_what_a_container_gets(shares: list[Share], want: ShareEdits) -> None:
 @pytest.mark.parametrize("clients", range(1, 8))
 def test_replicas_of_an_instance_have_no_more_than_its_compute_divided(clients: int) -> None:
     percent = (100 * 3 // 7) // clients
-    env = dict(edits([share(1, Mode.MIG_MPS, 1024, percent, start=0)], GPUS, PLACE).env)
+    env = dict(edits([share(1, 1024, Mode.MIG_MPS, "3g.20gb@0", percent=percent)], GPUS, PLACE).env)
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == str(100 // clients)
 
 
 def test_a_container_is_a_client_of_one_daemon() -> None:
     with pytest.raises(Unsupported, match="container main: MPS shares of 2 GPUs; expected MPS shares of one GPU"):
-        edits([share(0, Mode.MPS), share(1, Mode.MIG_MPS, start=0)], GPUS, PLACE)
+        edits([share(0, 4096, Mode.MPS), share(1, mode=Mode.MIG_MPS, at="3g.20gb@0")], GPUS, PLACE)

@@ -1,10 +1,12 @@
 """What pods hold."""
 
+import msgspec
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from builders.nodefacts import gpu, node
+from builders.nodefacts import gpu, node_of
+from builders.shares import share
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
@@ -14,7 +16,6 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 NEED = "tessera.dev/gpu-memory"
@@ -23,21 +24,8 @@ T4, CUT, EMPTY = (
     gpu(1, "A100-40GB", "all-3g.20gb"),
     gpu(2, "A100-40GB", mig=MigMode(current=True, pending=True)),
 )
-NODE = node(T4, CUT, EMPTY)
+NODE = node_of(T4, CUT, EMPTY)
 MADE = Placement(4, 4, "3g.20gb")
-
-
-def share(index: int, profile: str | None = None, start: int | None = None) -> Share:
-    return Share(
-        gpu=index,
-        mode=Mode.MIG if profile else Mode.MEMORY_SHARE,
-        profile=profile,
-        start=start,
-        memory_mib=1024,
-        compute_percent=0,
-        isolation=Isolation.NONE,
-        resource=NEED,
-    )
 
 
 def request(pod: str, *shares: Share) -> AssignedRequest:
@@ -54,7 +42,8 @@ def held(pod: str, resource: str, *ids: str) -> Held:
     st.none() | st.integers(-1, 9),
 )
 def test_a_place_is_as_asked_or_refused(facts: GpuFacts, profile: str | None, start: int | None) -> None:
-    asked = share(facts.index, profile, start)
+    mode = Mode.MIG if profile else Mode.MEMORY_SHARE
+    asked = msgspec.structs.replace(share(facts.index), mode=mode, profile=profile, start=start)
     try:
         place = placement_of(asked, facts)
     except InvalidInput:
@@ -72,17 +61,17 @@ def test_a_place_is_as_asked_or_refused(facts: GpuFacts, profile: str | None, st
 GIVEN = {
     "nothing": ([], set()),
     "memory of a whole GPU": ([request("p", share(0))], set()),
-    "an instance that is there": ([request("p", share(1, "3g.20gb", 4))], {DeviceId("GPU-1", MADE)}),
+    "an instance that is there": ([request("p", share(1, at="3g.20gb@4"))], {DeviceId("GPU-1", MADE)}),
     "an instance that is not made yet": (
-        [request("p", share(2, "1g.5gb", 6))],
+        [request("p", share(2, at="1g.5gb@6"))],
         {DeviceId("GPU-2", Placement(6, 1, "1g.5gb"))},
     ),
-    "an instance that goes by another name here": ([request("p", share(1, "3g.19gb", 4))], {DeviceId("GPU-1", MADE)}),
+    "an instance that goes by another name here": ([request("p", share(1, at="3g.19gb@4"))], {DeviceId("GPU-1", MADE)}),
     "an instance that cannot be, beside one that can": (
-        [request("p", share(1, "9g.1gb", 7)), request("q", share(1, "3g.20gb", 4))],
+        [request("p", share(1, at="9g.1gb@7")), request("q", share(1, at="3g.20gb@4"))],
         {DeviceId("GPU-1", MADE)},
     ),
-    "a GPU that is not there": ([request("p", share(7, "3g.20gb", 4))], set()),
+    "a GPU that is not there": ([request("p", share(7, at="3g.20gb@4"))], set()),
 }
 
 
@@ -94,8 +83,8 @@ def test_what_pods_were_given_by_assignment(case: str) -> None:
 
 def test_assignments_name_instances_and_gpus() -> None:
     requests = [
-        request("p", share(0), share(2, "1g.5gb", 6)),
-        request("q", share(1, "3g.20gb", 4)),
+        request("p", share(0), share(2, at="1g.5gb@6")),
+        request("q", share(1, at="3g.20gb@4")),
         request("r", share(9)),
     ]
     want = {DeviceId("GPU-0"), DeviceId("GPU-2", Placement(6, 1, "1g.5gb")), ("GPU-1", MADE)}
@@ -120,7 +109,11 @@ def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
         held("d", NEED, "GPU-0-_-3"),
     ]
     record += [held("e", NEED, "GPU-0-_-4"), held("f", NEED, "GPU-0-_-5")]
-    requests = [request("b", share(1, "3g.20gb", 4)), request("c", share(1, "1g.5gb", 6)), request("nobody", share(2))]
+    requests = [
+        request("b", share(1, at="3g.20gb@4")),
+        request("c", share(1, at="1g.5gb@6")),
+        request("nobody", share(2)),
+    ]
     requests += [request("e", share(0)), request("f", share(1))]
     assert holdings(record, requests, NODE) == (
         PodDevices(pod="default/a", devices=("GPU-0",)),
@@ -135,7 +128,7 @@ def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
 def test_an_instance_in_the_place_of_another_is_not_held() -> None:
     """It is in the way of what the pod was assigned, and may be destroyed for it."""
     record = [held("a", NEED, "GPU-0-_-0")]
-    assert holdings(record, [request("a", share(1, "1g.5gb", 4))], NODE) == (PodDevices(pod="default/a", devices=()),)
+    assert holdings(record, [request("a", share(1, at="1g.5gb@4"))], NODE) == (PodDevices(pod="default/a", devices=()),)
 
 
 def test_units_without_an_assignment_are_a_guess_at_best() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.shares import share
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import (
     Answer,
@@ -21,23 +22,9 @@ from tessera.core.deviceplugin.matching import (
     served,
 )
 from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict
 
 RESOURCE = "tessera.dev/gpu-memory"
-
-
-def share(gpu: int, memory_mib: int = 1024, *, start: int | None = None, mode: Mode = Mode.MEMORY_SHARE) -> Share:
-    return Share(
-        gpu=gpu,
-        mode=mode,
-        start=start,
-        memory_mib=memory_mib,
-        compute_percent=0,
-        isolation=Isolation.NONE,
-        resource=RESOURCE,
-        container="main",
-    )
 
 
 def request(
@@ -114,15 +101,15 @@ def test_a_running_pod_is_served_though_the_record_does_not_show_it() -> None:
 
 
 def test_equal_dues_differ_in_gpu_and_place_alone() -> None:
-    first = request("a", 2, share(0, start=0, mode=Mode.MIG))
-    assert first.specification == request("b", 2, share(3, start=4, mode=Mode.MIG)).specification
+    first = request("a", 2, share(0, mode=Mode.MIG, at="@0"))
+    assert first.specification == request("b", 2, share(3, mode=Mode.MIG, at="@4")).specification
     for other in (
-        request("b", 3, share(0, start=0, mode=Mode.MIG)),
-        request("b", 2, share(0, start=0, mode=Mode.MIG_MPS)),
+        request("b", 3, share(0, mode=Mode.MIG, at="@0")),
+        request("b", 2, share(0, mode=Mode.MIG_MPS, at="@0")),
         request("b", 2, share(0, mode=Mode.MIG)),
-        request("b", 2, share(0, start=0, mode=Mode.MIG), bound="b"),
-        request("b", 2, share(0, start=0, mode=Mode.MIG), share(1)),
-        request("b", 2, share(0, start=0, mode=Mode.MIG), resource="aliyun.com/gpu-mem"),
+        request("b", 2, share(0, mode=Mode.MIG, at="@0"), bound="b"),
+        request("b", 2, share(0, mode=Mode.MIG, at="@0"), share(1)),
+        request("b", 2, share(0, mode=Mode.MIG, at="@0"), resource="aliyun.com/gpu-mem"),
     ):
         assert first.specification != other.specification
 

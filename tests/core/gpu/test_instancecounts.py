@@ -7,23 +7,10 @@ import operator
 import numpy as np
 import pytest
 
-from tessera.core.gpu.gpumodels import GpuModel, Profile, model
+from builders.profiles import profile
+from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.instancecounts import occupied, profile_of, rooms, starts
 from tessera.core.gpu.mig import Placement, all_layouts, open_placements, remaining
-
-
-def profile(name: str, size: int, starts: tuple[int, ...], *, me: bool = False) -> Profile:
-    return Profile(
-        name=name,
-        compute_slices=1,
-        size=size,
-        starts=starts,
-        max_instances=len(starts),
-        memory_mib=1,
-        media="me" if me else "default",
-        placement="observed",
-    )
-
 
 MODEL = GpuModel(
     name="six",
@@ -32,7 +19,7 @@ MODEL = GpuModel(
     memory_slices=6,
     profiles=(
         profile("1g", 1, (0, 1, 2, 3, 4)),
-        profile("1g+me", 1, (0, 1, 2, 3, 4), me=True),
+        profile("1g+me", 1, (0, 1, 2, 3, 4), media="me"),
         profile("2g", 2, (0, 2, 4)),
         profile("3g", 3, (0, 2, 3)),
         profile("none", 2, ()),

@@ -5,25 +5,12 @@ import itertools
 import msgspec
 import pytest
 
-from builders.asks import exact, need, share
-from tessera.core.gpu.gpumodels import GpuModel, Profile, model
+from builders.asks import exact, gpushare, need
+from builders.profiles import profile
+from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing, devices, mig_resource, options
 from tessera.core.workload.need import Ask, Isolation
-
-
-def profile(name: str, slices: int, size: int, starts: tuple[int, ...], memory_mib: int) -> Profile:
-    return Profile(
-        name=name,
-        compute_slices=slices,
-        size=size,
-        starts=starts,
-        max_instances=len(starts),
-        memory_mib=memory_mib,
-        media="default",
-        placement="observed",
-    )
-
 
 A100 = GpuModel(
     name="A100-40GB",
@@ -32,9 +19,9 @@ A100 = GpuModel(
     memory_slices=8,
     compute_slices=7,
     profiles=(
-        profile("1g.5gb", 1, 1, tuple(range(7)), 4_864),
-        profile("2g.10gb", 2, 2, (0, 2, 4), 9_856),
-        profile("3g.20gb", 3, 4, (0, 4), 19_968),
+        profile("1g.5gb", 1, range(7), 4_864),
+        profile("2g.10gb", 2, (0, 2, 4), 9_856, slices=2),
+        profile("3g.20gb", 4, (0, 4), 19_968, slices=3),
     ),
 )
 BALANCED = (
@@ -156,8 +143,8 @@ WAYS = {
         AUTO,
         [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False), (Mode.WHOLE, None, False)],
     ),
-    "a share is never an instance": (share(4096), AUTO, [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False)]),
-    "a share does not fit devices": (share(4096), SLICED, []),
+    "a share is never an instance": (gpushare(4096), AUTO, [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False)]),
+    "a share does not fit devices": (gpushare(4096), SLICED, []),
     "a fixed layout is the kubelet's, and serves no need": (need(4 * 1024, isolation=Isolation.NONE), SLICED, []),
     "a fixed layout of the kubelet's serves those who name its devices": (
         exact(1, "nvidia.com/mig-1g.5gb"),

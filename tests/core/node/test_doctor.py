@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from builders.nodefacts import gpu, node
+from builders.nodefacts import gpu, node_of
 from tessera.core.gpu.inventory import ComputeMode, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.node.doctor import (
@@ -26,7 +26,7 @@ MISSING = Folder(path="/f")
 BY_MOUNTS = ListStrategies(strategies=("volume-mounts",))
 BY_ENVIRONMENT = ListStrategies(strategies=("envvar",))
 SOUND = Observed(
-    inventory=node(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb")),
+    inventory=node_of(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb")),
     mps_desired=True,
     mps_program="/usr/bin/nvidia-cuda-mps-control",
     shm=FINE,
@@ -59,7 +59,7 @@ def runtime(**more: object) -> Runtime:
     return msgspec.structs.replace(SOUND.runtime, **more)
 
 
-def node_of(**labels: str) -> NodeSeen:
+def labelled(**labels: str) -> NodeSeen:
     keys = {
         "state": "nvidia.com/mig.config.state",
         "count": "nvidia.com/gpu.count",
@@ -75,19 +75,19 @@ def test_a_sound_node_has_no_complaint() -> None:
 
 INCOMPLETE = (Placement(0, 4, "3g.20gb"),)
 SERVED = (Daemon(key="GPU-0", gpu="GPU-0", exclusive=True),)
-EXCLUSIVE = node(gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS))
+EXCLUSIVE = node_of(gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS))
 
 FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
     "no driver": (seen(inventory=None, driver_problem="no libnvidia-ml.so.1"), [("driver", "no libnvidia-ml.so.1")]),
-    "no GPU": (seen(inventory=node(), node=node_of()), [("driver", "driver 580.0 shows no GPU")]),
+    "no GPU": (seen(inventory=node_of(), node=labelled()), [("driver", "driver 580.0 shows no GPU")]),
     "a GPU that was lost before": (
-        seen(inventory=msgspec.structs.replace(node(gpu(0)), unseen=(1,))),
+        seen(inventory=msgspec.structs.replace(node_of(gpu(0)), unseen=(1,))),
         [("driver", "GPU 1 is lost since before it was first looked at")],
     ),
-    "a lost GPU": (seen(inventory=node(gpu(0, lost=True), gpu(1))), [("driver", "GPU 0 (GPU-0) is lost")]),
+    "a lost GPU": (seen(inventory=node_of(gpu(0, lost=True), gpu(1))), [("driver", "GPU 0 (GPU-0) is lost")]),
     "MIG waits for a reset": (
         seen(
-            inventory=node(
+            inventory=node_of(
                 gpu(0, "A100-40GB", mig=MigMode(current=False, pending=True)),
                 gpu(1, "A100-40GB", mig=MigMode(current=True, pending=False)),
             )
@@ -95,7 +95,7 @@ FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
         [("mig", "GPU 0: MIG is off, and on after a reset"), ("mig", "GPU 1: MIG is on, and off after a reset")],
     ),
     "a GPU that admits nobody": (
-        seen(inventory=node(gpu(0, compute_mode=ComputeMode.PROHIBITED), gpu(1))),
+        seen(inventory=node_of(gpu(0, compute_mode=ComputeMode.PROHIBITED), gpu(1))),
         [("compute-mode", "GPU 0 admits no process")],
     ),
     "a daemon that can be evaded": (
@@ -158,7 +158,7 @@ FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
         [("kubelet", "/k: Connection refused")],
     ),
     "a layout that failed": (
-        seen(node=node_of(state="failed"), generation=""),
+        seen(node=labelled(state="failed"), generation=""),
         [("node", "nvidia.com/mig.config= is not applied: state failed")],
     ),
 }
@@ -172,18 +172,18 @@ def test_what_fails(observed: Observed, want: list[tuple[str, str]]) -> None:
 
 WARNED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
     "a note of the driver": (
-        seen(inventory=msgspec.structs.replace(node(gpu(0), gpu(1)), notes=("odd",))),
+        seen(inventory=msgspec.structs.replace(node_of(gpu(0), gpu(1)), notes=("odd",))),
         [("driver", "odd")],
     ),
     "an incomplete instance": (
-        seen(inventory=node(gpu(0, "A100-40GB", "all-enabled", incomplete=INCOMPLETE), gpu(1))),
+        seen(inventory=node_of(gpu(0, "A100-40GB", "all-enabled", incomplete=INCOMPLETE), gpu(1))),
         [("mig", "GPU 0: 3g.20gb at 0 has no compute instance of its size")],
     ),
     "exclusive without a daemon": (
-        seen(inventory=EXCLUSIVE, node=node_of(), generation=""),
+        seen(inventory=EXCLUSIVE, node=labelled(), generation=""),
         [("compute-mode", "GPU 0 admits one process, and no MPS daemon serves it")],
     ),
-    "exclusive with its daemon": (seen(inventory=EXCLUSIVE, daemons=SERVED, node=node_of(), generation=""), []),
+    "exclusive with its daemon": (seen(inventory=EXCLUSIVE, daemons=SERVED, node=labelled(), generation=""), []),
     "a note about files": (seen(config_notes=("x",)), [("configuration", "x")]),
     "no containerd": (
         seen(runtime=Runtime(socket=Socket(path="/c", problem="No such file"))),
@@ -197,18 +197,18 @@ WARNED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
     "containerd 2": (seen(runtime=runtime(config="/c", version=3)), []),
     "CDI switched on": (seen(runtime=runtime(config="/c", version=2, cdi=True)), []),
     "an annotation that is missing": (
-        seen(node=node_of(count="2")),
+        seen(node=labelled(count="2")),
         [("node", "tessera.dev/applied-config is missing, the files are a@1")],
     ),
     "a count that is wrong": (
-        seen(node=node_of(count="8"), generation=""),
+        seen(node=labelled(count="8"), generation=""),
         [("node", "nvidia.com/gpu.count=8, the driver shows 2")],
     ),
     "instances are counted under strategy single": (
-        seen(node=node_of(count="14", strategy="single"), generation=""),
+        seen(node=labelled(count="14", strategy="single"), generation=""),
         [],
     ),
-    "nothing to compare the count with": (seen(node=node_of(count="8"), generation="", inventory=None), []),
+    "nothing to compare the count with": (seen(node=labelled(count="8"), generation="", inventory=None), []),
 }
 
 

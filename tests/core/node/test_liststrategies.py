@@ -21,20 +21,20 @@ def test_what_is_fixed_when_the_pod_is_not_known_yet(strategy: ListStrategy) -> 
     assert DeviceInjection(strategies=(strategy, "envvar")).fixed_at_allocate
 
 
-def node(
+def support(
     runtime: str = "containerd://2.4.2", kubelet: str = "v1.36.3", *, enabled: bool | None = None, spec: bool = True
 ) -> CdiSupport:
     return CdiSupport(runtime=runtime, kubelet=kubelet, enabled=enabled, driver_spec=spec)
 
 
 BY_CDI = {
-    "containerd 2": node(),
-    "the first containerd 2, of a distribution": node("containerd://2.0.0-rc.3-k3s1"),
-    "containerd 1.7 with enable_cdi": node("containerd://1.7.24", enabled=True),
-    "CRI-O": node("cri-o://1.34.1"),
-    "CRI-O, whatever a containerd beside it says": node("cri-o://1.34.1", enabled=False),
-    "the first kubelet with it": node(kubelet="v1.29.0"),
-    "a kubelet of a provider": node(kubelet="v1.33.4-gke.1134000"),
+    "containerd 2": support(),
+    "the first containerd 2, of a distribution": support("containerd://2.0.0-rc.3-k3s1"),
+    "containerd 1.7 with enable_cdi": support("containerd://1.7.24", enabled=True),
+    "CRI-O": support("cri-o://1.34.1"),
+    "CRI-O, whatever a containerd beside it says": support("cri-o://1.34.1", enabled=False),
+    "the first kubelet with it": support(kubelet="v1.29.0"),
+    "a kubelet of a provider": support(kubelet="v1.33.4-gke.1134000"),
 }
 
 
@@ -44,14 +44,14 @@ def test_a_node_that_can_hands_over_by_cdi(case: str) -> None:
 
 
 BY_ENVIRONMENT = {
-    "containerd 1.7": (node("containerd://1.7.24"), "containerd://1.7.24 has CDI off by default: upgrade to 2.0"),
-    "a containerd that knows no CDI": (node("containerd://1.6.20", enabled=True), "CDI off by default"),
-    "containerd 2 with CDI off": (node(enabled=False), "set enable_cdi = true"),
-    "an old CRI-O": (node("cri-o://1.22.0"), "cri-o://1.22.0 has CDI off by default: upgrade to 1.23"),
-    "Docker": (node("docker://28.0.1"), "docker://28.0.1 takes no CDI devices"),
-    "an old kubelet": (node(kubelet="v1.28.15"), "kubelet v1.28.15 passes no CDI devices on: upgrade it to 1.29"),
-    "versions that are none": (node("containerd://devel"), "containerd://devel has CDI off"),
-    "no specification of the driver": (node(spec=False), "run nvidia-ctk cdi generate"),
+    "containerd 1.7": (support("containerd://1.7.24"), "containerd://1.7.24 has CDI off by default: upgrade to 2.0"),
+    "a containerd that knows no CDI": (support("containerd://1.6.20", enabled=True), "CDI off by default"),
+    "containerd 2 with CDI off": (support(enabled=False), "set enable_cdi = true"),
+    "an old CRI-O": (support("cri-o://1.22.0"), "cri-o://1.22.0 has CDI off by default: upgrade to 1.23"),
+    "Docker": (support("docker://28.0.1"), "docker://28.0.1 takes no CDI devices"),
+    "an old kubelet": (support(kubelet="v1.28.15"), "kubelet v1.28.15 passes no CDI devices on: upgrade it to 1.29"),
+    "versions that are none": (support("containerd://devel"), "containerd://devel has CDI off"),
+    "no specification of the driver": (support(spec=False), "run nvidia-ctk cdi generate"),
     "a Node that says nothing": (CdiSupport(), "the Node object does not say"),
 }
 
@@ -64,7 +64,7 @@ def test_a_node_that_cannot_hands_over_by_the_environment_and_says_why(case: str
     assert want in f"{chosen.fallback}: {chosen.advice}"
 
 
-@pytest.mark.parametrize("given", [node(), CdiSupport()])
+@pytest.mark.parametrize("given", [support(), CdiSupport()])
 def test_what_is_configured_wins(given: CdiSupport) -> None:
     for strategies in (("envvar",), ("cdi-cri",), ("volume-mounts", "cdi-annotations")):
         assert list_strategies(strategies, given) == ListStrategies(strategies=strategies)
@@ -73,22 +73,22 @@ def test_what_is_configured_wins(given: CdiSupport) -> None:
 # sentence: (what the node has, the strategies in force, those from now on)
 KEPT: dict[str, tuple[CdiSupport, tuple[ListStrategy, ...], ListStrategy]] = {
     "containerd has ended, and the kubelet does not know its version": (
-        node("containerd://Unknown"),
+        support("containerd://Unknown"),
         ("cdi-cri",),
         "cdi-cri",
     ),
-    "the same, as the kubelet writes it without a name": (node("Unknown"), ("cdi-cri",), "cdi-cri"),
+    "the same, as the kubelet writes it without a name": (support("Unknown"), ("cdi-cri",), "cdi-cri"),
     "the same, where devices are handed over by the environment": (
-        node("containerd://Unknown"),
+        support("containerd://Unknown"),
         ("envvar",),
         "envvar",
     ),
     "the Node object says nothing for a moment": (CdiSupport(), ("cdi-cri",), "cdi-cri"),
-    "the driver's specification is being written anew": (node(spec=False), ("cdi-cri",), "cdi-cri"),
-    "the same, with another way of CDI": (node(spec=False), ("cdi-annotations",), "cdi-cri"),
-    "containerd has ended on a node that never had a strategy": (node("containerd://Unknown"), (), "envvar"),
-    "containerd was downgraded": (node("containerd://1.7.24"), ("cdi-cri",), "envvar"),
-    "what was lacking is there": (node(), ("envvar",), "cdi-cri"),
+    "the driver's specification is being written anew": (support(spec=False), ("cdi-cri",), "cdi-cri"),
+    "the same, with another way of CDI": (support(spec=False), ("cdi-annotations",), "cdi-cri"),
+    "containerd has ended on a node that never had a strategy": (support("containerd://Unknown"), (), "envvar"),
+    "containerd was downgraded": (support("containerd://1.7.24"), ("cdi-cri",), "envvar"),
+    "what was lacking is there": (support(), ("envvar",), "cdi-cri"),
 }
 
 

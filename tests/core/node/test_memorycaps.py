@@ -3,11 +3,10 @@
 import msgspec
 import pytest
 
-from builders.nodefacts import gpu, node
-from tessera.core.cluster.snapshot import Share
+from builders.nodefacts import gpu, node_of
+from builders.shares import share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.memorycaps import MemoryCap, PodShares, Qos, memory_caps, pod_cgroup
-from tessera.core.workload.need import Isolation
 
 UID = "0a-1b"
 
@@ -26,12 +25,8 @@ def test_the_cgroup_of_a_pod(qos: Qos, systemd: bool, want: str) -> None:
     assert pod_cgroup(UID, qos, systemd=systemd) == want
 
 
-def share(index: int, memory_mib: int, mode: Mode = Mode.MEMORY_SHARE) -> Share:
-    return Share(gpu=index, mode=mode, memory_mib=memory_mib, compute_percent=0, isolation=Isolation.NONE, resource="r")
-
-
 def test_memory_shares_are_limited_where_the_driver_can() -> None:
-    inventory = node(gpu(0), gpu(1), gpu(2, "A100-40GB", "all-enabled"), gpu(3, lost=True), memory_limits=True)
+    inventory = node_of(gpu(0), gpu(1), gpu(2, "A100-40GB", "all-enabled"), gpu(3, lost=True), memory_limits=True)
     pods = [
         PodShares(uid="b", qos="Guaranteed", shares=(share(1, 100), share(0, 200), share(1, 300))),
         PodShares(uid="a", qos="Guaranteed", shares=(share(0, 5, Mode.MPS), share(2, 5), share(3, 5), share(9, 5))),

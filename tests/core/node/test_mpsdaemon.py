@@ -1,11 +1,13 @@
 """Steps in the life of an MPS control daemon."""
 
 import itertools
+from functools import partial
 
 import msgspec
 import pytest
 
-from builders.nodefacts import gpu, node
+from builders.nodefacts import gpu, node_of
+from builders.shares import share
 from tessera.core.cluster.mps import MpsTarget, mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.mig import Placement
@@ -21,7 +23,6 @@ from tessera.core.node.mpsdaemon import (
     ready_keys,
 )
 from tessera.core.node.nodesharing import Entry, GpuPolicy, NodeSharing, effective
-from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 
 TARGET = MpsTarget(key="GPU-0", gpu="GPU-0", visible="GPU-0", memory_limit_mib=100, thread_percent=50)
@@ -80,7 +81,7 @@ def test_starts_back_off() -> None:
 
 
 def test_who_may_offer_mps() -> None:
-    inventory = node(*(gpu(index) for index in range(4)))
+    inventory = node_of(*(gpu(index) for index in range(4)))
     said = NodeSharing(
         entries=(Entry(resource="nvidia.com/gpu", mode=Mode.MPS, replicas=4),),
         policies=tuple(GpuPolicy(uuid=f"GPU-{index}", sharing=AUTO) for index in (2, 3)),
@@ -96,29 +97,17 @@ def test_who_may_offer_mps() -> None:
     assert ready_keys(gpus, (), available=False) == frozenset()
 
 
-def share(index: int, mode: Mode = Mode.MPS, profile: str | None = None, start: int | None = None) -> Share:
-    return Share(
-        gpu=index,
-        mode=mode,
-        profile=profile,
-        start=start,
-        memory_mib=1024,
-        compute_percent=0,
-        isolation=Isolation.DRIVER,
-        resource="r",
-    )
-
-
-INVENTORY = node(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb"))
+INVENTORY = node_of(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb"))
 MIG_KEY = mps_key("GPU-1", Placement(4, 4, "3g.20gb"))
 RUNNING = (DaemonState(key="GPU-0", phase="running"), DaemonState(key=MIG_KEY, phase="running"))
 FAILED = (DaemonState(key="GPU-0", phase="failed", reason="no such program"),)
-REPLICA = share(1, Mode.MIG_MPS, "3g.20gb", 4)
+mps = partial(share, mode=Mode.MPS)
+REPLICA = share(1, mode=Mode.MIG_MPS, at="3g.20gb@4")
 ALL_RUN: dict[str, list[Share]] = {
     "nothing": [],
-    "a whole GPU and a replica on an instance": [share(0), REPLICA],
-    "shares that need no daemon": [share(1, Mode.MIG, "3g.20gb", 0), share(1, Mode.MEMORY_SHARE)],
-    "a GPU that is not there": [share(7)],
+    "a whole GPU and a replica on an instance": [mps(0), REPLICA],
+    "shares that need no daemon": [share(1, at="3g.20gb@0"), share(1, mode=Mode.MEMORY_SHARE)],
+    "a GPU that is not there": [mps(7)],
 }
 
 
@@ -130,23 +119,29 @@ def test_shares_whose_daemons_run(case: str) -> None:
 # sentence: (shares, states of daemons, why there is no MPS, error and its text)
 NOT_RUNNING: dict[str, tuple[list[Share], tuple[DaemonState, ...], str, type[TesseraError], str]] = {
     "one daemon failed": (
-        [REPLICA, share(0)],
+        [REPLICA, mps(0)],
         (*RUNNING[1:], *FAILED),
         "",
         Unavailable,
         "GPU 0: no such prog",
     ),
-    "one drains": ([share(0)], (DaemonState(key="GPU-0", phase="draining"),), "", Unavailable, "no daemon"),
-    "none is there": ([share(0)], (), "", Unavailable, "no daemon; expected a running MPS daemon"),
-    "the node has no MPS": ([share(0)], (), "no nvidia-cuda-mps-control", Unavailable, "no nvidia-cuda-mps-con"),
+    "one drains": ([mps(0)], (DaemonState(key="GPU-0", phase="draining"),), "", Unavailable, "no daemon"),
+    "none is there": ([mps(0)], (), "", Unavailable, "no daemon; expected a running MPS daemon"),
+    "the node has no MPS": ([mps(0)], (), "no nvidia-cuda-mps-control", Unavailable, "no nvidia-cuda-mps-con"),
     "another instance's runs": (
-        [share(1, Mode.MIG_MPS, "3g.20gb", 0)],
+        [share(1, mode=Mode.MIG_MPS, at="3g.20gb@0")],
         RUNNING,
         "",
         Unavailable,
         "GPU 1: no d",
     ),
-    "no instance can be there": ([share(1, Mode.MIG_MPS, "9g.1gb", 0)], RUNNING, "", InvalidInput, "'9g.1gb' at 0"),
+    "no instance can be there": (
+        [share(1, mode=Mode.MIG_MPS, at="9g.1gb@0")],
+        RUNNING,
+        "",
+        InvalidInput,
+        "'9g.1gb' at 0",
+    ),
 }
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from builders.nodefacts import gpu, node
+from builders.nodefacts import gpu, node_of
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
@@ -42,8 +42,8 @@ def said(*entries: Entry, strategy: Strategy | None = None) -> NodeSharing:
     return NodeSharing(entries=entries, strategy=strategy)
 
 
-TWO = node(gpu(0), gpu(1))
-BALANCED = node(gpu(0, "A100-40GB", "all-balanced"), gpu(1, "A100-40GB"))
+TWO = node_of(gpu(0), gpu(1))
+BALANCED = node_of(gpu(0, "A100-40GB", "all-balanced"), gpu(1, "A100-40GB"))
 
 # sentence: (inventory, what files say, want)
 OFFERS: dict[str, tuple[Inventory, NodeSharing, Offered]] = {
@@ -70,12 +70,12 @@ OFFERS: dict[str, tuple[Inventory, NodeSharing, Offered]] = {
         [(0, WHOLE, Mode.TIME_SLICING, 4), (1, WHOLE, Mode.TIME_SLICING, 4)],
     ),
     "the default name of shared devices": (
-        node(gpu(0)),
+        node_of(gpu(0)),
         said(entry(WHOLE, 4, rename=f"{WHOLE}.shared")),
         [(0, f"{WHOLE}.shared", Mode.TIME_SLICING, 4)],
     ),
     "a name of their own": (
-        node(gpu(0)),
+        node_of(gpu(0)),
         said(entry(WHOLE, 4, rename="nvidia.com/gpu-dev")),
         [(0, "nvidia.com/gpu-dev", Mode.TIME_SLICING, 4)],
     ),
@@ -90,27 +90,27 @@ OFFERS: dict[str, tuple[Inventory, NodeSharing, Offered]] = {
         [(0, WHOLE, Mode.TIME_SLICING, 4), (1, WHOLE, Mode.WHOLE, 1)],
     ),
     "replicas differ by GPU, and lists decide before all": (
-        node(gpu(0), gpu(1), gpu(2)),
+        node_of(gpu(0), gpu(1), gpu(2)),
         said(entry(WHOLE, 3), entry(WHOLE, 2, devices=("GPU-1",)), entry(WHOLE, 8, count=1)),
         [(0, WHOLE, Mode.TIME_SLICING, 8), (1, WHOLE, Mode.TIME_SLICING, 2), (2, WHOLE, Mode.TIME_SLICING, 3)],
     ),
     "instances of one profile are shared": (
-        node(gpu(0, "A100-40GB", "all-3g.20gb")),
+        node_of(gpu(0, "A100-40GB", "all-3g.20gb")),
         said(entry(f"{MIG}3g.20gb", 4)),
         [(0, f"{MIG}3g.20gb", Mode.MIG_TIME_SLICING, 4)] * 2,
     ),
     "a profile goes by the name another driver prints": (
-        node(gpu(0, "H100-80GB", "all-3g.40gb")),
+        node_of(gpu(0, "H100-80GB", "all-3g.40gb")),
         said(entry(f"{MIG}3g.39gb", 4)),
         [(0, f"{MIG}3g.40gb", Mode.MIG_TIME_SLICING, 4)] * 2,
     ),
     "a profile the model does not have": (
-        node(gpu(0, "A100-40GB", "all-3g.20gb")),
+        node_of(gpu(0, "A100-40GB", "all-3g.20gb")),
         said(entry(f"{MIG}9g.20gb", 4)),
         [(0, f"{MIG}3g.20gb", Mode.MIG, 1)] * 2,
     ),
     "single instances differ by index, by UUID and by the old form": (
-        node(gpu(0, "A100-40GB", "all-2g.10gb")),
+        node_of(gpu(0, "A100-40GB", "all-2g.10gb")),
         said(
             entry(f"{MIG}2g.10gb", 2, devices=("0:0",)),
             entry(f"{MIG}2g.10gb", 3, Mode.MPS, devices=("MIG-0-1",), rename="nvidia.com/two"),
@@ -123,22 +123,24 @@ OFFERS: dict[str, tuple[Inventory, NodeSharing, Offered]] = {
         ],
     ),
     "strategy single offers instances as GPUs and shares them so": (
-        node(gpu(0, "A100-40GB", "all-3g.20gb")),
+        node_of(gpu(0, "A100-40GB", "all-3g.20gb")),
         said(entry(WHOLE, 2, Mode.MPS), strategy="single"),
         [(0, WHOLE, Mode.MIG_MPS, 2)] * 2,
     ),
     "under strategy single other instances are not offered": (
-        node(gpu(0, "A100-40GB", "all-1g.5gb"), gpu(1, "A100-40GB", "all-3g.20gb"), gpu(2, "A100-40GB", "all-enabled")),
+        node_of(
+            gpu(0, "A100-40GB", "all-1g.5gb"), gpu(1, "A100-40GB", "all-3g.20gb"), gpu(2, "A100-40GB", "all-enabled")
+        ),
         said(strategy="single"),
         [(0, WHOLE, Mode.MIG, 1)] * 7,
     ),
     "under strategy single whole GPUs are not offered beside instances": (
-        node(gpu(0), gpu(1, "A100-40GB", "all-1g.5gb")),
+        node_of(gpu(0), gpu(1, "A100-40GB", "all-1g.5gb")),
         said(strategy="single"),
         [(1, WHOLE, Mode.MIG, 1)] * 7,
     ),
     "strategy single without MIG is whole GPUs, and memory shares beside instances stay": (
-        node(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb")),
+        node_of(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb")),
         NodeSharing(strategy="single", memory_share=True),
         [(1, WHOLE, Mode.MIG, 1)] * 2,
     ),
@@ -153,22 +155,22 @@ OFFERS: dict[str, tuple[Inventory, NodeSharing, Offered]] = {
         [(1, WHOLE, Mode.MPS, 2)],
     ),
     "an instance without a compute instance is never offered": (
-        node(gpu(0, "A100-40GB", "all-enabled", incomplete=(Placement(0, 4, "3g.20gb"),))),
+        node_of(gpu(0, "A100-40GB", "all-enabled", incomplete=(Placement(0, 4, "3g.20gb"),))),
         said(),
         [],
     ),
     "MPS on GPUs where it limits nothing is not offered": (
-        node(gpu(0, "P100-16GB"), gpu(1)),
+        node_of(gpu(0, "P100-16GB"), gpu(1)),
         said(entry(WHOLE, 4, Mode.MPS)),
         [(1, WHOLE, Mode.MPS, 4)],
     ),
     "no more clients than MPS admits": (
-        node(gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1)),
+        node_of(gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1)),
         said(entry(f"{MIG}3g.20gb", 49, Mode.MPS, devices=("0:0",)), entry(WHOLE, 100, Mode.MPS)),
         [(0, f"{MIG}3g.20gb", Mode.MIG_MPS, 48), (0, f"{MIG}3g.20gb", Mode.MIG, 1), (1, WHOLE, Mode.MPS, 48)],
     ),
     "time-slicing has no such limit": (
-        node(gpu(0, "A100-40GB", "all-3g.20gb")),
+        node_of(gpu(0, "A100-40GB", "all-3g.20gb")),
         said(entry(f"{MIG}3g.20gb", 99, devices=("0:0",)), entry(f"{MIG}3g.20gb", 99, Mode.MPS)),
         [(0, f"{MIG}3g.20gb", Mode.MIG_TIME_SLICING, 99), (0, f"{MIG}3g.20gb", Mode.MIG_MPS, 48)],
     ),
@@ -209,17 +211,17 @@ NOTES: dict[str, tuple[Inventory, NodeSharing, list[str]]] = {
         ["GPU 0 (GPU-0) offers nothing: MIG is on, so MPS needs strategy single or mixed"],
     ),
     "strategy single": (
-        node(gpu(0), gpu(1, "A100-40GB", "all-1g.5gb")),
+        node_of(gpu(0), gpu(1, "A100-40GB", "all-1g.5gb")),
         said(strategy="single"),
         ["GPU 0 (GPU-0) offers nothing: strategy single wants 1g.5gb alone, found whole GPUs"],
     ),
     "old GPUs": (
-        node(gpu(0, "P100-16GB")),
+        node_of(gpu(0, "P100-16GB")),
         said(entry(WHOLE, 4, Mode.MPS)),
         ["GPU 0 (GPU-0) offers no MPS: on Pascal it limits neither memory nor compute"],
     ),
     "too many clients": (
-        node(gpu(0), cuda=(13, 1)),
+        node_of(gpu(0), cuda=(13, 1)),
         said(entry(WHOLE, 61, Mode.MPS)),
         ["GPU 0 (GPU-0) has 60 clients a device: MPS admits no more"],
     ),
@@ -236,7 +238,7 @@ def policy(index: int, sharing: Sharing | None) -> GpuPolicy:
 
 
 def test_policies_mix_modes_and_leave_the_other_gpus_to_the_other_files() -> None:
-    inventory = node(gpu(0), gpu(1), gpu(2), gpu(3, "A100-40GB", "all-3g.20gb"), gpu(4, "A100-40GB"))
+    inventory = node_of(gpu(0), gpu(1), gpu(2), gpu(3, "A100-40GB", "all-3g.20gb"), gpu(4, "A100-40GB"))
     layout = inventory.gpus[3].layout
     policies = (
         policy(0, Sharing(modes=(Mode.MPS,), replicas=(("", 3),))),
@@ -258,7 +260,7 @@ def test_policies_mix_modes_and_leave_the_other_gpus_to_the_other_files() -> Non
     assert effective(inventory, files)[4].sharing.creates_devices
 
 
-SEVENTHS = node(*(gpu(index, "A100-40GB", "all-1g.5gb") for index in range(2)))
+SEVENTHS = node_of(*(gpu(index, "A100-40GB", "all-1g.5gb") for index in range(2)))
 FIXED = Sharing(modes=(Mode.MIG,), layout=SEVENTHS.gpus[0].layout, allow_repartition=False)
 
 # sentence: (strategy of the node, sharing of the policy, strategy of the policy's entry, resource of the instances)
@@ -286,7 +288,7 @@ def test_what_instances_are_called_with_a_policy_in_force(
 
 def test_memory_of_managed_gpus_stays_beside_instances_under_strategy_single() -> None:
     """Two GPUs in slices outnumber one that is whole: it offers no device, and its memory all the same."""
-    inventory = node(*SEVENTHS.gpus, gpu(2, "A100-40GB"), gpu(3, "A100-40GB"))
+    inventory = node_of(*SEVENTHS.gpus, gpu(2, "A100-40GB"), gpu(3, "A100-40GB"))
     policies = (*(policy(index, AUTO) for index in range(3)), policy(3, Sharing(modes=(Mode.WHOLE,))))
     files = NodeSharing(policies=policies, strategy="single")
     got = effective(inventory, files)
@@ -307,7 +309,7 @@ def test_memory_of_managed_gpus_stays_beside_instances_under_strategy_single() -
 def test_a_policy_that_is_not_met_offers_nothing(
     sentence: str, there: str | None, desired: Sharing, *, want: bool
 ) -> None:
-    inventory = node(gpu(0, "A100-40GB", there))
+    inventory = node_of(gpu(0, "A100-40GB", there))
     files = NodeSharing(policies=(policy(0, desired),), strategy="single")
     assert (effective(inventory, files)[0].sharing.modes == ()) is want, sentence
     assert bool(notes(inventory, files)) is want
@@ -317,7 +319,7 @@ def test_a_policy_that_is_not_met_offers_nothing(
 
 
 def test_layouts_that_policies_want() -> None:
-    cut = node(gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1, "A100-40GB", "all-1g.5gb"), gpu(2, "A100-40GB"), gpu(3))
+    cut = node_of(gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1, "A100-40GB", "all-1g.5gb"), gpu(2, "A100-40GB"), gpu(3))
     layout = cut.gpus[0].layout
     desired = Sharing(layout=layout, allow_repartition=False)
     policies = (
@@ -362,7 +364,7 @@ def test_what_files_and_labels_say_together() -> None:
 
 
 def test_what_is_withheld_while_a_layout_changes() -> None:
-    gpus = effective(node(gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1), gpu(2)), said(entry(WHOLE, 4)))
+    gpus = effective(node_of(gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1), gpu(2)), said(entry(WHOLE, 4)))
     first = gpus[0].sharing.layout
     assert first is not None
     got = withheld(gpus, {"GPU-0": first[1:], "GPU-1": ()})
@@ -374,10 +376,10 @@ def test_what_is_withheld_while_a_layout_changes() -> None:
 
 def test_a_managed_gpu_keeps_its_units_while_its_layout_changes() -> None:
     auto = NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=AUTO),))
-    (got,) = withheld(effective(node(gpu(0, "A100-40GB")), auto), {"GPU-0": ()})
+    (got,) = withheld(effective(node_of(gpu(0, "A100-40GB")), auto), {"GPU-0": ()})
     assert Mode.WHOLE not in got.sharing.modes
     assert (got.devices, got.sharing.managed) == ((), True)
     isolated = Sharing(modes=(Mode.WHOLE, Mode.MIG))
     hardware = NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=isolated),))
-    (got,) = withheld(effective(node(gpu(0, "A100-40GB")), hardware), {"GPU-0": ()})
+    (got,) = withheld(effective(node_of(gpu(0, "A100-40GB")), hardware), {"GPU-0": ()})
     assert (got.devices, got.sharing.managed) == ((), True)

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.nodefacts import gpu, node
+from builders.nodefacts import gpu, node_of
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.nodesharing import Entry, NodeSharing, Strategy, effective
@@ -38,7 +38,7 @@ def nodes(draw: st.DrawFn) -> tuple[Inventory, NodeSharing]:
     )
     strategies: tuple[Strategy | None, ...] = (None, "none", "single", "mixed")
     strategy = draw(st.sampled_from(strategies))
-    return node(*gpus), NodeSharing(entries=tuple(entries), strategy=strategy, memory_share=draw(st.booleans()))
+    return node_of(*gpus), NodeSharing(entries=tuple(entries), strategy=strategy, memory_share=draw(st.booleans()))
 
 
 @given(nodes())

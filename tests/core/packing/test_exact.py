@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
-from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
+from builders.fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pod_of, pods, slices
+from builders.shares import cut
+from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Snapshot
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
@@ -89,17 +90,8 @@ def test_optimum(sentence: str) -> None:
 
 
 def test_running_pods_keep_what_they_hold() -> None:
-    held = Share(
-        gpu=0,
-        mode=Mode.MIG,
-        profile="3g.20gb",
-        start=4,
-        memory_mib=19_968,
-        compute_percent=42,
-        isolation=Isolation.HARDWARE,
-        resource="nvidia.com/mig-3g.20gb",
-    )
-    before = Pod(key=PodKey("default/old"), need=slices("3g.20gb"))
+    held = cut(0, "3g.20gb", 4)
+    before = pod_of(slices("3g.20gb"), "default/old")
     running = Running(pod=before, assignment=Assignment(pod=before.key, node=NodeName("a"), shares=(held,)))
     snapshot = Snapshot(nodes=(node("a", gpu(0)),), running=(running,), pending=pods(slices("1g.5gb"), 9))
     assignments, bound = assign(snapshot)
@@ -156,7 +148,7 @@ def test_an_instance_that_idles_may_serve_a_smaller_need() -> None:
 
 def test_a_node_that_shrank_takes_nobody_and_stops_nobody() -> None:
     """Running pods ask more cpu than it has."""
-    old = Pod(key=PodKey("default/old"), need=Need(cpu_milli=9000))
+    old = pod_of(Need(cpu_milli=9000), "default/old")
     running = Running(pod=old, assignment=Assignment(pod=old.key, node=NodeName("a")))
     nodes = (node("a", gpu(0), cpu_milli=8000), node("b", gpu(0)))
     pending = (*pods(slices("7g.40gb"), 2), *pods(slices("7g.40gb", cpu_milli=0), 2, "q"))

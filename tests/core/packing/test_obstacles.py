@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from builders.cards import at
-from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, share, slices, whole
+from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
 from builders.holders import holder
+from builders.shares import share, whole
 from tessera.core.cluster.snapshot import Assignment, Node, Running, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -77,7 +78,7 @@ REASONS = {
     ),
     "compute is short": (
         node("n", gpu(0, T4)),
-        (holder("a", share(0, memory_mib=1, compute=90)),),
+        (holder("a", share(0, memory_mib=1, percent=90)),),
         amount(1_024, compute_percent=30),
         "failed",
         "too little free compute: 30 % requested, at most 10 % free on a GPU with enough memory (GPU 0)",
@@ -91,14 +92,14 @@ REASONS = {
     ),
     "in use in another mode": (
         node("n", gpu(0, A30)),
-        (holder("a", share(0, Mode.MIG, at="1g.6gb@0")),),
+        (holder("a", share(0, at="1g.6gb@0")),),
         plain_share(1_024),
         "failed",
         f"no room for 1 GiB: the only place is {BUSY}",
     ),
     "memory slices in pieces": (
         node("n", gpu(0, A30)),
-        (holder("a", share(0, Mode.MIG, at="1g.6gb@0")), holder("b", share(0, Mode.MIG, at="1g.6gb@2"))),
+        (holder("a", share(0, at="1g.6gb@0")), holder("b", share(0, at="1g.6gb@2"))),
         slices("2g.12gb"),
         "failed",
         "no place for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2",
@@ -170,7 +171,7 @@ REASONS = {
     ),
     "compute is short, and GPUs of other models do not count": (
         node("n", gpu(0, A30), gpu(1, T4), gpu(2, T4)),
-        (holder("a", share(0, memory_mib=1, compute=90)),),
+        (holder("a", share(0, memory_mib=1, percent=90)),),
         two_models(amount(1_024, compute_percent=30)),
         "failed",
         (
@@ -181,7 +182,7 @@ REASONS = {
     "memory slices in pieces on several GPUs": (
         node("n", gpu(0, A30), gpu(1, A30), gpu(2, A30), gpu(3, T4)),
         (
-            *(holder(f"{i}-{at}", share(i, Mode.MIG, at=f"1g.6gb@{at}")) for i in range(2) for at in (0, 2)),
+            *(holder(f"{i}-{at}", share(i, at=f"1g.6gb@{at}")) for i in range(2) for at in (0, 2)),
             holder("c", share(2)),
         ),
         slices("2g.12gb"),
@@ -217,21 +218,21 @@ REASONS = {
     ),
     "one memory slice where no instance starts": (
         node("n", gpu(0)),
-        tuple(holder(f"p{i}", share(0, Mode.MIG, at=f"1g.5gb@{i}")) for i in range(7)),
+        tuple(holder(f"p{i}", share(0, at=f"1g.5gb@{i}")) for i in range(7)),
         slices("1g.5gb"),
         "failed",
         "no place for 1g.5gb: GPU 0 has memory slice 7 free, but it starts at 0, 1, 2, 3, 4, 5, 6",
     ),
     "no memory slice": (
         node("n", gpu(0)),
-        (holder("a", share(0, Mode.MIG, at="3g.20gb@0")), holder("b", share(0, Mode.MIG, at="3g.20gb@4"))),
+        (holder("a", share(0, at="3g.20gb@0")), holder("b", share(0, at="3g.20gb@4"))),
         slices("3g.20gb"),
         "failed",
         "no place for 3g.20gb: no GPU has a free memory slice",
     ),
     "media engines that are allocated": (
         node("n", gpu(0)),
-        (holder("a", share(0, Mode.MIG, at="1g.5gb+me@0")),),
+        (holder("a", share(0, at="1g.5gb+me@0")),),
         slices("1g.5gb.me"),
         "failed",
         (
@@ -241,14 +242,14 @@ REASONS = {
     ),
     "existing instances that could be repartitioned": (
         node("n", gpu(0, A30, Sharing(layout=(Placement(0, 2, "2g.12gb"),)))),
-        (holder("a", share(0, Mode.MIG, at="2g.12gb@0")), holder("b", share(0, Mode.MIG, at="2g.12gb@2"))),
+        (holder("a", share(0, at="2g.12gb@0")), holder("b", share(0, at="2g.12gb@2"))),
         slices("2g.12gb"),
         "failed",
         "no place for 2g.12gb: no GPU has a free memory slice",
     ),
     "replicas that are allocated": (
         node("n", gpu(0, T4, SLICED)),
-        tuple(holder(each, share(0, Mode.TIME_SLICING)) for each in "ab"),
+        tuple(holder(each, share(0, mode=Mode.TIME_SLICING)) for each in "ab"),
         WHOLE,
         "failed",
         f"no room for nvidia.com/gpu: all 2 places are {BUSY}",

@@ -3,12 +3,13 @@
 import msgspec
 import pytest
 
-from builders.fleets import A30, T4, amount, gpu, node, plain_share, pods, slices, whole
+from builders.fleets import A30, T4, amount, gpu, node, plain_share, pod_of, pods, slices
+from builders.shares import whole
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Snapshot, Taint
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.plan import plan
 from tessera.core.packing.reasons import Reasons
-from tessera.core.workload.need import Ask, Need, Pod, PodKey
+from tessera.core.workload.need import Ask, Need
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
 SHARED = Sharing(modes=(Mode.MEMORY_SHARE,))
@@ -48,7 +49,7 @@ def test_where_no_gpu_can_provide_it_the_sentence_says_what_there_is(sentence: s
 def test_an_unhealthy_gpu_that_a_pod_uses_is_what_it_is_when_healthy() -> None:
     """A pod may use it in another mode than it has by now."""
     closed = msgspec.structs.replace(gpu(0, T4), sharing=Sharing(modes=(Mode.WHOLE,)), healthy=gpu(0, T4, SHARED))
-    using = Pod(key=PodKey("ns/using"), need=WHOLE)
+    using = pod_of(WHOLE, "ns/using")
     running = Running(pod=using, assignment=Assignment(pod=using.key, node=NodeName("n"), shares=(whole(0),)))
     got = Reasons(Snapshot(nodes=(node("n", closed),), running=(running,))).sentence(WHOLE)
     want = "no GPU of the node can provide nvidia.com/gpu (n: 1 x T4 shared as memory-share)"

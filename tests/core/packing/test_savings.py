@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.fleets import A100, T4, amount, gpu, node, plain_share, pods, share, slices
+from builders.fleets import A100, T4, amount, gpu, node, plain_share, pod_of, pods, slices
+from builders.shares import share
 from tessera.core.cluster.snapshot import Assignment, Running, Snapshot
 from tessera.core.packing.plan import plan
 from tessera.core.packing.savings import Cost, ModelUse, cost, gpu_use
-from tessera.core.workload.need import Ask, Need, Pod, PodKey
+from tessera.core.workload.need import Ask, Need, Pod
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
 TWO = Need(asks=tuple(Ask(resource="nvidia.com/mig-1g.5gb", container=name) for name in "ab"))
@@ -55,7 +56,7 @@ def test_money_is_summed_over_the_models_with_a_price() -> None:
 
 @given(st.lists(st.sampled_from([WHOLE, TWO, slices("2g.10gb"), amount(9000), plain_share(3000)]), max_size=12))
 def test_sharing_never_takes_more(needs: list[Need]) -> None:
-    pending = tuple(Pod(key=PodKey(f"ns/{n}"), need=need) for n, need in enumerate(needs))
+    pending = tuple(pod_of(need, f"ns/{n}") for n, need in enumerate(needs))
     made = plan(Snapshot(nodes=(node("n", gpu(0), gpu(1, T4)), node("m", gpu(0))), pending=pending))
     for each in gpu_use(made.layouts):
         assert each.used <= min(each.gpus, each.unshared)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
+from builders.fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pod_of, pods, slices
 from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing import sizing
 from tessera.core.packing.exact import assign
 from tessera.core.packing.sizing import NodeType, Rules, smallest_fleet
-from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
+from tessera.core.workload.need import Ask, Isolation, Need, Pod
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
 THREE = Need(asks=(Ask(resource="nvidia.com/gpu", count=3),))
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[tuple[NodeType, ...], tuple[Pod, ...], tuple[int, ...], i
     "nothing fits": ((ONE, OLD), pods(THREE, 2), (0, 0), 2),
     "a pod that names a node waits for it": (
         (ONE,),
-        (*pods(WHOLE, 1), Pod(key=PodKey("ns/a"), need=Need(asks=WHOLE.asks, node_name="one-0"))),
+        (*pods(WHOLE, 1), pod_of(Need(asks=WHOLE.asks, node_name="one-0"))),
         (1,),
         1,
     ),
@@ -104,7 +104,7 @@ def test_no_cheaper_fleet_holds_the_pods_where_that_is_claimed(needs: list[Need]
         NodeType(node=node("a", gpu(0)), cost=2.0),
         NodeType(node=node("b", gpu(0, A30), gpu(1, A30)), cost=3.0),
     )
-    pending = tuple(Pod(key=PodKey(f"ns/{n}"), need=need) for n, need in enumerate(needs))
+    pending = tuple(pod_of(need, f"ns/{n}") for n, need in enumerate(needs))
     got = smallest_fleet(types, pending, Rules(exact=True))
     left = {each.pod for each in got.plan.pending}
     held = tuple(pod for pod in pending if pod.key not in left)

@@ -14,6 +14,18 @@ SERVER = Server(slots=8, cold_start_s=120.0)
 SERVICE_S = 4.0
 
 
+def load_of(at_s: float, arrived: int, done: int, flying: int, replicas: int) -> Load:
+    return Load(
+        at_s=at_s,
+        arrived=arrived,
+        completed=done,
+        served_s=done * SERVICE_S,
+        in_flight=flying,
+        replicas=replicas,
+        ready=replicas,
+    )
+
+
 def looks(
     rate: Callable[[float], float], hours: float, server: Server = SERVER, replicas: int = 1
 ) -> Iterable[tuple[float, Proposal]]:
@@ -24,15 +36,7 @@ def looks(
         arrived += 15 * rate(at_s)
         flying = min(round(rate(at_s) * SERVICE_S), int(arrived))
         done = int(arrived) - flying
-        load = Load(
-            at_s=at_s,
-            arrived=int(arrived),
-            completed=done,
-            served_s=done * SERVICE_S,
-            in_flight=flying,
-            replicas=replicas,
-            ready=replicas,
-        )
+        load = load_of(at_s, int(arrived), done, flying, replicas)
         memory, found = propose(memory, load, server)
         replicas = found.replicas
         yield at_s, found
@@ -203,15 +207,7 @@ def test_whatever_it_is_told_it_stays_within_its_bounds(
     for came, flying, pause_s in steps:
         at_s, arrived = at_s + pause_s, arrived + came
         served = max(0, arrived - flying)
-        load = Load(
-            at_s=at_s,
-            arrived=arrived,
-            completed=served,
-            served_s=served * SERVICE_S,
-            in_flight=flying,
-            replicas=replicas,
-            ready=replicas,
-        )
+        load = load_of(at_s, arrived, served, flying, replicas)
         memory, found = propose(memory, load, server)
         assert least <= found.replicas <= most
         assert math.isfinite(sum(slots for _, slots in memory.forecasts))

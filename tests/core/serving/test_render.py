@@ -27,13 +27,13 @@ def rendered(spec: dict[str, Any] | None = None, prometheus: str = "", **metadat
     return {each["kind"]: each for each in render(server(spec, **metadata), "server", prometheus=prometheus)}
 
 
-def pod(spec: dict[str, Any] | None = None) -> dict[str, Any]:
+def pod_template(spec: dict[str, Any] | None = None) -> dict[str, Any]:
     found: dict[str, Any] = rendered(spec)["Deployment"]["spec"]["template"]
     return found
 
 
 def container(spec: dict[str, Any] | None = None) -> dict[str, Any]:
-    (found,) = pod(spec)["spec"]["containers"]
+    (found,) = pod_template(spec)["spec"]["containers"]
     return dict(found)
 
 
@@ -47,7 +47,7 @@ def test_a_server_is_a_deployment_a_service_a_budget_and_a_monitor() -> None:
     assert found["Deployment"]["spec"]["selector"] == selector
     assert found["PodDisruptionBudget"]["spec"]["selector"] == selector
     assert found["Service"]["spec"]["selector"] == selector["matchLabels"]
-    assert selector["matchLabels"].items() <= pod()["metadata"]["labels"].items()
+    assert selector["matchLabels"].items() <= pod_template()["metadata"]["labels"].items()
 
 
 def test_in_a_cluster_the_server_owns_them_without_a_right_to_its_finalizers() -> None:
@@ -200,7 +200,7 @@ SHARED_MEMORY: dict[str, tuple[dict[str, Any], bool, str | None]] = {
 def test_shared_memory_is_the_pods_own_only_where_mps_cannot_serve(case: str) -> None:
     """A client of MPS that has /dev/shm of its own does not reach the daemon."""
     gpu, want, asked = SHARED_MEMORY[case]
-    found = pod({"gpu": gpu})
+    found = pod_template({"gpu": gpu})
     assert (
         {"name": "shared-memory", "mountPath": "/dev/shm"} in found["spec"]["containers"][0]["volumeMounts"]
     ) is want
@@ -227,7 +227,7 @@ MODELS = {
 @pytest.mark.parametrize("case", MODELS)
 def test_the_model_is_read_only_and_where_the_engine_looks(case: str) -> None:
     model, want, path = MODELS[case]
-    found = pod({"model": model})["spec"]
+    found = pod_template({"model": model})["spec"]
     volumes = {each.pop("name"): each for each in found["volumes"]}
     (one,) = found["containers"]
     mounts = [each for each in one["volumeMounts"] if each["name"] == "model"]
@@ -239,20 +239,20 @@ def test_the_model_is_read_only_and_where_the_engine_looks(case: str) -> None:
 
 def test_a_need_is_asked_for_in_tesseras_words() -> None:
     gpu = {"memoryGiB": 20, "compute": 30, "models": ["A100-40GB", "H100-80GB"]}
-    found = pod({"gpu": gpu})
+    found = pod_template({"gpu": gpu})
     limits = found["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {"memory": "8Gi", "tessera.dev/gpu-memory": "20", "tessera.dev/gpu-compute": "30"}
     assert found["metadata"]["annotations"] == {"tessera.dev/gpu-model": "A100-40GB, H100-80GB"}
 
 
 def test_a_pod_has_what_the_restricted_standard_asks_and_no_token() -> None:
-    found = pod()["spec"]
+    found = pod_template()["spec"]
     (one,) = found["containers"]
     assert found["automountServiceAccountToken"] is False
     assert found["securityContext"]["runAsNonRoot"] is True
     assert found["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert one["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    assert pod({"runAsUser": 0})["spec"]["securityContext"]["runAsNonRoot"] is False
+    assert pod_template({"runAsUser": 0})["spec"]["securityContext"]["runAsNonRoot"] is False
 
 
 def test_the_users_words_for_the_pod_are_in_it() -> None:
@@ -265,7 +265,7 @@ def test_the_users_words_for_the_pod_are_in_it() -> None:
         "tolerations": [{"key": "gpu", "operator": "Exists", "tolerationSeconds": 5}],
         "imagePullSecrets": ["registry"],
     }
-    found = pod(spec)["spec"]
+    found = pod_template(spec)["spec"]
     assert found["containers"][0]["env"] == [
         {"name": "USER", "value": "server"},
         {"name": "HOME", "value": "/h"},

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.asks import exact, need, share
+from builders.asks import exact, gpushare, need
 from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation, effective_need
 
 GPU = "nvidia.com/gpu"
@@ -68,14 +68,14 @@ def test_devices_by_name(
 
 
 SHARES = {
-    "all shares lie on one GPU": ([box(share(2, "a")), box(share(3, "b"))], [], [share(5)]),
-    "one container keeps its name": ([box(share(2, "a")), box()], [], [share(2, "a")]),
-    "a larger init step wins": ([box(share(2, "a"))], [box(share(7, "i"))], [share(7)]),
-    "a smaller init step is covered": ([box(share(7, "a"))], [box(share(2, "i"))], [share(7)]),
+    "all shares lie on one GPU": ([box(gpushare(2, "a")), box(gpushare(3, "b"))], [], [gpushare(5)]),
+    "one container keeps its name": ([box(gpushare(2, "a")), box()], [], [gpushare(2, "a")]),
+    "a larger init step wins": ([box(gpushare(2, "a"))], [box(gpushare(7, "i"))], [gpushare(7)]),
+    "a smaller init step is covered": ([box(gpushare(7, "a"))], [box(gpushare(2, "i"))], [gpushare(7)]),
     "an init step stands on the sidecars before it": (
-        [box(share(1, "a"))],
-        [box(share(4, "s"), sidecar=True), box(share(3, "i"))],
-        [share(7)],
+        [box(gpushare(1, "a"))],
+        [box(gpushare(4, "s"), sidecar=True), box(gpushare(3, "i"))],
+        [gpushare(7)],
     ),
 }
 
@@ -157,7 +157,7 @@ def _containers(draw: st.DrawFn, prefix: str, *, sidecars: bool) -> list[Contain
         asks = {
             None: (),
             "exact": (exact(amount, draw(st.sampled_from([GPU, MIG])), name),),
-            "share": (share(amount, name),),
+            "share": (gpushare(amount, name),),
             "need": (need(amount, draw(st.integers(1, 3)), draw(st.integers(0, 100)), name),),
         }[ask]
         sidecar = sidecars and draw(st.booleans())

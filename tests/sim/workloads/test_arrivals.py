@@ -7,18 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from builders.fleets import node
+from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 from tessera.sim.workloads import Trace, departing, filling
 
 MODEL = GpuModel(name="T4", arch="Turing", memory_mib=0)
-
-
-def node(name: str, gpus: int) -> Node:
-    devices = tuple(Gpu(index=index, model=MODEL, memory_mib=0) for index in range(gpus))
-    return Node(name=NodeName(name), cpu_milli=64_000, memory_mib=1000, gpus=devices)
 
 
 def need(milli: int) -> Need:
@@ -32,7 +28,11 @@ def need(milli: int) -> Need:
 
 def trace_of(millis: Iterable[int], gpus: int = 8) -> Trace:
     pods = [(f"pod-{index:03}", need(milli)) for index, milli in enumerate(millis)]
-    return Trace.of("tiny", [node("n", gpus), node("m", 0)], reversed(pods))
+    return Trace.of(
+        "tiny",
+        [node("n", *(Gpu(index=index, model=MODEL, memory_mib=0) for index in range(gpus))), node("m")],
+        reversed(pods),
+    )
 
 
 def protocol(millis: list[int], capacity: int, seed: int, ratio: float) -> list[int]:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tessera.core.cluster.snapshot import Assignment, NodeName, Running, Share, Snapshot
-from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
+from builders.fleets import pod_of
+from builders.shares import whole
+from tessera.core.cluster.snapshot import Assignment, NodeName, Running, Snapshot
+from tessera.core.workload.need import Ask, Need
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate
 from tessera.sim.engine import Rules
@@ -13,21 +14,14 @@ from tessera.sim.workloads.pending import in_order
 from tessera.sim.workloads.synthetic import plain_nodes
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
-SHARE = Share(
-    gpu=0,
-    mode=Mode.WHOLE,
-    memory_mib=0,
-    compute_percent=100,
-    isolation=Isolation.HARDWARE,
-    resource="nvidia.com/gpu",
-)
+SHARE = whole(0, 0)
 
 
 def test_pods_arrive_in_their_order_beside_what_runs() -> None:
     (node,) = plain_nodes(1)
-    running = Pod(key=PodKey("default/old"), need=WHOLE)
+    running = pod_of(WHOLE, "default/old")
     assignment = Assignment(pod=running.key, node=NodeName(node.name), shares=(SHARE,))
-    pending = tuple(Pod(key=PodKey(f"default/{name}"), need=WHOLE) for name in "zyxwvuts")
+    pending = tuple(pod_of(WHOLE, f"default/{name}") for name in "zyxwvuts")
     there = (Running(pod=running, assignment=assignment),)
     workload = in_order(Snapshot(nodes=(node,), running=there, pending=pending))
     assert [arrival.pod for arrival in workload.arrivals] == [pod.key for pod in pending]

@@ -2,8 +2,9 @@
 
 import pytest
 
-from builders.fleets import share, whole
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from builders.fleets import gpu, node
+from builders.shares import share, whole
+from tessera.core.cluster.snapshot import Node
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.workload.need import Ask, Form, Need, SelectorTerm
@@ -11,14 +12,12 @@ from tessera.sim.workloads import Demand
 from tessera.sim.workloads.records import demands, granted_milli
 
 
-def node(name: str, product: str, sharing: Sharing = AUTO) -> Node:
-    found = model(product)
-    gpu = Gpu(index=0, model=found, memory_mib=found.memory_mib, sharing=sharing)
-    return Node(name=NodeName(name), cpu_milli=1, memory_mib=1, gpus=(gpu,), labels=(("gpu", name),))
+def labelled(name: str, product: str, sharing: Sharing = AUTO) -> Node:
+    return node(name, gpu(0, model(product), sharing), gpu=name)
 
 
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 5),))
-NODES = (node("h100", "H100-80GB"), node("a100", "A100-40GB"), node("t4", "T4", SLICED))
+NODES = (labelled("h100", "H100-80GB"), labelled("a100", "A100-40GB"), labelled("t4", "T4", SLICED))
 WHOLE = Ask(resource="nvidia.com/gpu", count=2)
 MEMORY = Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=9_000)
 
@@ -52,6 +51,8 @@ def test_what_shares_hold() -> None:
     gpus = {0: NODES[0].gpus[0]}
     memory_mib = gpus[0].memory_mib
     assert granted_milli(gpus, [whole(0, memory_mib)]) == 1000
-    assert granted_milli(gpus, [share(0, Mode.MIG, 40_448, 42, at="3g.40gb@0")]) == 500
-    assert granted_milli(gpus, [share(0, Mode.MPS, memory_mib // 4, 10), share(0, Mode.MPS, 0, 30)]) == 549
+    assert granted_milli(gpus, [share(0, 40_448, percent=42, at="3g.40gb@0")]) == 500
+    assert (
+        granted_milli(gpus, [share(0, memory_mib // 4, Mode.MPS, percent=10), share(0, 0, Mode.MPS, percent=30)]) == 549
+    )
     assert granted_milli(gpus, []) == 0

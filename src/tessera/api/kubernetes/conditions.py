@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-__all__ = ["Condition", "Finding", "is_true", "settled"]
+__all__ = ["Condition", "Conditions", "Finding", "is_true", "settled"]
 
 _REASON_CHARACTERS = 1024
 _MESSAGE_CHARACTERS = 32768
@@ -29,6 +29,15 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One word in CamelCase."""
     message: Annotated[str, msgspec.Meta(max_length=_MESSAGE_CHARACTERS)]
     """What was found and what to do about it, in a sentence."""
+
+
+Conditions = Annotated[
+    tuple[Condition, ...],
+    msgspec.Meta(
+        max_length=16, extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+    ),
+]
+"""The conditions of a status, one of each type."""
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from tessera.api.tessera.gpupolicies import API_VERSION
-from tessera.errors import InvalidInput, shown
+from tessera.api.tessera.objects import Metadata, read_object
 
 __all__ = ["KIND", "Environment", "Spec", "read_environment"]
 
@@ -36,12 +35,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     notebook: bool
 
 
-class _Metadata(msgspec.Struct, frozen=True):
-    name: str
-
-
 class _Object(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+    metadata: Metadata
     spec: Spec
 
 
@@ -52,13 +47,7 @@ def read_environment(each: Mapping[str, Any]) -> Environment:
         InvalidInput: an unknown field, or a value of a wrong type or length.
 
     """
-    try:
-        found = msgspec.convert(each, _Object)
-    except msgspec.ValidationError as error:
-        metadata = each.get("metadata")
-        name = metadata.get("name") if isinstance(metadata, Mapping) else None
-        subject = f"{KIND} {shown(name)[1:-1]}"
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+    found = read_object(KIND, each, _Object)
     spec = found.spec
     return Environment(
         name=found.metadata.name,

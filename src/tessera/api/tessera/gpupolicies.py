@@ -11,11 +11,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from tessera.api.fields import in_place
-from tessera.api.kubernetes.conditions import Condition
+from tessera.api.kubernetes.conditions import Conditions
+from tessera.api.tessera.objects import API_VERSION, Metadata, read_object, subject_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import Allocator
 from tessera.core.workload.need import Isolation, Requirement, SelectorTerm
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput
 
 __all__ = [
     "API_VERSION",
@@ -38,7 +39,6 @@ __all__ = [
     "status_fields",
 ]
 
-API_VERSION = "tessera.dev/v1alpha1"
 KIND = "GPUPolicy"
 
 Strategy = Literal[
@@ -219,20 +219,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Pending pods that need GPUs of these nodes."""
     decision: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """What was decided last, and why, in a sentence."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        msgspec.Meta(
-            max_length=16,
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """`Accepted`: the policy can be carried out; `Ready`: it is in force on all of its nodes; `Overrides`: something
     that labels, files or options of its nodes say yields to it."""
 
 
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    generation: int = 0
+class _Metadata(Metadata, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
@@ -364,12 +356,7 @@ def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
         InvalidInput: an unknown field, a wrong type, a rule that does not hold, an unknown GPU model.
 
     """
-    name = shown((each.get("metadata") or {}).get("name"))
-    subject = f"{KIND} {name[1:-1]}"
-    try:
-        found = msgspec.convert(each, GpuPolicy)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+    found, subject = read_object(KIND, each, GpuPolicy), subject_of(KIND, each)
     for path, record in _records(found.spec, "spec"):
         for rule in RULES.get(type(record), ()):
             if not rule.holds(record):

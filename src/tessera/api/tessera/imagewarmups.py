@@ -13,11 +13,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tessera.api.fields import in_place
-from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.kubernetes.conditions import Conditions, Finding, settled
 from tessera.api.oci.references import is_digest, read_reference
-from tessera.api.tessera.gpupolicies import API_VERSION, LabelSelector
+from tessera.api.tessera.gpupolicies import LabelSelector
+from tessera.api.tessera.objects import API_VERSION, Metadata, object_of_node, read_object, subject_of
 from tessera.core.storage.images import warmup as core
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput
 
 __all__ = [
     "API_VERSION",
@@ -115,25 +116,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     images: Annotated[tuple[ImageStatus, ...], msgspec.Meta(max_length=_MOST_IMAGES)] = ()
     problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
     """The first of them."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        msgspec.Meta(
-            max_length=16,
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """`Accepted`: it can be carried out; `Ready`: all of its nodes have all images."""
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    generation: int = 0
 
 
 class ImageWarmup(msgspec.Struct, frozen=True):
     """An ImageWarmup object."""
 
-    metadata: _Metadata
+    metadata: Metadata
     spec: Spec
     status: Status = Status()
 
@@ -184,7 +174,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class _NodeObject(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+    metadata: Metadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
@@ -200,11 +190,7 @@ def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset
         InvalidInput: an unknown field, a wrong type, what is no name of an image, an image twice.
 
     """
-    subject = f"{IMAGE_WARMUP} {shown((each.get('metadata') or {}).get('name'))[1:-1]}"
-    try:
-        found = msgspec.convert(each, ImageWarmup)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+    found, subject = read_object(IMAGE_WARMUP, each, ImageWarmup), subject_of(IMAGE_WARMUP, each)
     names = tuple(
         in_place(f"{subject}: spec.images[{index}]", partial(read_reference, text)).name
         for index, text in enumerate(found.spec.images)
@@ -237,8 +223,8 @@ def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
         found = msgspec.convert(each, _NodeObject)
         observed = tuple(_observed(one) for one in found.status.images)
     except (msgspec.ValidationError, ValueError) as error:
-        subject = f"{NODE_IMAGES} {shown((each.get('metadata') or {}).get('name'))[1:-1]}"
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        expected = f"an object of {API_VERSION}"
+        raise InvalidInput(subject_of(NODE_IMAGES, each), found=str(error), expected=expected) from error
     return core.NodeImages(
         name=found.metadata.name,
         ready=ready,
@@ -264,8 +250,7 @@ def _observed(each: ObservedFields) -> core.ObservedImage:
 
 def new_node_images(node: str, uid: str) -> dict[str, Any]:
     """Return the object of a node that has none yet; it goes when the Node goes."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
-    return {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": node, "ownerReferences": [owner]}}
+    return object_of_node(NODE_IMAGES, node, uid)
 
 
 def node_spec(desired: Iterable[core.DesiredImage]) -> dict[str, Any]:

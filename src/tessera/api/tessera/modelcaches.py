@@ -13,11 +13,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tessera.api.kubernetes.conditions import Condition, Finding, settled
-from tessera.api.tessera.gpupolicies import API_VERSION, LabelSelector
+from tessera.api.kubernetes.conditions import Conditions, Finding, settled
+from tessera.api.tessera.gpupolicies import LabelSelector
+from tessera.api.tessera.objects import API_VERSION, Metadata, object_of_node, read_object, subject_of
 from tessera.core.storage.models import cache as core
 from tessera.core.workload.resources import MODEL_RESOURCE
-from tessera.errors import InvalidInput, shown
+from tessera.errors import InvalidInput
 
 __all__ = [
     "API_VERSION",
@@ -130,25 +131,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Pending pods that ask for it."""
     problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
     """The first of them."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        msgspec.Meta(
-            max_length=16,
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """`Accepted`: it can be carried out; `Ready`: all of its nodes have the model."""
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    generation: int = 0
 
 
 class ModelCache(msgspec.Struct, frozen=True):
     """A ModelCache object."""
 
-    metadata: _Metadata
+    metadata: Metadata
     spec: Spec
     status: Status = Status()
 
@@ -217,7 +207,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class _NodeObject(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+    metadata: Metadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
@@ -235,12 +225,8 @@ def read_model_cache(
         InvalidInput: an unknown field, a wrong type, a name that no resource can have, credentials in an address.
 
     """
-    name = str((each.get("metadata") or {}).get("name"))
-    subject = f"{MODEL_CACHE} {shown(name)[1:-1]}"
-    try:
-        found = msgspec.convert(each, ModelCache)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+    found, subject = read_object(MODEL_CACHE, each, ModelCache), subject_of(MODEL_CACHE, each)
+    name = found.metadata.name
     if not _LABEL.fullmatch(name):
         raise InvalidInput(
             subject,
@@ -284,8 +270,8 @@ def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
         found = msgspec.convert(each, _NodeObject)
         observed = tuple(_observed(one) for one in found.status.models)
     except (msgspec.ValidationError, ValueError) as error:
-        subject = f"{NODE_MODELS} {shown((each.get('metadata') or {}).get('name'))[1:-1]}"
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        expected = f"an object of {API_VERSION}"
+        raise InvalidInput(subject_of(NODE_MODELS, each), found=str(error), expected=expected) from error
     models = found.spec.models
     return core.NodeModels(
         name=found.metadata.name,
@@ -318,8 +304,7 @@ def _observed(each: ObservedFields) -> core.ObservedModel:
 
 def new_node_models(node: str, uid: str) -> dict[str, Any]:
     """Return the object of a node that has none yet; it goes when the Node goes."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
-    return {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": node, "ownerReferences": [owner]}}
+    return object_of_node(NODE_MODELS, node, uid)
 
 
 def node_spec(desired: Iterable[core.DesiredModel]) -> dict[str, Any]:

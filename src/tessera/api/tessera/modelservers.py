@@ -14,9 +14,10 @@ import msgspec
 from tessera.api import documents
 from tessera.api.documents import Document
 from tessera.api.fields import Field, in_place
-from tessera.api.kubernetes.conditions import Condition, Finding, settled
+from tessera.api.kubernetes.conditions import Conditions, Finding, settled
 from tessera.api.kubernetes.modelpods import read_woken
-from tessera.api.tessera.gpupolicies import API_VERSION, Rule
+from tessera.api.tessera.gpupolicies import Rule
+from tessera.api.tessera.objects import API_VERSION, subject_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.serving import modelserver as core
@@ -123,13 +124,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Pods that serve."""
     desired_replicas: _Tally = 0
     """Pods that there shall be, as fixed or as the autoscaler decided."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        msgspec.Meta(
-            max_length=16,
-            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """`Accepted`: it can be carried out; `Applied`: all objects are as they shall be; `Ready`: all replicas serve."""
 
 
@@ -156,9 +151,7 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
         InvalidInput: an unknown field, a wrong type, a rule that does not hold, an unknown GPU model.
 
     """
-    metadata = each.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    subject = f"{f'{source}: ' if source else ''}{KIND} {shown(name)[1:-1]}"
+    subject = f"{f'{source}: ' if source else ''}{subject_of(KIND, each)}"
     if (each.get("apiVersion"), each.get("kind")) != (API_VERSION, KIND):
         found = f"{shown(each.get('kind'))} of {shown(each.get('apiVersion'))}"
         raise InvalidInput(subject, found=found, expected=f"a {KIND} of {API_VERSION}")

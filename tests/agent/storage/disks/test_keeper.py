@@ -152,17 +152,23 @@ async def test_volumes_of_another_node_are_not_touched(mounted: Node) -> None:
     assert [each["metadata"]["name"] for each in (await node.volumes()).values()] == ["other"]
 
 
+async def with_file(node: Node, phase: str) -> tuple[Object, Path]:
+    """Return the node's one volume, in a phase, and a file that a pod left there."""
+    await node.look(3, count=1)
+    ((_, volume),) = (await node.volumes()).items()
+    await node.set_phase(volume, phase)
+    file = node.mount / "volumes/0/file"
+    file.write_text("theirs")
+    return volume, file
+
+
 @pytest.mark.parametrize(
     "taken",
     [{"labels": None}, {"annotations": {"tessera.dev/node": None}}, {"annotations": {"tessera.dev/node": "n2"}}],
 )
 async def test_a_volume_in_use_that_is_not_known_any_more_keeps_its_files(mounted: Node, taken: Object) -> None:
     node = mounted
-    await node.look(3, count=1)
-    ((_, volume),) = (await node.volumes()).items()
-    await node.set_phase(volume, "Bound")
-    file = node.mount / "volumes/0/file"
-    file.write_text("theirs")
+    volume, file = await with_file(node, "Bound")
     await node.kube.patch(PERSISTENT_VOLUMES, volume["metadata"]["name"], {"metadata": taken})
     with capture_logs() as logs:
         await node.look(2, count=1)
@@ -175,11 +181,7 @@ async def test_a_volume_in_use_that_is_not_known_any_more_keeps_its_files(mounte
 
 async def test_a_released_volume_whose_folder_another_names_keeps_its_files(mounted: Node) -> None:
     node = mounted
-    await node.look(3, count=1)
-    ((_, volume),) = (await node.volumes()).items()
-    await node.set_phase(volume, "Released")
-    file = node.mount / "volumes/0/file"
-    file.write_text("theirs")
+    _, file = await with_file(node, "Released")
     theirs = {"metadata": {"name": "by-hand"}, "spec": {"local": {"path": str(file.parent)}}}
     await node.kube.create(PERSISTENT_VOLUMES, theirs)
     await node.look(2, count=1)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from conformance.kubesuite import definition
+from harness.serving import running
 from tessera.agent.pods.nodeview import NodeView
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
 from tessera.agent.storage.models.folder import ModelFolder
@@ -68,12 +69,8 @@ class Node:
             now_s=lambda: self.now_s,
         )
         view = NodeView(tuple, self._list, DeviceCheckpoint(self.kubelet.plugins), self.record)
-        task = asyncio.create_task(keeper.run(view, self.measures))
-        try:
+        async with running(keeper.run(view, self.measures)):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     def put(self, name: str, **files: bytes) -> str:
         """Make what a source has; return its address."""

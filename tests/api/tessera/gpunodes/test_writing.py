@@ -6,6 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.profiles import profile
+from builders.shares import share
 from tessera.api.tessera.gpunodes import (
     claims_field,
     desired_field,
@@ -15,11 +17,11 @@ from tessera.api.tessera.gpunodes import (
     status_fields,
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
-from tessera.core.cluster.snapshot import Gpu, NodeName, Share
-from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile, model
+from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
-from tessera.core.workload.need import Isolation, PodKey
+from tessera.core.workload.need import PodKey
 
 A100 = model("A100-40GB")
 UNKNOWN = GpuModel(
@@ -28,22 +30,9 @@ UNKNOWN = GpuModel(
     memory_mib=1000,
     memory_slices=4,
     compute_slices=4,
-    profiles=(
-        Profile(
-            name="1g.1gb",
-            compute_slices=1,
-            size=1,
-            starts=(0, 1, 2, 3),
-            max_instances=4,
-            memory_mib=200,
-            media="none",
-            placement="observed",
-        ),
-    ),
+    profiles=(profile("1g.1gb", 1, range(4), 200, media="none"),),
 )
-SHARE = Share(
-    gpu=0, mode=Mode.MPS, memory_mib=6144, compute_percent=30, isolation=Isolation.DRIVER, resource="r", container="c"
-)
+SHARE = share(0, 6144, Mode.MPS, percent=30, resource="r", container="c")
 
 
 def written(state: GpuNodeState) -> dict[str, Any]:

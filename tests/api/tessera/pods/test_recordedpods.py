@@ -5,120 +5,102 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.kubeobjects import containers, pod
+from builders.shares import whole
 from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, awaits_memory, recorded_assignment
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Held
-from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 GPU, SLICE, NEED, GPUSHARE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"
 NIC = "rdma/hca"
 
 
-def share(gpu: int, resource: str = "", container: str = "", memory_mib: int = 40960) -> Share:
-    return Share(
-        gpu=gpu,
-        mode=Mode.WHOLE,
-        memory_mib=memory_mib,
-        compute_percent=100,
-        isolation=Isolation.HARDWARE,
-        resource=resource,
-        container=container,
-    )
+DEVICES = {f"d{number}": whole(number, 40960, resource="none", container="") for number in range(4)}
 
 
-DEVICES = {f"d{number}": share(number) for number in range(4)}
-
-
-def pod(
+def asking(
     limits: dict[str, dict[str, int]], *assigned: Share, phase: str = "Running", init: dict[str, int] | None = None
 ) -> dict[str, Any]:
     """Return a Pod object with a container for each name in `limits`, and an init container."""
-    annotations = {"tessera.dev/assignment": write_shares(assigned)} if assigned else {}
-    return {
-        "metadata": {"namespace": "default", "name": "p", "annotations": annotations},
-        "spec": {
-            "containers": [{"name": name, "resources": {"limits": each}} for name, each in limits.items()],
-            "initContainers": [{"name": "init", "resources": {"limits": init}}] if init else [],
-        },
-        "status": {"phase": phase},
-    }
+    spec = {"containers": containers(limits), "initContainers": containers({"init": init} if init else {})}
+    return pod("p", None, *assigned, node=None, phase=phase, spec=spec, metadata={"namespace": "default"})
 
 
 def held(container: str, resource: str, *ids: str, name: str = "p") -> Held:
     return Held(namespace="default", pod=name, container=container, resource=resource, device_ids=ids)
 
 
-A0, B1 = share(0, GPU, "a"), share(1, SLICE, "b")
-AMOUNT = share(3, NEED, "c", 4096)
+A0, A2 = (whole(number, 40960, resource=GPU, container="a") for number in (0, 2))
+B1 = whole(1, 40960, resource=SLICE, container="b")
+AMOUNT = whole(3, 4096, resource=NEED, container="c")
 
 # sentence: (pod, the kubelet's record, the shares told; None for nothing)
 CASES: dict[str, tuple[dict[str, Any], list[Held], list[Share] | None]] = {
-    "one device": (pod({"a": {GPU: 1}}), [held("a", GPU, "d0")], [A0]),
-    "before it runs": (pod({"a": {GPU: 1}}, phase="Pending"), [held("a", GPU, "d0")], [A0]),
+    "one device": (asking({"a": {GPU: 1}}), [held("a", GPU, "d0")], [A0]),
+    "before it runs": (asking({"a": {GPU: 1}}, phase="Pending"), [held("a", GPU, "d0")], [A0]),
     "several containers in the order of the pod": (
-        pod({"a": {GPU: 1}, "b": {SLICE: 1}}),
+        asking({"a": {GPU: 1}, "b": {SLICE: 1}}),
         [held("b", SLICE, "d1"), held("a", GPU, "d0")],
         [A0, B1],
     ),
     "several devices of one name": (
-        pod({"a": {GPU: 2}}),
+        asking({"a": {GPU: 2}}),
         [held("a", GPU, "d0", "d2")],
-        [A0, share(2, GPU, "a")],
+        [A0, A2],
     ),
     "beside resources that are no GPUs": (
-        pod({"a": {NIC: 1, GPU: 1}}),
+        asking({"a": {NIC: 1, GPU: 1}}),
         [held("a", NIC, "n0"), held("a", GPU, "d0")],
         [A0],
     ),
-    "an assignment that is wrong": (pod({"a": {GPU: 1}}, share(2, GPU, "a")), [held("a", GPU, "d0")], [A0]),
-    "an assignment of another number": (pod({"a": {GPU: 1}}, A0, A0), [held("a", GPU, "d0")], [A0]),
+    "an assignment that is wrong": (asking({"a": {GPU: 1}}, A2), [held("a", GPU, "d0")], [A0]),
+    "an assignment of another number": (asking({"a": {GPU: 1}}, A0, A0), [held("a", GPU, "d0")], [A0]),
     "shares of a scheduler come after": (
-        pod({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT),
+        asking({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT),
         [held("a", GPU, "d0"), held("c", NEED, "u0", "u1", "u2", "u3")],
         [A0, AMOUNT],
     ),
     "and stay when it was told before": (
-        pod({"c": {NEED: 4}, "a": {GPU: 1}}, share(2, GPU, "a"), AMOUNT),
+        asking({"c": {NEED: 4}, "a": {GPU: 1}}, A2, AMOUNT),
         [held("a", GPU, "d0")],
         [A0, AMOUNT],
     ),
     "a memory share too": (
-        pod({"c": {GPUSHARE: 4}, "a": {GPU: 1}}, share(3, GPUSHARE, "c", 4096)),
+        asking({"c": {GPUSHARE: 4}, "a": {GPU: 1}}, whole(3, 4096, resource=GPUSHARE, container="c")),
         [held("a", GPU, "d0")],
-        [A0, share(3, GPUSHARE, "c", 4096)],
+        [A0, whole(3, 4096, resource=GPUSHARE, container="c")],
     ),
-    "a pod that asks nothing by name": (pod({"c": {NEED: 4}}, AMOUNT), [held("c", NEED, "u0")], None),
+    "a pod that asks nothing by name": (asking({"c": {NEED: 4}}, AMOUNT), [held("c", NEED, "u0")], None),
     "a pod with shares that does not run yet": (
-        pod({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT, phase="Pending"),
+        asking({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT, phase="Pending"),
         [held("a", GPU, "d0")],
         None,
     ),
-    "a pod whose shares nobody assigned": (pod({"c": {NEED: 4}, "a": {GPU: 1}}), [held("a", GPU, "d0")], None),
+    "a pod whose shares nobody assigned": (asking({"c": {NEED: 4}, "a": {GPU: 1}}), [held("a", GPU, "d0")], None),
     "a pod that was assigned another number of shares": (
-        pod({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT, AMOUNT, AMOUNT),
+        asking({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT, AMOUNT, AMOUNT),
         [held("a", GPU, "d0")],
         None,
     ),
-    "a pod that the record does not show": (pod({"a": {GPU: 1}}), [held("a", GPU, "d0", name="q")], None),
+    "a pod that the record does not show": (asking({"a": {GPU: 1}}), [held("a", GPU, "d0", name="q")], None),
     "a container that the record does not show": (
-        pod({"a": {GPU: 1}, "b": {SLICE: 1}}),
+        asking({"a": {GPU: 1}, "b": {SLICE: 1}}),
         [held("a", GPU, "d0")],
         None,
     ),
-    "a device that nobody knows": (pod({"a": {GPU: 1}}), [held("a", GPU, "x")], None),
-    "fewer devices than asked": (pod({"a": {GPU: 2}}), [held("a", GPU, "d0")], None),
-    "one of two devices that nobody knows": (pod({"a": {GPU: 1}}), [held("a", GPU, "d0", "x")], None),
+    "a device that nobody knows": (asking({"a": {GPU: 1}}), [held("a", GPU, "x")], None),
+    "fewer devices than asked": (asking({"a": {GPU: 2}}), [held("a", GPU, "d0")], None),
+    "one of two devices that nobody knows": (asking({"a": {GPU: 1}}), [held("a", GPU, "d0", "x")], None),
     "devices of an init container beyond the others": (
-        pod({"a": {GPU: 1}}, init={GPU: 2}),
+        asking({"a": {GPU: 1}}, init={GPU: 2}),
         [held("a", GPU, "d0")],
         None,
     ),
     "an init container that uses the others' devices": (
-        pod({"a": {GPU: 1}}, init={GPU: 1}),
+        asking({"a": {GPU: 1}}, init={GPU: 1}),
         [held("a", GPU, "d0")],
         [A0],
     ),
@@ -150,23 +132,23 @@ def test_what_is_recorded_is_read_again_and_stays(case: str) -> None:
 
 
 def test_which_pods_ask_by_name() -> None:
-    assert asks_by_name(pod({"a": {GPU: 1}}))
-    assert asks_by_name(pod({"c": {NEED: 4}, "a": {SLICE: 1}}))
-    assert not asks_by_name(pod({"a": {GPU: 1}}, phase="Succeeded"))
-    assert not asks_by_name(pod({"c": {NEED: 4}, "d": {NIC: 1}}))
+    assert asks_by_name(asking({"a": {GPU: 1}}))
+    assert asks_by_name(asking({"c": {NEED: 4}, "a": {SLICE: 1}}))
+    assert not asks_by_name(asking({"a": {GPU: 1}}, phase="Succeeded"))
+    assert not asks_by_name(asking({"c": {NEED: 4}, "d": {NIC: 1}}))
     with pytest.raises(InvalidInput):
-        asks_by_name(pod({"a": {GPU: -1}}))
+        asks_by_name(asking({"a": {GPU: -1}}))
 
 
 def test_an_assignment_that_cannot_be_read_is_told() -> None:
-    each = pod({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT)
+    each = asking({"c": {NEED: 4}, "a": {GPU: 1}}, AMOUNT)
     each["metadata"]["annotations"]["tessera.dev/assignment"] = msgspec.json.encode({"gpu": 1}).decode()
     with pytest.raises(InvalidInput, match="list of shares"):
         recorded_assignment(each, [held("a", GPU, "d0")], DEVICES)
 
 
 def assigned(limits: dict[str, dict[str, int]], text: str = "false", phase: str = "Pending") -> dict[str, Any]:
-    made = pod(limits, phase=phase)
+    made = asking(limits, phase=phase)
     made["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": text, "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
     return made
 
@@ -198,4 +180,4 @@ def test_memory_is_told_to_be_allocated_when_all_of_it_is(
 def test_who_waits_for_memory() -> None:
     assert not awaits_memory(assigned(BOTH, "true"))
     assert not awaits_memory(assigned(BOTH, phase="Succeeded"))
-    assert not awaits_memory(pod(BOTH))
+    assert not awaits_memory(asking(BOTH))

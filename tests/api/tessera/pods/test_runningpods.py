@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.shares import share, whole
 from tessera.api import documents
 from tessera.api.tessera import fleets
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.core.cluster.snapshot import Share, Snapshot
+from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Fleet
-from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 Plain = documents.Plain
@@ -27,7 +27,7 @@ def gpu_node(product: str, resource: str, count: int, name: str = "n", **labels:
     return {"kind": "Node", "metadata": {"name": name, "labels": found}, "status": {"allocatable": capacity}}
 
 
-def pod(name: str, limits: dict[str, str], node_name: str | None = "n", **more: Plain) -> Plain:
+def listed(name: str, limits: dict[str, str], node_name: str | None = "n", **more: Plain) -> Plain:
     annotations, created = more.pop("annotations", None), more.pop("created", None)
     metadata: Plain = {"name": name, "namespace": "ns", "annotations": annotations, "creationTimestamp": created}
     container: Plain = {"name": "main", "resources": {"limits": dict(limits)}}
@@ -54,14 +54,16 @@ WHOLE, MIG, SHARE = Mode.WHOLE, Mode.MIG, Mode.MEMORY_SHARE
 
 
 def test_unrecorded_devices_are_those_that_fit_in_order_of_name() -> None:
-    got = read(gpu_node(A100, "nvidia.com/gpu", 4), pod("b", GPU), pod("a", {"nvidia.com/gpu": "2"}), pod("c", {}))
+    got = read(
+        gpu_node(A100, "nvidia.com/gpu", 4), listed("b", GPU), listed("a", {"nvidia.com/gpu": "2"}), listed("c", {})
+    )
     assert held(got) == {"a": [(0, WHOLE, None), (1, WHOLE, None)], "b": [(2, WHOLE, None)], "c": []}
     assert got.notes == ()
 
 
 def test_unrecorded_slices() -> None:
     slices = {"nvidia.com/mig-3g.20gb": "1"}
-    got = read(gpu_node(A100, "nvidia.com/mig-3g.20gb", 4), *(pod(name, slices) for name in "abc"))
+    got = read(gpu_node(A100, "nvidia.com/mig-3g.20gb", 4), *(listed(name, slices) for name in "abc"))
     assert held(got) == {"a": [(0, MIG, 0)], "b": [(0, MIG, 4)], "c": [(1, MIG, 0)]}
 
 
@@ -69,7 +71,7 @@ def test_cordoned_and_tainted_nodes_keep_their_pods() -> None:
     cordoned = gpu_node(A100, "nvidia.com/gpu", 1)
     assert isinstance(cordoned, dict)
     cordoned["spec"] = {"unschedulable": True, "taints": [{"key": "x", "effect": "NoSchedule"}]}
-    assert held(read(cordoned, pod("a", GPU))) == {"a": [(0, WHOLE, None)]}
+    assert held(read(cordoned, listed("a", GPU))) == {"a": [(0, WHOLE, None)]}
 
 
 def test_gpushare_records_the_gpu() -> None:
@@ -77,10 +79,10 @@ def test_gpushare_records_the_gpu() -> None:
     share = {"aliyun.com/gpu-mem": "5"}
     got = read(
         cluster,
-        pod("a", share),
-        pod("b", share, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}),
-        pod("c", share, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"1": 5}, "1": {"0": 2}}'}),
-        pod("d", {}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}),
+        listed("a", share),
+        listed("b", share, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}),
+        listed("c", share, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"1": 5}, "1": {"0": 2}}'}),
+        listed("d", {}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}),
     )
     assert held(got) == {
         "a": [(0, SHARE, None)],
@@ -93,29 +95,17 @@ def test_gpushare_records_the_gpu() -> None:
 
 def test_gpushare_in_mib() -> None:
     cluster = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 15109)
-    got = read(cluster, pod("a", {"aliyun.com/gpu-mem": "8000"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}))
+    got = read(cluster, listed("a", {"aliyun.com/gpu-mem": "8000"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}))
     assert got.running[0].assignment.shares[0].memory_mib == 8000
 
 
 def test_tessera_records_the_shares() -> None:
-    shares = (
-        Share(
-            gpu=1,
-            mode=MIG,
-            profile="2g.10gb",
-            start=2,
-            memory_mib=9856,
-            compute_percent=28,
-            isolation=Isolation.HARDWARE,
-            resource="tessera.dev/gpu-memory",
-            container="main",
-        ),
-    )
+    shares = (share(1, 9856, at="2g.10gb@2", percent=28),)
     annotations: Plain = {"tessera.dev/assignment": write_shares(shares)}
     got = read(
         gpu_node(A100, "nvidia.com/gpu", 2),
-        pod("a", {"tessera.dev/gpu-memory": "9"}, annotations=annotations),
-        pod("b", GPU),
+        listed("a", {"tessera.dev/gpu-memory": "9"}, annotations=annotations),
+        listed("b", GPU),
     )
     assert held(got) == {"a": [(1, MIG, 2)], "b": [(0, WHOLE, None)]}
     assert got.running[0].assignment.shares == shares
@@ -123,7 +113,7 @@ def test_tessera_records_the_shares() -> None:
 
 def test_a_pod_whose_record_is_unreadable_still_holds_its_devices() -> None:
     cluster = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 14)
-    got = read(cluster, pod("a", {"aliyun.com/gpu-mem": "5"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "x"}))
+    got = read(cluster, listed("a", {"aliyun.com/gpu-mem": "5"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "x"}))
     assert held(got) == {"a": [(0, SHARE, None)]}
     assert got.notes[0].startswith("the devices recorded on pod ns/a are not used: cluster.json, document 1, line ")
 
@@ -142,44 +132,44 @@ def record(*shares: dict[str, Plain]) -> Plain:
 
 NOTES: dict[str, tuple[Plain, str]] = {
     "a recorded GPU that is not there": (
-        pod("a", GPU, annotations=record({"gpu": 7})),
+        listed("a", GPU, annotations=record({"gpu": 7})),
         "the devices recorded on pod ns/a are not used: pod ns/a on node n: a share of GPU 7",
     ),
-    "a node that is not there": (pod("a", GPU, "m"), "pod ns/a is left out: it runs on node m, which is not among"),
+    "a node that is not there": (listed("a", GPU, "m"), "pod ns/a is left out: it runs on node m, which is not among"),
     "a pod that cannot be read": (
-        pod("a", GPU, annotations={"tessera.dev/isolation": "x"}),
+        listed("a", GPU, annotations={"tessera.dev/isolation": "x"}),
         "pod ns/a is left out: cluster.json, document 1, line 28: Pod ns/a: metadata.annotations",
     ),
     "more devices than the node shows": (
-        pod("a", {"nvidia.com/gpu": "3"}),
+        listed("a", {"nvidia.com/gpu": "3"}),
         "pod ns/a holds devices that node n does not show; they are not counted",
     ),
     "an index that is none": (
-        pod("a", {"aliyun.com/gpu-mem": "1"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "-1"}),
+        listed("a", {"aliyun.com/gpu-mem": "1"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "-1"}),
         "ALIYUN_COM_GPU_MEM_IDX: '-1'; expected the index of a GPU",
     ),
     "an allocation that is none": (
-        pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": "{"}),
+        listed("a", GPU, annotations={"scheduler.framework.gpushare.allocation": "{"}),
         "gpushare.allocation]: 'Input data was truncated'; expected JSON of container index",
     ),
     "an allocation of words": (
-        pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"x": 1}}'}),
+        listed("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"x": 1}}'}),
         "expected JSON of container index, GPU index and amount",
     ),
     "an assignment that is none": (
-        pod("a", GPU, annotations={"tessera.dev/assignment": "[{}]"}),
+        listed("a", GPU, annotations={"tessera.dev/assignment": "[{}]"}),
         "'Object missing required field `gpu` - at `$[0]`'; expected a version and a list of shares in JSON",
     ),
     "an assignment nested without end": (
-        pod("a", GPU, annotations={"tessera.dev/assignment": '[{"x":' + "[" * 100_000}),
+        listed("a", GPU, annotations={"tessera.dev/assignment": '[{"x":' + "[" * 100_000}),
         "maximum recursion depth",
     ),
     "an allocation nested without end": (
-        pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0":' + "[" * 100_000}),
+        listed("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0":' + "[" * 100_000}),
         "expected JSON of container index, GPU index and amount",
     ),
     "an assignment beyond a GPU": (
-        pod("a", GPU, annotations=record({"compute_percent": 101})),
+        listed("a", GPU, annotations=record({"compute_percent": 101})),
         "'Expected `int` <= 100 - at `$[0].compute_percent`'",
     ),
 }
@@ -187,14 +177,16 @@ NOTES: dict[str, tuple[Plain, str]] = {
 
 @pytest.mark.parametrize(("item", "want"), NOTES.values(), ids=NOTES)
 def test_what_does_not_agree_is_noted(item: Plain, want: str) -> None:
-    got = read(gpu_node(A100, "nvidia.com/gpu", 2), item, pod("z", GPU))
+    got = read(gpu_node(A100, "nvidia.com/gpu", 2), item, listed("z", GPU))
     assert want in got.notes[0]
     assert len(got.notes) == 1
     assert held(got)["z"]
 
 
 def test_devices_of_other_plugins_are_not_counted_as_gpus() -> None:
-    got = read(gpu_node(A100, "nvidia.com/gpu", 2), pod("a", GPU | {"rdma/hca": "1"}), pod("b", {"amd.com/gpu": "1"}))
+    got = read(
+        gpu_node(A100, "nvidia.com/gpu", 2), listed("a", GPU | {"rdma/hca": "1"}), listed("b", {"amd.com/gpu": "1"})
+    )
     assert held(got) == {"a": [(0, WHOLE, None)], "b": []}
     assert got.notes == ()
 
@@ -202,16 +194,16 @@ def test_devices_of_other_plugins_are_not_counted_as_gpus() -> None:
 def test_pods_that_wait_are_in_order_of_creation() -> None:
     got = read(
         gpu_node(A100, "nvidia.com/gpu", 2),
-        pod("late", GPU, None, created="2025-02-01T00:00:00Z", priority=5),
-        pod("unknown", GPU, None),
-        pod("early", GPU, None, created="2025-01-01T00:00:00Z"),
+        listed("late", GPU, None, created="2025-02-01T00:00:00Z", priority=5),
+        listed("unknown", GPU, None),
+        listed("early", GPU, None, created="2025-01-01T00:00:00Z"),
     )
     assert [(each.key, each.priority) for each in got.pending] == [("ns/early", 0), ("ns/late", 5), ("ns/unknown", 0)]
     assert got.running == ()
 
 
 def test_finished_pods_hold_nothing() -> None:
-    done = pod("a", GPU)
+    done = listed("a", GPU)
     assert isinstance(done, dict)
     done["status"] = {"phase": "Failed"}
     got = read(gpu_node(A100, "nvidia.com/gpu", 1), done)
@@ -220,7 +212,7 @@ def test_finished_pods_hold_nothing() -> None:
 
 def test_a_pod_twice_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"Pod ns/a: pod ns/a again; expected each pod name once"):
-        read(gpu_node(A100, "nvidia.com/gpu", 1), pod("a", GPU), pod("a", GPU))
+        read(gpu_node(A100, "nvidia.com/gpu", 1), listed("a", GPU), listed("a", GPU))
 
 
 _LIMITS = st.dictionaries(
@@ -241,7 +233,7 @@ _RECORDS: st.SearchStrategy[Plain] = st.none() | st.builds(
     st.lists(st.tuples(_LIMITS, _RECORDS), max_size=6),
 )
 def test_no_device_is_ever_over_granted(resource: str, pods: list[tuple[dict[str, str], Plain]]) -> None:
-    items = [pod(f"p{index}", limits, annotations=notes) for index, (limits, notes) in enumerate(pods)]
+    items = [listed(f"p{index}", limits, annotations=notes) for index, (limits, notes) in enumerate(pods)]
     got = read(gpu_node(A100, resource, 2), *items)
     assert len(held(got)) + sum("left out" in note for note in got.notes) == len(pods)
 
@@ -254,7 +246,7 @@ def test_no_device_is_ever_over_granted(resource: str, pods: list[tuple[dict[str
 def test_any_annotation_is_read_or_noted(value: Plain) -> None:
     with contextlib.suppress(InvalidInput):
         for key in ("tessera.dev/assignment", "scheduler.framework.gpushare.allocation", "ALIYUN_COM_GPU_MEM_IDX"):
-            read(gpu_node(A100, "nvidia.com/gpu", 1), pod("a", GPU, annotations={key: json.dumps(value)}))
+            read(gpu_node(A100, "nvidia.com/gpu", 1), listed("a", GPU, annotations={key: json.dumps(value)}))
 
 
 def hami_node() -> Plain:
@@ -266,7 +258,7 @@ def hami_node() -> Plain:
 
 def test_what_hami_gave_is_held_by_the_uuid_of_the_gpu() -> None:
     own: Plain = {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,3000,30:GPU-0,NVIDIA,90000,0:;"}
-    got = read(hami_node(), pod("a", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}, annotations=own))
+    got = read(hami_node(), listed("a", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}, annotations=own))
     assert held(got) == {"a": [(1, SHARE, None), (0, SHARE, None)]}
     assert [share.memory_mib for share in got.running[0].assignment.shares] == [3000, 40960]
     assert not got.running[0].guessed
@@ -276,7 +268,7 @@ def test_what_hami_gave_is_held_by_the_uuid_of_the_gpu() -> None:
 @pytest.mark.parametrize("text", ["GPU-7,NVIDIA,3000,30:;", "GPU-1,NVIDIA:;"])
 def test_what_hami_cannot_have_given_is_noted_and_guessed(text: str) -> None:
     own: Plain = {"hami.io/vgpu-devices-allocated": text}
-    got = read(hami_node(), pod("a", GPU, annotations=own))
+    got = read(hami_node(), listed("a", GPU, annotations=own))
     assert held(got) == {"a": [(0, WHOLE, None)]}
     assert got.running[0].guessed
     assert "the devices recorded on pod ns/a are not used: " in got.notes[0]
@@ -286,28 +278,21 @@ def test_pods_whose_devices_nobody_recorded_are_marked() -> None:
     recorded: Plain = {"ALIYUN_COM_GPU_MEM_IDX": "1"}
     share: dict[str, str] = {"aliyun.com/gpu-mem": "4"}
     node = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 30, **{"gpu.count": "2"})
-    got = read(node, pod("a", share), pod("b", share, annotations=recorded), pod("c", {"cpu": "1"}))
+    got = read(node, listed("a", share), listed("b", share, annotations=recorded), listed("c", {"cpu": "1"}))
     assert {each.pod.key: each.guessed for each in got.running} == {"ns/a": True, "ns/b": False, "ns/c": False}
 
 
 def test_a_lost_gpu_is_one_that_no_pod_is_recorded_on() -> None:
     node = gpu_node(A100, "nvidia.com/gpu", 2, **{"gpu.count": "3"})
-    share = Share(
-        gpu=2,
-        mode=WHOLE,
-        memory_mib=40960,
-        compute_percent=100,
-        isolation=Isolation.HARDWARE,
-        resource="nvidia.com/gpu",
-    )
-    got = read(node, pod("a", GPU, annotations={"tessera.dev/assignment": write_shares((share,))}))
+    held_gpu = whole(2, 40960)
+    got = read(node, listed("a", GPU, annotations={"tessera.dev/assignment": write_shares((held_gpu,))}))
     assert [gpu.sharing.modes for gpu in got.nodes[0].gpus][1] == ()
     assert held(got) == {"a": [(2, WHOLE, None)]}
 
 
 def test_pods_on_a_node_whose_gpus_are_not_known_are_no_news_each() -> None:
     unknown = gpu_node("X9", "nvidia.com/gpu", 2, name="m")
-    got = read(gpu_node(A100, "nvidia.com/gpu", 2), unknown, pod("a", GPU, "m"))
+    got = read(gpu_node(A100, "nvidia.com/gpu", 2), unknown, listed("a", GPU, "m"))
     assert got.notes == ()
     assert [bool(node.problem) for node in got.nodes] == [False, True]
 
@@ -318,6 +303,6 @@ def test_a_lost_gpu_of_gpushare_is_closed() -> None:
     status = node["status"]
     assert isinstance(status, dict)
     node["status"] = status | {"allocatable": {"aliyun.com/gpu-mem": "15"}, "capacity": {"aliyun.com/gpu-mem": "30"}}
-    got = read(node, pod("a", {"aliyun.com/gpu-mem": "5"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}))
+    got = read(node, listed("a", {"aliyun.com/gpu-mem": "5"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}))
     assert [(gpu.sharing.modes, gpu.memory_mib) for gpu in got.nodes[0].gpus] == [((), 15360), ((SHARE,), 15360)]
     assert "1 of its 2 GPUs is not offered (15 allocatable of 30)" in got.notes[0]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from builders.cards import at
 from builders.gpunodes import facts, identity, sevenths, shared
+from builders.shares import share
 from tessera.core.cluster.advertise import NodeOffer, offer
 from tessera.core.cluster.advertise import OfferOptions as Options
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
@@ -24,13 +25,12 @@ from tessera.core.cluster.protocols.allocators import (
     still_needed,
     with_former,
 )
-from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement, placements
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.workload.need import Isolation, PodKey
+from tessera.core.workload.need import PodKey
 
 A100 = model("A100-40GB")
 FIRST, SECOND = identity("GPU", 0), identity("GPU", 1)
@@ -64,25 +64,12 @@ def test_an_offer_without_some_devices() -> None:
     assert restricted(before, by_name(before)) == before
 
 
-def share(gpu: int, profile: str | None = None, start: int | None = None) -> Share:
-    return Share(
-        gpu=gpu,
-        mode=Mode.MIG if profile else Mode.MPS,
-        profile=profile,
-        start=start,
-        memory_mib=1,
-        compute_percent=0,
-        isolation=Isolation.NONE,
-        resource="tessera.dev/gpu-memory",
-    )
-
-
 def test_what_claims_name() -> None:
     """Also an instance that is not made yet, one that only the driver knows, and what cannot be."""
     strange = Placement(6, 1, "1g.9gb+x")
     seen = (facts(0), facts(1))
     gpus = (shared(seen[0]), shared(seen[1], msgspec.structs.replace(CUT, layout=(strange,))))
-    shares = (share(0, "3g.20gb", 4), share(1, "1g.9gb+x", 6), share(1, "7g.nothing", 0), share(7))
+    shares = (share(0, at="3g.20gb@4"), share(1, at="1g.9gb+x@6"), share(1, at="7g.nothing@0"), share(7))
     claims = (
         Claim(uid="u", pod=PodKey("a/b"), shares=shares),
         Claim(uid="v", pod=PodKey("a/c"), shares=(share(0),)),

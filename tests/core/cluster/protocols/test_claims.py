@@ -7,26 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.shares import whole
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.protocols.claims import ClaimKey, Fate, NodeClaims, key_of
-from tessera.core.cluster.snapshot import Share
-from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation, PodKey
-
-
-def share(place: int) -> Share:
-    return Share(
-        gpu=place,
-        mode=Mode.WHOLE,
-        memory_mib=1,
-        compute_percent=100,
-        isolation=Isolation.HARDWARE,
-        resource="nvidia.com/gpu",
-    )
+from tessera.core.workload.need import PodKey
 
 
 def claim(uid: str, place: int = 0, attempt: str = "1") -> Claim:
-    return Claim(uid=uid, pod=PodKey(f"default/{uid}"), shares=(share(place),), attempt=attempt)
+    return Claim(uid=uid, pod=PodKey(f"default/{uid}"), shares=(whole(place),), attempt=attempt)
 
 
 def open_all(_: str) -> Fate:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.cards import at, card, names, node
+from builders.cards import at, card, names
+from builders.nodefacts import node_of
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.inventory import GpuFacts, GpuProcess
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of, is_legal
@@ -39,7 +40,7 @@ ONES = Target(gpu="GPU-0", index=0, mig=True, counts=(("1g.5gb", 7),))
 TWO = Target(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 
 
-def pod(*places: str | None) -> tuple[User, ...]:
+def users(*places: str | None) -> tuple[User, ...]:
     """Return a pod on each of these instances of the A100: `3g.20gb at 0`."""
     every = {f"{each.profile} at {each.start}": each for layout in all_layouts(A100) for each in layout}
     return tuple(User(gpu="GPU-0", placement=every[each] if each else None, pod="ns/p") for each in places)
@@ -69,9 +70,9 @@ PROCESS = (User(gpu="GPU-0", pid=77),)
     ("gpu", "target", "users", "want"),
     [
         pytest.param(card(), OFF, (), "keep", id="off already"),
-        pytest.param(card(layout=SEVEN), ONES, pod("1g.5gb at 0"), "keep", id="as asked, used or not"),
+        pytest.param(card(layout=SEVEN), ONES, users("1g.5gb at 0"), "keep", id="as asked, used or not"),
         pytest.param(
-            card(layout=HALVES[:1]), TWO, pod("3g.20gb at 0"), "Create 3g.20gb at 4", id="only what is missing"
+            card(layout=HALVES[:1]), TWO, users("3g.20gb at 0"), "Create 3g.20gb at 4", id="only what is missing"
         ),
         pytest.param(card(), ONES, (), "switch on, clear 0", id="on"),
         pytest.param(card(layout=()), OFF, (), "switch off, clear 0", id="off, nothing to clear"),
@@ -86,7 +87,7 @@ PROCESS = (User(gpu="GPU-0", pid=77),)
         pytest.param(
             card(layout=SEVEN),
             OFF,
-            pod("1g.5gb at 2"),
+            users("1g.5gb at 2"),
             "blocked: GPU 0: switching MIG off needs a GPU that nobody uses; it is in use by pod ns/p on 1g.5gb at 2 "
             f"| 1 | {ALL}",
             id="off while an instance is used",
@@ -97,7 +98,7 @@ PROCESS = (User(gpu="GPU-0", pid=77),)
         pytest.param(
             card(layout=SEVEN),
             TWO,
-            pod("1g.5gb at 2", "1g.5gb at 5"),
+            users("1g.5gb at 2", "1g.5gb at 5"),
             "blocked: GPU 0: 1g.5gb at 2 is in use and holds unit 2, needed for 3g.20gb at 0; 1g.5gb at 5 is in use "
             "and holds unit 5, needed for 3g.20gb at 4; held by pod ns/p on 1g.5gb at 2, pod ns/p on 1g.5gb at 5 "
             f"| 2 | {ALL}",
@@ -116,7 +117,7 @@ PROCESS = (User(gpu="GPU-0", pid=77),)
         pytest.param(
             card(layout=HALVES[:1], incomplete=HALVES[1:]),
             TWO,
-            pod("3g.20gb at 0"),
+            users("3g.20gb at 0"),
             "Destroy 3g.20gb at 4",
             id="what is incomplete goes first",
         ),
@@ -187,12 +188,12 @@ def test_change(gpu: GpuFacts, target: Target, users: tuple[User, ...], want: st
     ],
 )
 def test_differences(gpu: GpuFacts, target: Target, mode_only: bool, want: tuple[str, str] | None) -> None:
-    got = differences(node(gpu), (msgspec.structs.replace(target, mode_only=mode_only),))
+    got = differences(node_of(gpu), (msgspec.structs.replace(target, mode_only=mode_only),))
     assert [(each.found, each.expected) for each in got] == ([want] if want else [])
 
 
 def test_users_are_pods_and_the_processes_that_no_pod_explains() -> None:
-    inventory = node(card(layout=HALVES), card(index=1))
+    inventory = node_of(card(layout=HALVES), card(index=1))
     held = (
         ("ns/replica", ("MIG-0-0::3",)),
         ("ns/twice", ("MIG-0-0::1", "MIG-0-0::2")),
@@ -217,7 +218,7 @@ def test_users_are_pods_and_the_processes_that_no_pod_explains() -> None:
     )
     assert users_of(inventory, held, processes) == want
     assert users_of(inventory, (), {}) == ()
-    assert users_of(node(card()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (User(gpu="GPU-0", pid=4),)
+    assert users_of(node_of(card()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (User(gpu="GPU-0", pid=4),)
 
 
 @st.composite
@@ -240,7 +241,7 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(situation: tu
     facts, target, used = situation
     users = tuple(User(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
     made = change(facts, target, users)
-    same = not differences(node(facts), (target,))
+    same = not differences(node_of(facts), (target,))
     assert isinstance(made, Keep) is same
     match made:
         case ChangeInstances(plan=plan):
@@ -284,4 +285,4 @@ def test_one_more_instance_costs_no_used_one_and_no_more_than_it_must(
 
 def test_a_gpu_that_was_never_shown_differs() -> None:
     want = Difference(gpu="", index=3, found="the GPU is lost", expected="one that the driver reaches")
-    assert differences(node(card(layout=SEVEN)), (ONES,), (3,)) == (want,)
+    assert differences(node_of(card(layout=SEVEN)), (ONES,), (3,)) == (want,)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.cards import at, card, node
+from builders.cards import at, card
+from builders.nodefacts import node_of
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Counts, Layout, all_layouts, counts_of, named_layouts, place
@@ -18,7 +19,7 @@ A100, H100 = model("A100-40GB"), model("H100-80GB")
 ONES = (("1g.5gb", 7),)
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
-MIXED = node(card(), card("H100-80GB", index=1), card("T4", index=2))
+MIXED = node_of(card(), card("H100-80GB", index=1), card("T4", index=2))
 
 
 def layouts(name: str) -> st.SearchStrategy[Layout]:
@@ -68,11 +69,11 @@ def test_groups_of_a_file(groups: tuple[Group, ...], want: dict[int, object]) ->
 
 def test_the_device_id_that_the_driver_reports_counts_and_not_the_catalogues() -> None:
     group = Group(enabled=False, filters=("0x20B010DE",))
-    assert counts("mine", {"mine": (group,)}, node(card(pci_device_id="0x20B110DE"))) == {}
-    assert counts("mine", {"mine": (group,)}, node(card(pci_device_id="0x20B010DE"))) == {0: "off"}
+    assert counts("mine", {"mine": (group,)}, node_of(card(pci_device_id="0x20B110DE"))) == {}
+    assert counts("mine", {"mine": (group,)}, node_of(card(pci_device_id="0x20B010DE"))) == {0: "off"}
 
 
-UNSEEN = msgspec.structs.replace(node(card(index=1)), unseen=(0, 2))
+UNSEEN = msgspec.structs.replace(node_of(card(index=1)), unseen=(0, 2))
 ON, OFF = Group(enabled=True, devices=(0, 1)), Group(enabled=False)
 
 
@@ -93,7 +94,7 @@ def test_gpus_that_were_never_shown_are_meant_all_the_same(
 
 
 def test_where_every_gpu_was_lost_before_no_name_is_wrong() -> None:
-    nothing = msgspec.structs.replace(node(), unseen=(0,))
+    nothing = msgspec.structs.replace(node_of(), unseen=(0,))
     assert resolve("all-1g.5gb", {}, nothing) == ()
     with pytest.raises(InvalidInput):
         resolve("halves", {}, nothing)
@@ -136,21 +137,21 @@ def test_filters_are_compared_as_numbers(case: str) -> None:
     text, subsystems, want = FILTERS[case]
     facts = msgspec.structs.replace(card(pci_device_id="0x20B010DE"), pci_subsystem_ids=subsystems)
     group = Group(enabled=False, filters=("0x1", text))
-    assert bool(resolve("mine", {"mine": (group,)}, node(facts))) == want
+    assert bool(resolve("mine", {"mine": (group,)}, node_of(facts))) == want
 
 
 @pytest.mark.parametrize(
     ("name", "inventory", "want"),
     [
         ("all-disabled", MIXED, {0: "off", 1: "off"}),
-        ("all-disabled", node(card("T4")), {}),
+        ("all-disabled", node_of(card("T4")), {}),
         ("all-enabled", MIXED, {0: (), 1: ()}),
-        ("all-1g.5gb", node(card(), card("T4", index=1)), {0: ONES}),
+        ("all-1g.5gb", node_of(card(), card("T4", index=1)), {0: ONES}),
         ("all-1g.10gb", MIXED, {0: (("1g.10gb", 4),), 1: (("1g.10gb", 7),)}),
-        ("all-balanced", node(card()), {0: (("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1))}),
-        ("all-3g.39gb", node(card("H100-80GB")), {0: (("3g.40gb", 2),)}),
-        ("all-1g.5gb.me", node(card()), {0: (("1g.5gb+me", 1),)}),
-        ("all-1g.5gb+me", node(card()), {0: (("1g.5gb+me", 1),)}),
+        ("all-balanced", node_of(card()), {0: (("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1))}),
+        ("all-3g.39gb", node_of(card("H100-80GB")), {0: (("3g.40gb", 2),)}),
+        ("all-1g.5gb.me", node_of(card()), {0: (("1g.5gb+me", 1),)}),
+        ("all-1g.5gb+me", node_of(card()), {0: (("1g.5gb+me", 1),)}),
     ],
 )
 def test_names_that_need_no_file(name: str, inventory: Inventory, want: dict[int, object]) -> None:
@@ -159,7 +160,7 @@ def test_names_that_need_no_file(name: str, inventory: Inventory, want: dict[int
 
 def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> None:
     mine = {"all-1g.5gb": (Group(enabled=True, instances=(("1g.5gb", 3),)),)}
-    assert counts("all-1g.5gb", mine, node(card())) == {0: (("1g.5gb", 3),)}
+    assert counts("all-1g.5gb", mine, node_of(card())) == {0: (("1g.5gb", 3),)}
 
 
 @pytest.mark.parametrize(
@@ -168,13 +169,13 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
         pytest.param(
             "halves",
             (),
-            node(card()),
+            node_of(card()),
             "MIG configuration: 'halves'; expected the name of a configuration that this node can have; hint: "
             "mine, all-disabled, all-enabled, all-1g.5gb, all-1g.5gb.me, all-1g.10gb, all-2g.10gb, all-3g.20gb, "
             "all-4g.20gb, all-7g.40gb, all-balanced",
             id="unknown name",
         ),
-        pytest.param("all-9g.5gb", (), node(card("T4")), "hint: mine, all-disabled", id="a node without MIG"),
+        pytest.param("all-9g.5gb", (), node_of(card("T4")), "hint: mine, all-disabled", id="a node without MIG"),
         pytest.param(
             "all-2g.10gb",
             (),
@@ -187,7 +188,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
         pytest.param(
             "mine",
             (Group(enabled=True, instances=(("1g.5gb", 8),)),),
-            node(card()),
+            node_of(card()),
             "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb; expected instances that fit on one A100-40GB "
             "together; hint: choose from what `tessera profiles A100-40GB` shows",
             id="too many",
@@ -195,7 +196,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
         pytest.param(
             "mine",
             (Group(enabled=True, instances=(("1g.10gb", 7),)),),
-            node(card("A30")),
+            node_of(card("A30")),
             "configuration mine, GPU 0 (A30-24GB): '1g.10gb'; expected a profile this model offers; ",
             id="a profile the GPU lacks",
         ),
@@ -221,7 +222,7 @@ def test_a_node_lists_what_it_could_have() -> None:
 
 @given(st.lists(st.sampled_from(MIG_MODELS), min_size=1, max_size=3))
 def test_every_listed_name_means_instances_that_fit(models: list[str]) -> None:
-    inventory = node(*(card(name, index=index) for index, name in enumerate(models)))
+    inventory = node_of(*(card(name, index=index) for index, name in enumerate(models)))
     for name in configuration_names({}, inventory):
         for target, gpu in zip(resolve(name, {}, inventory), inventory.gpus, strict=True):
             assert target.gpu == gpu.uuid
@@ -239,7 +240,7 @@ def test_counts_written_as_a_group_come_back(drawn: tuple[str, Layout]) -> None:
     name, layout = drawn
     gpu = card(name)
     held: Counts = counts_of(gpu.model, layout)
-    (target,) = resolve("mine", {"mine": (Group(enabled=True, instances=held),)}, node(gpu))
+    (target,) = resolve("mine", {"mine": (Group(enabled=True, instances=held),)}, node_of(gpu))
     assert target.counts == held
     assert exact(gpu, tuple(reversed(layout))).layout == tuple(sorted(layout))
     assert exact(gpu, layout).counts == held
@@ -251,7 +252,7 @@ def test_counts_written_as_a_group_come_back(drawn: tuple[str, Layout]) -> None:
     )
 )
 def test_what_is_exported_is_what_is_there(drawn: tuple[tuple[str, Layout | None], ...]) -> None:
-    inventory = node(*(card(name, index=index, layout=layout) for index, (name, layout) in enumerate(drawn)))
+    inventory = node_of(*(card(name, index=index, layout=layout) for index, (name, layout) in enumerate(drawn)))
     groups = as_groups(inventory)
     targets = resolve("mine", {"mine": groups}, inventory)
     assert differences(inventory, targets) == ()
@@ -259,9 +260,9 @@ def test_what_is_exported_is_what_is_there(drawn: tuple[tuple[str, Layout | None
 
 
 def test_gpus_that_are_alike_are_one_group_and_lost_ones_are_in_none() -> None:
-    same = node(card(layout=HALVES), card(index=1, layout=HALVES))
+    same = node_of(card(layout=HALVES), card(index=1, layout=HALVES))
     assert as_groups(same) == (Group(enabled=True, instances=(("3g.20gb", 2),)),)
-    lost = node(card(layout=HALVES), card(index=1), card(index=2, lost=True))
+    lost = node_of(card(layout=HALVES), card(index=1), card(index=2, lost=True))
     assert as_groups(lost) == (
         Group(devices=(0,), enabled=True, instances=(("3g.20gb", 2),)),
         Group(devices=(1,), enabled=False),

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.cards import at, card, node
+from builders.cards import at, card
+from builders.nodefacts import node_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.layouts import (
@@ -37,7 +38,7 @@ def look(
     gpu: GpuFacts, users: tuple[User, ...] = (), name: str = "all-1g.5gb", *, unseen: tuple[int, ...] = ()
 ) -> Seen:
     """Return a look at a node with one GPU that shall be cut in seven, and others that were lost before."""
-    return Seen(name, outlook(name, {}, msgspec.structs.replace(node(gpu), unseen=unseen), users))
+    return Seen(name, outlook(name, {}, msgspec.structs.replace(node_of(gpu), unseen=unseen), users))
 
 
 ASKED = look(card(layout=SEVEN))

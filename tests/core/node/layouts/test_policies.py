@@ -2,7 +2,7 @@
 
 import pytest
 
-from builders.nodefacts import gpu, node
+from builders.nodefacts import gpu, node_of
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.layouts import Limits, PolicyAttempt, attempted, exact, policy_targets, worth_trying
@@ -10,7 +10,7 @@ from tessera.core.node.nodesharing import GpuPolicy, NodeSharing
 from tessera.errors import InvalidInput
 
 CUT, PLAIN = gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1, "A100-40GB")
-NODE = node(CUT, PLAIN)
+NODE = node_of(CUT, PLAIN)
 HALF = (Placement(4, 4, "3g.20gb"),)
 LIMITS = Limits(retry_s=30)
 TARGETS = (exact(PLAIN, HALF),)
@@ -44,7 +44,7 @@ TRIES = {
     "failed just now": (FAILED, TARGETS, NODE, 129, False),
     "failed a while ago": (FAILED, TARGETS, NODE, 130, True),
     "failed just now, and other targets": (FAILED, OTHERS, NODE, 101, True),
-    "failed just now, and the GPUs changed since": (FAILED, TARGETS, node(gpu(0, "A100-40GB"), PLAIN), 101, True),
+    "failed just now, and the GPUs changed since": (FAILED, TARGETS, node_of(gpu(0, "A100-40GB"), PLAIN), 101, True),
     "done, and undone by somebody": (DONE, TARGETS, NODE, 101, True),
 }
 

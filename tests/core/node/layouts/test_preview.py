@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.cards import at, card, names, node
+from builders.cards import at, card, names
+from builders.nodefacts import node_of
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, all_layouts
@@ -93,4 +94,4 @@ def test_the_steps_lead_to_the_target(situation: tuple[GpuFacts, Target]) -> Non
         else:
             assert layout is not None
             layout = tuple(sorted({*layout} ^ {action.placement}))
-    assert differences(node(card(gpu.model.name, layout=layout)), (target,)) == ()
+    assert differences(node_of(card(gpu.model.name, layout=layout)), (target,)) == ()

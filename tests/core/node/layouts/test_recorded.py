@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from builders.cards import at, card, node
+from builders.cards import at, card
+from builders.nodefacts import node_of
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, Placement
@@ -20,7 +21,7 @@ def row(layout: Layout | None, uuid: str = "GPU-0") -> Recorded:
 
 
 def test_a_node_is_recorded_and_what_is_not_seen_keeps_its_record() -> None:
-    inventory = node(
+    inventory = node_of(
         card(layout=LAYOUT, incomplete=OTHER), card(index=1), card("T4", index=2), card(index=3, lost=True)
     )
     former = (row(OTHER, "GPU-3"), row(OTHER, "GPU-4"), row(OTHER))
@@ -42,7 +43,7 @@ def test_a_node_is_recorded_and_what_is_not_seen_keeps_its_record() -> None:
     ],
 )
 def test_recorded_targets(recorded: Recorded, gpu: GpuFacts, want: tuple[bool, Layout | None]) -> None:
-    (target,) = recorded_targets((recorded,), node(gpu))
+    (target,) = recorded_targets((recorded,), node_of(gpu))
     assert (target.mig, target.layout) == want
 
 
@@ -61,7 +62,7 @@ def test_a_record_that_does_not_fit_the_node_is_refused(
     recorded: Recorded, gpus: tuple[GpuFacts, ...], want: str
 ) -> None:
     with pytest.raises(InvalidInput, match=want):
-        recorded_targets((recorded,), node(*gpus))
+        recorded_targets((recorded,), node_of(*gpus))
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,12 @@ def test_a_record_that_does_not_fit_the_node_is_refused(
     ],
 )
 def test_lost_targets(recorded: Recorded, gpu: GpuFacts, want: list[Layout], note: str) -> None:
-    targets, notes = lost_targets((recorded,), node(gpu))
+    targets, notes = lost_targets((recorded,), node_of(gpu))
     assert [each.layout for each in targets] == want
     assert note in "".join(notes)
     assert bool(notes) is bool(note)
 
 
 def test_a_gpu_that_may_be_one_that_was_lost_is_left_out() -> None:
-    unseen = msgspec.structs.replace(node(card(index=1)), unseen=(0,))
+    unseen = msgspec.structs.replace(node_of(card(index=1)), unseen=(0,))
     assert recorded_targets((row(LAYOUT),), unseen) == ()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.cards import at
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts, counts_of, is_legal, placements
 from tessera.core.node.repartition import Create, Destroy, Refusal, Repartition, plan_repartition, restorable
@@ -18,11 +19,6 @@ from tessera.errors import InvalidInput
 A30, H100, RTX_PRO_6000 = model("A30"), model("H100-80GB"), model("RTX-PRO-6000")
 MIG_MODELS = tuple(each for each in CATALOGUE if each.memory_slices)
 every_mig_model = pytest.mark.parametrize("gpu", MIG_MODELS, ids=lambda each: each.name)
-
-
-def at(gpu: GpuModel, *parts: tuple[str, int]) -> Layout:
-    sizes = {each.name: each.size for each in gpu.profiles}
-    return tuple(Placement(start, sizes[name], name) for name, start in parts)
 
 
 @cache

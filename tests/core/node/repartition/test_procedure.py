@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.cards import at
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
-from tessera.core.gpu.mig import Layout, Placement, all_layouts, is_legal
+from tessera.core.gpu.mig import Layout, all_layouts, is_legal
 from tessera.core.node.repartition import (
     AwaitUnused,
     Begin,
@@ -40,11 +41,6 @@ from tessera.errors import Conflict
 H100 = model("H100-80GB")
 MIG_MODELS = tuple(each for each in CATALOGUE if each.memory_slices)
 ENDS = {Stage.DONE, Stage.RESTORED, Stage.FAILED}
-
-
-def at(gpu: GpuModel, *parts: tuple[str, int]) -> Layout:
-    sizes = {each.name: each.size for each in gpu.profiles}
-    return tuple(Placement(start, sizes[name], name) for name, start in parts)
 
 
 ONES = at(H100, ("1g.10gb", 0), ("1g.10gb", 1), ("1g.10gb", 2), ("3g.40gb", 4))

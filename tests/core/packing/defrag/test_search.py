@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.fleets import T4, amount, gpu, node, whole
+from builders.fleets import T4, amount, gpu, node
+from builders.shares import whole
 from builders.worlds import Judge, World, worlds
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
 from tessera.core.cluster.snapshot import Node, Snapshot

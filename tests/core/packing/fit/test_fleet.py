@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.fleets import A100, T4, amount, gpu, node, pods, share
+from builders.fleets import A100, T4, amount, gpu, node, pods
+from builders.shares import share
 from builders.worlds import nodes_of
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
@@ -35,12 +36,12 @@ REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
     ),
     "a mode that the GPU does not serve": (
         (ONE,),
-        (running("a", share(mode=Mode.TIME_SLICING)),),
+        (running("a", share(0, 1_000, Mode.TIME_SLICING)),),
         r"a share of GPU 0: 1000 MiB, 0 % compute \(time-slicing\)",
     ),
     "an instance where none can be": (
         (ONE,),
-        (running("a", share(mode=Mode.MIG, at="1g.5gb@7")),),
+        (running("a", share(at="1g.5gb@7")),),
         r"pod default/p-0 on node a: a share of GPU 0: 1g.5gb at 7 \(mig\)",
     ),
 }

@@ -5,32 +5,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.asks import gpushare
+from builders.profiles import profile
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
-from tessera.core.gpu.gpumodels import GpuModel, Profile
+from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import Fragmentation, Lost, Typical, percent_of, typical
 from tessera.core.packing.pack import Packer
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
-HALF = Profile(
-    name="1g.8gb",
-    compute_slices=1,
-    size=1,
-    starts=(0, 1),
-    max_instances=2,
-    memory_mib=8_000,
-    media="default",
-    placement="observed",
-)
+HALF = profile("1g.8gb", 1, (0, 1), 8_000)
 CARD = GpuModel(name="card", arch="", memory_mib=16_000, memory_slices=2, compute_slices=2, profiles=(HALF,))
 PLAIN = GpuModel(name="plain", arch="", memory_mib=0)
 WHOLE = Ask(resource="nvidia.com/gpu")
 
 
-def share(percent: int, memory_mib: int = 0) -> Ask:
-    return Ask(resource="share", form=Form.SHARE, compute_percent=percent, memory_mib=memory_mib)
+def compute(percent: int, memory_mib: int = 0) -> Ask:
+    return gpushare(memory_mib, compute_percent=percent)
 
 
 def gpus(model: GpuModel, count: int, **sharing: object) -> tuple[Gpu, ...]:
@@ -57,11 +50,11 @@ PODS = st.sampled_from(
         Need(cpu_milli=3_000, asks=(WHOLE,)),
         Need(cpu_milli=500, asks=(Ask(resource="nvidia.com/gpu", count=2),)),
         Need(cpu_milli=500, asks=(Ask(resource="nvidia.com/gpu", count=2),), models=("card",)),
-        Need(cpu_milli=500, asks=(share(30),)),
-        Need(cpu_milli=1_500, asks=(share(80),), models=("plain",)),
-        Need(asks=(share(10, 9_000),)),
+        Need(cpu_milli=500, asks=(compute(30),)),
+        Need(cpu_milli=1_500, asks=(compute(80),), models=("plain",)),
+        Need(asks=(compute(10, 9_000),)),
         Need(asks=(Ask(resource="nvidia.com/mig-1g.8gb"),)),
-        Need(asks=(WHOLE, share(20))),
+        Need(asks=(WHOLE, compute(20))),
     )
 )
 
@@ -89,11 +82,11 @@ def test_losses_say_why() -> None:
     packer = Packer(fleet, "first-fit")
     for _ in range(3):
         packer.place(packer.intern(Need(node_name="a", asks=(WHOLE,))))
-    packer.place(packer.intern(Need(node_name="a", asks=(share(40),))))
+    packer.place(packer.intern(Need(node_name="a", asks=(compute(40),))))
     mix = [
         (Need(), 1),
-        (Need(asks=(share(70),)), 1),
-        (Need(asks=(share(50),)), 1),
+        (Need(asks=(compute(70),)), 1),
+        (Need(asks=(compute(50),)), 1),
         (Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)), 1),
         (Need(asks=(WHOLE,), models=("other",)), 1),
         (Need(cpu_milli=9_000, asks=(WHOLE,)), 1),
@@ -118,12 +111,12 @@ def test_typical_pods_are_the_most_frequent_until_they_cover_the_part_asked_for(
 SIZES = {
     "nothing": ((), 0),
     "a whole GPU": ((WHOLE,), 100),
-    "compute": ((share(30),), 30),
-    "memory, rounded up": ((share(10, 4_001),), 26),
+    "compute": ((compute(30),), 30),
+    "memory, rounded up": ((compute(10, 4_001),), 26),
     "an instance": ((Ask(resource="nvidia.com/mig-1g.8gb"),), 50),
-    "the larger of two": ((share(30), share(20, 9_000)), 57),
+    "the larger of two": ((compute(30), compute(20, 9_000)), 57),
     "not to be had": ((Ask(resource="nvidia.com/mig-7g.80gb"),), None),
-    "one of two not to be had": ((share(30), Ask(resource="nvidia.com/gpu.shared")), None),
+    "one of two not to be had": ((compute(30), Ask(resource="nvidia.com/gpu.shared")), None),
     "a need with isolation takes an instance": (
         (Ask(resource="need", form=Form.NEED, memory_mib=100, isolation=Isolation.HARDWARE),),
         50,

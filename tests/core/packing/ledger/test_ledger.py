@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from builders.fleets import A30, A100, T4, amount, gpu, node, share, slices
+from builders.fleets import A30, A100, T4, amount, gpu, node, slices
 from builders.holders import holder
+from builders.shares import share
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -213,7 +214,7 @@ def test_of_equal_nodes_the_one_that_holds_most_of_the_images_is_chosen() -> Non
 
 
 def test_reserved_devices_are_for_nobody_else() -> None:
-    desired = share(mode=Mode.MIG, at="2g.12gb@0")
+    desired = share(at="2g.12gb@0")
     ledger = Ledger()
     ledger.put_node(node("n", gpu(0, A30)), reserved=(desired,))
     assert ledger.fits(slices("2g.12gb"), "n")
@@ -276,7 +277,7 @@ def test_what_is_doubted_and_cannot_be_closes_nothing(wrong: Share) -> None:
 
 def test_what_is_doubted_takes_nothing_that_is_reserved() -> None:
     ledger = Ledger()
-    ledger.put_node(node("n", gpu(0, A30)), reserved=(share(mode=Mode.MIG, at="2g.12gb@0"),))
+    ledger.put_node(node("n", gpu(0, A30)), reserved=(share(at="2g.12gb@0"),))
     ledger.put_pod(doubted("a", share(memory_mib=4)))
     assert not ledger.fits(amount(20_000), "n")
     assert ledger.fits(slices("2g.12gb"), "n")

@@ -2,8 +2,9 @@
 
 import pytest
 
+from builders.fleets import node, pod_of
 from tessera.core.cluster.gpunodestate import GpuNodeState
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.cluster.snapshot import Gpu, Node
 from tessera.core.gpu.gpumodels import model
 from tessera.core.packing.partitioning import (
     Budget,
@@ -15,7 +16,7 @@ from tessera.core.packing.partitioning import (
     advance_all,
     applying,
 )
-from tessera.core.workload.need import Ask, Need, Pod, PodKey, Requirement, SelectorTerm
+from tessera.core.workload.need import Ask, Need, Pod, Requirement, SelectorTerm
 
 A100 = model("A100-40GB")
 SOON = Limits(idle_s=0, longest_s=0, rest_s=0)
@@ -26,15 +27,14 @@ def pool(value: str) -> SelectorTerm:
     return SelectorTerm(expressions=(Requirement(key="pool", operator="In", values=(value,)),))
 
 
-def node(name: str, value: str = "") -> Node:
-    gpu = Gpu(index=0, model=A100, memory_mib=A100.memory_mib, uuid=f"GPU-{name}")
-    labels = (("pool", value),) if value else ()
-    return Node(name=NodeName(name), cpu_milli=1 << 20, memory_mib=1 << 30, gpus=(gpu,), labels=labels)
+def pooled(name: str, value: str = "") -> Node:
+    device = Gpu(index=0, model=A100, memory_mib=A100.memory_mib, uuid=f"GPU-{name}")
+    return node(name, device, cpu_milli=1 << 20, **({"pool": value} if value else {}))
 
 
-def pod(name: str, profile: str = "7g.40gb", **selector: str) -> Pod:
+def asking(name: str, profile: str = "7g.40gb", **selector: str) -> Pod:
     need = Need(asks=(Ask(resource=f"nvidia.com/mig-{profile}"),), node_selector=tuple(selector.items()))
-    return Pod(key=PodKey(f"a/{name}"), need=need)
+    return pod_of(need, f"a/{name}")
 
 
 def seen(*nodes: Node, pending: tuple[Pod, ...] = ()) -> PartitioningState:
@@ -55,7 +55,7 @@ APPLY = {
 def test_which_policy_applies(case: str) -> None:
     """Exactly one, and always the same."""
     policies, want = APPLY[case]
-    found = applying(policies, node("n", "y"))
+    found = applying(policies, pooled("n", "y"))
     assert (found.name if found else None) == want
 
 
@@ -71,7 +71,7 @@ def test_the_policy_of_higher_priority_places_first() -> None:
         Policy(name="low", limits=SOON),
         Policy(name="high", term=pool("x"), priority=9, limits=SOON),
     )
-    observed = seen(node("other"), node("best", "x"), pending=(pod("one"), pod("two"), pod("three")))
+    observed = seen(pooled("other"), pooled("best", "x"), pending=(asking("one"), asking("two"), asking("three")))
     _, decisions = advance_all({}, policies, observed, 0)
     assert [name for name, _ in decisions["high"].desired] == ["best"]
     assert [name for name, _ in decisions["low"].desired] == ["other"]
@@ -81,7 +81,7 @@ def test_the_policy_of_higher_priority_places_first() -> None:
 def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None:
     """They go to the others at once, while its own batch is still open."""
     policies = (Policy(name="high", term=pool("x"), priority=9, limits=LATE), Policy(name="low", limits=SOON))
-    observed = seen(node("best", "x"), node("other", "y"), pending=(pod("one", pool="y"), pod("two")))
+    observed = seen(pooled("best", "x"), pooled("other", "y"), pending=(asking("one", pool="y"), asking("two")))
     memories, decisions = advance_all({}, policies, observed, 0)
     assert decisions["high"].desired == ()
     assert [name for name, _ in decisions["low"].desired] == ["other"]
@@ -93,7 +93,7 @@ def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None
 def test_what_a_policy_forbids_is_not_done() -> None:
     """Its nodes are never repartitioned; nodes without any policy are."""
     policies = (Policy(name="no", term=pool("x"), allowed=False, limits=SOON),)
-    observed = seen(node("a", "x"), node("b"), pending=(pod("one"),))
+    observed = seen(pooled("a", "x"), pooled("b"), pending=(asking("one"),))
     memories: dict[str, Memory] = {}
     decisions: dict[str, Decision] = {}
     for now_s in (0, 5, 20):
@@ -105,6 +105,6 @@ def test_what_a_policy_forbids_is_not_done() -> None:
 def test_the_budget_of_a_policy_is_of_its_own_gpus() -> None:
     """A tenth of a few GPUs is one."""
     policies = (Policy(name="p", limits=SOON, budget=Budget(percent=10)),)
-    observed = seen(*(node(str(i)) for i in range(4)), pending=tuple(pod(str(i)) for i in range(4)))
+    observed = seen(*(pooled(str(i)) for i in range(4)), pending=tuple(asking(str(i)) for i in range(4)))
     _, decisions = advance_all({}, policies, observed, 0)
     assert len(decisions["p"].desired) == 1

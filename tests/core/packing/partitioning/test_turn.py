@@ -8,21 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import fleets
+from builders import asks
+from builders.cards import at
+from builders.fleets import pod_of
+from builders.shares import cut, share, whole
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement, is_legal
 from tessera.core.gpu.sharing import AUTO, GPU_RESOURCE, Mode, Sharing, mig_resource
 from tessera.core.packing.partitioning import Decision, Limits, Memory, PartitioningState, advance
-from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
+from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
 A100 = model("A100-40GB")
 SOON = Limits(idle_s=0, longest_s=0, rest_s=0)
 
 
-def pod(name: str, *asks: Ask, priority: int = 0) -> Pod:
-    return Pod(key=PodKey(f"a/{name}"), need=Need(asks=asks), priority=priority)
+def asking(name: str, *asks: Ask, priority: int = 0) -> Pod:
+    return pod_of(Need(asks=asks), f"a/{name}", priority)
 
 
 def exact(name: str, count: int = 1) -> Ask:
@@ -30,14 +33,12 @@ def exact(name: str, count: int = 1) -> Ask:
 
 
 def need(memory_gib: int, isolation: Isolation = Isolation.NONE) -> Ask:
-    resource = "tessera.dev/gpu-memory"
-    return Ask(resource=resource, form=Form.NEED, memory_mib=memory_gib * 1024, isolation=isolation)
+    return asks.need(memory_gib * 1024, isolation=isolation)
 
 
 def places(*names: str) -> tuple[Placement, ...]:
-    sizes = {each.name: each.size for each in A100.profiles}
     read = (name.split("@") for name in names)
-    return tuple(sorted(Placement(int(start), sizes[profile], profile) for profile, start in read))
+    return at(A100, *((profile, int(start)) for profile, start in read))
 
 
 def wish(gpu: int, *names: str) -> DesiredDevices:
@@ -49,14 +50,15 @@ def wish(gpu: int, *names: str) -> DesiredDevices:
     )
 
 
-def share(gpu: int, name: str, resource: str = "") -> Share:
+def part(gpu: int, name: str, resource: str = "") -> Share:
     """Return a share: `1g.5gb@0`, `gpu`, or MiB of memory."""
     if name.isdecimal():
-        return fleets.share(gpu, Mode.MPS, int(name), resource=resource or "tessera.dev/gpu-memory")
+        return share(gpu, int(name), Mode.MPS, resource=resource)
     if name == "gpu":
-        return fleets.whole(gpu, A100.memory_mib)
-    profile = next(each for each in A100.profiles if each.name == name.partition("@")[0])
-    return fleets.share(gpu, Mode.MIG, profile.memory_mib, at=name, resource=resource or mig_resource(profile.name))
+        return whole(gpu, A100.memory_mib)
+    profile, _, start = name.partition("@")
+    found = cut(gpu, profile, int(start))
+    return msgspec.structs.replace(found, resource=resource or found.resource)
 
 
 class World:
@@ -141,14 +143,14 @@ class World:
 
 def _shares(desired: DesiredDevices) -> list[Share]:
     index = int(desired.gpu.removeprefix("GPU-"))
-    whole = [share(index, "gpu")] if desired.whole else []
-    return [*whole, *(share(index, f"{each.profile}@{each.start}") for each in desired.instances)]
+    whole = [part(index, "gpu")] if desired.whole else []
+    return [*whole, *(part(index, f"{each.profile}@{each.start}") for each in desired.instances)]
 
 
 def test_a_slice_is_desired_for_a_pod_that_waits() -> None:
     """Nobody named a place: the best start for the fragmentation is chosen, and the event says what and why."""
     world = World()
-    world.pending = [pod("one", exact("1g.5gb"))]
+    world.pending = [asking("one", exact("1g.5gb"))]
     decision = world.look()
     assert world.desired == (wish(0, "1g.5gb@4"),)
     assert [(each.reason, each.message) for each in decision.events] == [
@@ -159,8 +161,8 @@ def test_a_slice_is_desired_for_a_pod_that_waits() -> None:
 def test_a_whole_gpu_is_desired_for_a_pod_that_waits() -> None:
     """Managed GPUs advertise none whole until somebody asks for one."""
     world = World(2)
-    world.run("other", share(0, "4096"))
-    world.pending = [pod("one", exact("gpu"))]
+    world.run("other", part(0, "4096"))
+    world.pending = [asking("one", exact("gpu"))]
     world.look()
     assert world.desired == (wish(1, "gpu"),)
 
@@ -168,7 +170,7 @@ def test_a_whole_gpu_is_desired_for_a_pod_that_waits() -> None:
 def test_what_is_decided_is_decided_once() -> None:
     """The same look again, after the wish was written and after it was carried out, changes nothing."""
     world = World(2)
-    world.pending = [pod("one", exact("3g.20gb")), pod("two", exact("gpu"))]
+    world.pending = [asking("one", exact("3g.20gb")), asking("two", exact("gpu"))]
     assert world.look().desired
     assert world.look(later_s=1).desired == ()
     world.cut()
@@ -183,16 +185,16 @@ def test_idle_slices_serve_before_new_ones_are_cut() -> None:
     world = World()
     world.want(wish(0, "1g.5gb@3"))
     world.cut()
-    world.pending = [pod("one", exact("1g.5gb"))]
+    world.pending = [asking("one", exact("1g.5gb"))]
     assert world.look().desired == ()
 
 
 def test_devices_that_serve_stay_where_they_are() -> None:
     """A pod that waits for an idle device keeps it there although another is cut on the same GPU."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000))
-    world.pending = [pod("one", exact("1g.5gb"))]
+    world.pending = [asking("one", exact("1g.5gb"))]
     world.look()
-    world.pending.append(pod("two", exact("3g.20gb")))
+    world.pending.append(asking("two", exact("3g.20gb")))
     world.look(later_s=1)
     assert world.desired == (wish(0, "3g.20gb@0", "1g.5gb@4"),)
 
@@ -201,10 +203,10 @@ def test_devices_that_serve_go_where_that_places_more() -> None:
     """One small pod that is served already does not keep two others waiting."""
     world = World(2)
     world.want(wish(0, "3g.20gb@0"), wish(1, "gpu"))
-    world.run("amount", share(1, "4096"))
-    world.pending = [pod("one", exact("3g.20gb"))]
+    world.run("amount", part(1, "4096"))
+    world.pending = [asking("one", exact("3g.20gb"))]
     world.look()
-    world.pending += [pod("two", exact("4g.20gb"))]
+    world.pending += [asking("two", exact("4g.20gb"))]
     world.look()
     assert world.desired == (wish(0, "3g.20gb@4", "4g.20gb@0"),)
 
@@ -234,7 +236,7 @@ def test_a_batch_is_awaited(sentence: str) -> None:
     while left or due_s is not None:
         moment_s = begin_s + left[0] if left else math.inf
         if due_s is None or moment_s <= due_s:
-            world.pending += [pod(str(len(left)), exact("7g.40gb"))]
+            world.pending += [asking(str(len(left)), exact("7g.40gb"))]
             left.pop(0)
         world.now_s = min(moment_s, math.inf if due_s is None else due_s)
         if left and begin_s + left[0] == world.now_s:
@@ -251,7 +253,7 @@ def test_a_batch_is_awaited(sentence: str) -> None:
 def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
     """What must be made for it is decided within a quarter of a second."""
     world = World(limits=Limits())
-    world.pending = [pod("one", exact("1g.5gb"))]
+    world.pending = [asking("one", exact("1g.5gb"))]
     assert world.look().again_s == world.now_s + 0.25
     world.look(later_s=0.25)
     assert world.desired == (wish(0, "1g.5gb@4"),)
@@ -260,9 +262,9 @@ def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
 def test_who_waits_already_opens_no_batch() -> None:
     """A pod that was planned for and did not fit is planned for at each look, since a place may have become free."""
     world = World(limits=Limits(idle_s=2, longest_s=5, rest_s=0))
-    world.run("big", share(0, "gpu"))
+    world.run("big", part(0, "gpu"))
     world.want(wish(0, "gpu"))
-    world.pending = [pod("one", exact("1g.5gb"))]
+    world.pending = [asking("one", exact("1g.5gb"))]
     world.look()
     (pending,) = world.look(later_s=2).pending or ()
     assert pending.pod == "a/one"
@@ -275,7 +277,7 @@ def test_idle_devices_stay_for_a_while() -> None:
     """A device is given up when nobody has held it for the time to keep it, and the look for it is announced."""
     world = World(limits=Limits(keep_s=100))
     world.want(wish(0, "1g.5gb@6"))
-    world.run("one", share(0, "1g.5gb@6"))
+    world.run("one", part(0, "1g.5gb@6"))
     world.cut()
     assert world.look(later_s=500).again_s is None
     world.running.clear()
@@ -291,8 +293,8 @@ def test_idle_devices_go_where_they_are_in_the_way() -> None:
     world = World()
     world.want(wish(0, "1g.5gb@0", "1g.5gb@4"))
     world.cut()
-    world.run("held", share(0, "1g.5gb@0"))
-    world.pending = [pod("one", exact("3g.20gb"))]
+    world.run("held", part(0, "1g.5gb@0"))
+    world.pending = [asking("one", exact("3g.20gb"))]
     decision = world.look(later_s=1)
     assert world.desired == (wish(0, "1g.5gb@0", "3g.20gb@4"),)
     want = "GPU 0: 3g.20gb at 4 instead of 1g.5gb at 4, for pending pods"
@@ -302,9 +304,9 @@ def test_idle_devices_go_where_they_are_in_the_way() -> None:
 def test_devices_rest_before_they_make_way() -> None:
     """What has just become desired is not taken away for another pod at once: shapes shall not chase each other."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=30))
-    world.pending = [pod("one", exact("4g.20gb"))]
+    world.pending = [asking("one", exact("4g.20gb"))]
     world.look()
-    world.pending = [pod("two", exact("7g.40gb"))]
+    world.pending = [asking("two", exact("7g.40gb"))]
     assert world.look(later_s=1).again_s == world.now_s + 29
     assert world.desired == (wish(0, "4g.20gb@0"),)
     world.look(later_s=29)
@@ -314,7 +316,7 @@ def test_devices_rest_before_they_make_way() -> None:
 def test_devices_rest_before_they_are_given_up() -> None:
     """Also where idle ones are kept for a shorter time."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=30, keep_s=10))
-    world.pending = [pod("one", exact("4g.20gb"))]
+    world.pending = [asking("one", exact("4g.20gb"))]
     world.look()
     world.pending = []
     world.look()
@@ -345,11 +347,11 @@ def test_what_has_just_become_desired_is_planned_around(sentence: str) -> None:
     """A GPU that rests holds up nobody who can be served elsewhere: the rest is waited for where nothing else helps."""
     gpus, first, gone, names, want = AROUND[sentence]
     world = World(gpus, limits=Limits(idle_s=0, longest_s=0, rest_s=30))
-    world.pending = [pod("first", exact(first))]
+    world.pending = [asking("first", exact(first))]
     world.look()
     if gone:
         world.pending.clear()
-    world.pending += [pod(str(i), exact(name)) for i, name in enumerate(names)]
+    world.pending += [asking(str(i), exact(name)) for i, name in enumerate(names)]
     world.look(later_s=1)
     assert {each.instances for each in world.desired} == {places(*each) for each in want}
 
@@ -357,12 +359,12 @@ def test_what_has_just_become_desired_is_planned_around(sentence: str) -> None:
 def test_a_pod_that_starves_waits_for_no_rest() -> None:
     """Rest holds a pod up no longer than the time after which it starves, and it goes before its equals."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000, starving_s=100))
-    world.pending = [pod("old", exact("7g.40gb"))]
+    world.pending = [asking("old", exact("7g.40gb"))]
     world.want(wish(0, "1g.5gb@0"))
     world.look()
     world.look(later_s=50)
     assert world.desired == (wish(0, "1g.5gb@0"),)
-    world.pending = [*(pod(str(i), exact("1g.5gb")) for i in range(3)), *world.pending]
+    world.pending = [*(asking(str(i), exact("1g.5gb")) for i in range(3)), *world.pending]
     world.look(later_s=50)
     assert world.desired == (wish(0, "7g.40gb@0"),)
 
@@ -370,11 +372,11 @@ def test_a_pod_that_starves_waits_for_no_rest() -> None:
 def test_what_a_pod_has_had_makes_way_at_once() -> None:
     """The rest is for the pods that a device was desired for; who asks otherwise waits for nobody who is gone."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000))
-    world.run("first", share(0, "1g.5gb@0"))
+    world.run("first", part(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
     world.look()
     world.running.clear()
-    world.pending = [pod("next", exact("7g.40gb"))]
+    world.pending = [asking("next", exact("7g.40gb"))]
     world.look(later_s=1)
     assert world.desired == (wish(0, "7g.40gb@0"),)
 
@@ -382,11 +384,11 @@ def test_what_a_pod_has_had_makes_way_at_once() -> None:
 def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
     """Nothing serves it, so nothing makes way: the next pod gets the GPU that is free."""
     world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=30, starving_s=100))
-    world.pending = [pod("never", exact("9g.99gb"))]
+    world.pending = [asking("never", exact("9g.99gb"))]
     world.look()
-    world.pending.append(pod("one", exact("4g.20gb")))
+    world.pending.append(asking("one", exact("4g.20gb")))
     world.look(later_s=100)
-    world.pending[1] = pod("two", exact("7g.40gb"))
+    world.pending[1] = asking("two", exact("7g.40gb"))
     world.look(later_s=1)
     assert {each.instances for each in world.desired} == {places("4g.20gb@0"), places("7g.40gb@0")}
 
@@ -394,11 +396,11 @@ def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
 def test_priority_goes_before_starvation() -> None:
     """A pod of higher priority is never held up by one that has waited longer."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=0, starving_s=100))
-    world.run("first", share(0, "gpu"))
-    world.pending = [pod("old", exact("7g.40gb"))]
+    world.run("first", part(0, "gpu"))
+    world.pending = [asking("old", exact("7g.40gb"))]
     world.look()
     world.running.clear()
-    world.pending.append(pod("high", exact("1g.5gb"), priority=1))
+    world.pending.append(asking("high", exact("1g.5gb"), priority=1))
     world.look(later_s=100)
     assert world.desired == (wish(0, "1g.5gb@4"),)
 
@@ -408,9 +410,9 @@ def test_needs_are_the_extender_s_unless_idle_devices_keep_them_out() -> None:
     world = World()
     world.want(wish(0, "3g.20gb@0"))
     world.cut()
-    world.pending = [pod("small", need(4, Isolation.HARDWARE))]
+    world.pending = [asking("small", need(4, Isolation.HARDWARE))]
     assert world.look().desired == ()
-    world.pending = [pod("large", need(30))]
+    world.pending = [asking("large", need(30))]
     world.look()
     assert world.desired == ()
 
@@ -418,7 +420,7 @@ def test_needs_are_the_extender_s_unless_idle_devices_keep_them_out() -> None:
 def test_without_idle_devices_needs_are_left_to_the_extender() -> None:
     """Nothing is desired for them."""
     world = World()
-    world.pending = [pod("one", need(4))]
+    world.pending = [asking("one", need(4))]
     assert world.look().desired == ()
 
 
@@ -426,9 +428,9 @@ def test_shares_that_pods_hold_win() -> None:
     """A desired device in the way of what a pod was assigned is given up; instances created for needs count as used."""
     world = World(2)
     world.want(wish(0, "1g.5gb@0"), wish(1, "gpu"))
-    world.run("amount", share(0, "4096"))
-    world.run("slice", share(1, "3g.20gb@0", "tessera.dev/gpu-memory"))
-    world.pending = [pod("one", exact("3g.20gb"))]
+    world.run("amount", part(0, "4096"))
+    world.run("slice", part(1, "3g.20gb@0", "tessera.dev/gpu-memory"))
+    world.pending = [asking("one", exact("3g.20gb"))]
     world.look()
     assert world.desired == (wish(1, "3g.20gb@4"),)
 
@@ -440,7 +442,7 @@ def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
     world.cut()
     world.run("one", asks=(exact("1g.5gb"), need(1)))
     world.run("two", asks=(exact("gpu"),))
-    world.pending = [pod("three", exact("1g.5gb"))]
+    world.pending = [asking("three", exact("1g.5gb"))]
     world.look()
     assert len(world.desired[0].instances) == 2
     assert world.desired[1] == wish(1, "gpu")
@@ -467,14 +469,14 @@ def test_what_is_desired_is_guessed_before_what_is_being_taken_back() -> None:
 def test_what_a_server_claims_is_desired_no_more_at_once() -> None:
     """Neither the rest of what is new nor the budget of changes keeps it desired, on whatever GPU it is."""
     world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=1000, most_changing=1))
-    world.pending = [pod("one", exact("1g.5gb")), pod("two", exact("7g.40gb"))]
+    world.pending = [asking("one", exact("1g.5gb")), asking("two", exact("7g.40gb"))]
     world.look()
     world.cut()
     world.look()
     assert len(world.desired) == 2
     world.pending = []
     for gpu in range(2):
-        world.run(f"claim-{gpu}", share(gpu, "4096"))
+        world.run(f"claim-{gpu}", part(gpu, "4096"))
     world.look(later_s=1)
     assert not world.desired
 
@@ -482,8 +484,8 @@ def test_what_a_server_claims_is_desired_no_more_at_once() -> None:
 def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
     world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=0, most_changing=1))
     world.offered = (wish(0, "gpu"),)
-    world.run("need", share(0, "1g.5gb@0", "tessera.dev/gpu-memory"))
-    world.pending = [pod("one", exact("gpu"))]
+    world.run("need", part(0, "1g.5gb@0", "tessera.dev/gpu-memory"))
+    world.pending = [asking("one", exact("gpu"))]
     world.look()
     assert not world.desired
     world.offered = ()
@@ -494,7 +496,7 @@ def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
 def test_at_most_so_many_gpus_change_at_once() -> None:
     """The others wait until those are done."""
     world = World(3, limits=Limits(idle_s=1, longest_s=1, rest_s=0, most_changing=1))
-    world.pending = [pod(str(i), exact("7g.40gb")) for i in range(3)]
+    world.pending = [asking(str(i), exact("7g.40gb")) for i in range(3)]
     world.look()
     counts = []
     for _ in range(3):
@@ -508,7 +510,7 @@ def test_at_most_so_many_gpus_change_at_once() -> None:
 def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
     """After a while another GPU is tried, with a warning; later it is tried again."""
     world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=0, stuck_s=60))
-    world.pending = [pod("one", exact("7g.40gb"))]
+    world.pending = [asking("one", exact("7g.40gb"))]
     world.look()
     (first,) = world.desired
     decision = world.look(later_s=60)
@@ -522,9 +524,9 @@ def test_sick_gpus_get_nothing_new() -> None:
     """What is held on them stays desired."""
     world = World(2)
     world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
-    world.run("one", share(0, "1g.5gb@0"))
+    world.run("one", part(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
-    world.pending = [pod("two", exact("1g.5gb"))]
+    world.pending = [asking("two", exact("1g.5gb"))]
     world.look()
     assert world.desired == (wish(0, "1g.5gb@0"), wish(1, "1g.5gb@4"))
 
@@ -535,7 +537,7 @@ def test_what_is_desired_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
     world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=rest_s))
     world.want(wish(0, "1g.5gb@0"))
     world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
-    world.pending = [pod("one", exact("1g.5gb")), pod("need", need(4))]
+    world.pending = [asking("one", exact("1g.5gb")), asking("need", need(4))]
     world.look()
     assert wish(1, "1g.5gb@4") in world.desired
 
@@ -556,7 +558,7 @@ def test_gpus_that_are_not_tessera_s(case: str) -> None:
     sharing, fixed = FIXED[case]
     world = World(sharing=sharing)
     world.fixed = fixed
-    world.pending = [pod("one", exact("1g.5gb"))]
+    world.pending = [asking("one", exact("1g.5gb"))]
     decision = world.look()
     assert decision.desired == ()
     assert [each.pod for each in decision.pending or ()] == ["a/one"]
@@ -565,14 +567,14 @@ def test_gpus_that_are_not_tessera_s(case: str) -> None:
 def test_devices_the_administrator_fixed_serve_without_change() -> None:
     """A pod that finds one free is the scheduler's."""
     world = World(sharing=FIXED["a layout the administrator fixed"][0])
-    world.pending = [pod("one", exact("7g.40gb"))]
+    world.pending = [asking("one", exact("7g.40gb"))]
     assert world.look() == Decision(pending=())
 
 
 def test_a_node_without_agent_is_passed_over() -> None:
     """Nothing is known of its GPUs."""
     world = World()
-    world.pending = [pod("one", exact("1g.5gb"))]
+    world.pending = [asking("one", exact("1g.5gb"))]
     observed = msgspec.structs.replace(world.observed, states=())
     _, decision = advance(Memory(), observed, 0, SOON)
     assert decision.desired == ()
@@ -592,7 +594,7 @@ def test_what_a_pod_s_record_cannot_mean_never_becomes_desired(case: str, resour
     world = World()
     world.want(wish(0, "1g.5gb@6"))
     for number, (profile, start) in enumerate(HOSTILE[case]):
-        held = msgspec.structs.replace(share(0, "1g.5gb@0", resource), profile=profile, start=start)
+        held = msgspec.structs.replace(part(0, "1g.5gb@0", resource), profile=profile, start=start)
         world.run(str(number), held)
     world.look()
     for desired in world.desired:
@@ -603,10 +605,10 @@ def test_what_a_pod_s_record_cannot_mean_never_becomes_desired(case: str, resour
 def test_what_cannot_be_held_together_stops_nobody_else(rest_s: float) -> None:
     """A node whose pods' records contradict each other is left out of the plan."""
     world = World()
-    world.run("one", share(0, "4g.20gb@0"))
-    world.run("two", share(0, "3g.20gb@0"))
+    world.run("one", part(0, "4g.20gb@0"))
+    world.run("two", part(0, "3g.20gb@0"))
     world.want(wish(0, "1g.5gb@6"))
-    world.pending = [pod("three", exact("1g.5gb")), pod("need", need(4))]
+    world.pending = [asking("three", exact("1g.5gb")), asking("need", need(4))]
     other = World()
     gpu = other.observed.nodes[0].gpus[0]
     gpu = msgspec.structs.replace(gpu, uuid="GPU-9")
@@ -639,7 +641,7 @@ def test_laws(steps: list[tuple[str, object]], limits: Limits) -> None:
     for number, (what, how) in enumerate(steps):
         match what, how:
             case "come", str(name):
-                world.pending.append(pod(str(number), exact(name)))
+                world.pending.append(asking(str(number), exact(name)))
             case "need", int(gib):
                 _assign(world, str(number), gib)
             case "go", int(index) if world.running:
@@ -664,7 +666,7 @@ def _assign(world: World, name: str, gib: int) -> None:
     busy = {int(each.gpu.removeprefix("GPU-")) for each in world.desired}
     free = {0, 1} - held - busy
     if free:
-        world.run(name, share(min(free), str(1024 * gib)))
+        world.run(name, part(min(free), str(1024 * gib)))
 
 
 def _check(world: World) -> None:
@@ -688,7 +690,7 @@ def _check(world: World) -> None:
 def test_who_can_be_placed_runs(names: list[str]) -> None:
     """On GPUs that nobody uses as many pods run after looks and cuts as the planner places at once."""
     world = World(2)
-    world.pending = [pod(str(i), exact(name)) for i, name in enumerate(names)]
+    world.pending = [asking(str(i), exact(name)) for i, name in enumerate(names)]
     pending = world.look().pending or ()
     for _ in range(4):
         world.cut()

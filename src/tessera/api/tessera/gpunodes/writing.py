@@ -25,6 +25,7 @@ from tessera.api.tessera.gpunodes.fields import (
     UnhealthyFields,
     UsedFields,
 )
+from tessera.api.tessera.objects import API_VERSION, object_of_node
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import GpuModel, model
@@ -35,14 +36,12 @@ from tessera.errors import InvalidInput
 
 __all__ = ["API_VERSION", "KIND", "claims_field", "desired_field", "new_object", "offered_field", "status_fields"]
 
-API_VERSION = "tessera.dev/v1alpha1"
 KIND = "GPUNode"
 
 
 def new_object(node: str, uid: str) -> dict[str, Any]:
     """Return the object of a node that has none yet; it goes when the Node goes."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": node, "ownerReferences": [owner]}}
+    return object_of_node(KIND, node, uid)
 
 
 def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+"""What the objects of Tessera's kinds (tessera.dev/v1alpha1) have in common."""
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["API_VERSION", "Metadata", "object_of_node", "read_object", "subject_of"]
+
+API_VERSION: Final = "tessera.dev/v1alpha1"
+Form = TypeVar("Form", bound=msgspec.Struct)
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """Which object it is, and the generation of its spec."""
+
+    name: str
+    generation: int = 0
+
+
+def subject_of(kind: str, each: Mapping[str, Any]) -> str:
+    """Return what an error calls an object, whatever form it has."""
+    metadata = each.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return f"{kind} {shown(name)[1:-1]}"
+
+
+def read_object(kind: str, each: Mapping[str, Any], form: type[Form]) -> Form:
+    """Return the record of an object.
+
+    Raises:
+        InvalidInput: it has another form.
+
+    """
+    try:
+        return msgspec.convert(each, form)
+    except msgspec.ValidationError as error:
+        found, expected = str(error), f"an object of {API_VERSION}"
+        raise InvalidInput(subject_of(kind, each), found=found, expected=expected) from error
+
+
+def object_of_node(kind: str, node: str, uid: str) -> dict[str, Any]:
+    """Return the object of a node that has none yet; it goes when the Node goes."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": node, "ownerReferences": [owner]}}
