@@ -216,6 +216,26 @@ def script(path: Path, text: str) -> Path:
 
 
 @pytest.mark.anyio
+async def test_a_daemon_whose_limits_could_not_be_set_gets_them_before_it_counts_as_running(bench: Bench) -> None:
+    """By the same agent or by another: the first one may have been killed before it came to that."""
+    tries = bench.root / "tries"
+    refuses_twice = f"""case "$*" in -f) exec {bench.program} -f;; esac
+command=$(cat)
+case "$command" in set_default_*) echo >>{tries}; [ $(wc -l <{tries}) -gt 2 ] || exit 1;; esac
+echo "$command" | {bench.program}"""
+    target = await bench.target()
+    bench.agent = bench.new_agent(script(bench.root / "nvidia-cuda-mps-control", refuses_twice))
+    assert await bench.phases(target) == ["failed"]
+    pid = bench.record(target.key).pid
+    bench.agent = bench.new_agent(bench.root / "nvidia-cuda-mps-control")
+    assert await bench.phases(target) == ["failed"]
+    assert await bench.phases(target) == ["running"]
+    assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4096M\n"
+    assert bench.tell(target.key, "get_default_active_thread_percentage") == "25.0\n"
+    assert bench.record(target.key) == msgspec.structs.replace(bench.record(target.key), pid=pid, target=target)
+
+
+@pytest.mark.anyio
 async def test_a_daemon_that_cannot_start_says_why_and_waits_for_the_next_try(bench: Bench) -> None:
     target = await bench.target()
     bench.agent = bench.new_agent(script(bench.root / "broken", "echo no such device; exit 3"))
