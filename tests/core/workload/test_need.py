@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.asks import exact, need, share
-from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation, effective_need
+from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation, effective_need, reused
 
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-1g.10gb"
@@ -103,10 +103,15 @@ NEEDS = {
         [box(need(8, container="i"))],
         [(8, 1)],
     ),
-    "of several devices only one grows": (
+    "of several devices all grow, since they stay one ask of as many GPUs": (
         [box(need(1, 8, container="a"))],
         [box(need(40, container="i"))],
-        [(40, 1), (1, 7)],
+        [(40, 8)],
+    ),
+    "two containers of one GPU each are no two GPUs": (
+        [box(need(4, container="a")), box(need(4, container="b"))],
+        [box(need(4, 2, container="i"))],
+        [(4, 1), (4, 1), (4, 2)],
     ),
     "a running sidecar's device is not taken": (
         [],
@@ -126,6 +131,45 @@ def test_needs_grow_where_init_containers_reuse_them(
     containers: list[ContainerNeed], init: list[ContainerNeed], want: list[tuple[int, int]]
 ) -> None:
     assert [(ask.memory_mib, ask.count) for ask in effective_need(containers, init).asks] == want
+
+
+REUSED = {
+    "its own, though another is smaller": (need(4, container="i"), "bi", [], 1),
+    "the smallest that is enough": (need(5, container="i"), "abc", [], 0),
+    "one with as much compute": (need(4, compute_percent=30, container="i"), "abc", [], 2),
+    "one with as many GPUs": (need(4, 2, container="i"), "abcd", [], 3),
+    "none of a sidecar that runs": (need(4, container="i"), "ab", ["b"], 0),
+    "the largest where none is enough": (need(90, container="i"), "abc", [], 2),
+    "none where all run": (need(4, container="i"), "ab", ["a", "b"], None),
+}
+HELD = {
+    "a": need(6, container="a"),
+    "b": need(4, container="b"),
+    "c": need(8, compute_percent=50, container="c"),
+    "d": need(8, 2, container="d"),
+    "i": need(4, container="i"),
+}
+
+
+@pytest.mark.parametrize("case", REUSED)
+def test_whose_devices_an_init_container_has(case: str) -> None:
+    ask, held, running, want = REUSED[case]
+    assert reused(ask, [HELD[name] for name in held], running) == want
+
+
+@given(st.data())
+def test_every_init_container_has_devices_that_are_enough_and_that_nobody_beside_it_has(data: st.DataObject) -> None:
+    containers, init = data.draw(_containers("a", sidecars=False)), data.draw(_containers("i", sidecars=True))
+    asks = [ask for ask in effective_need(containers, init).asks if ask.form is Form.NEED]
+    running: set[str] = set()
+    for each in init:
+        for ask in (ask for ask in each.asks if ask.form is Form.NEED):
+            at = reused(ask, asks, running)
+            assert at is not None
+            assert asks[at].container not in running
+            assert asks[at].count >= ask.count
+            assert asks[at].memory_mib >= ask.memory_mib
+        running |= {ask.container for ask in each.asks if each.sidecar}
 
 
 def test_compute_grows_with_memory_equal() -> None:

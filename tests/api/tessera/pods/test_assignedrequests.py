@@ -260,6 +260,44 @@ def test_init_containers_have_what_their_pod_has_and_sidecars_their_own() -> Non
     assert found["init"].shares == found["main"].shares
 
 
+def limits(name: str, gib: int, gpus: int = 1, *, sidecar: bool = False) -> dict[str, Any]:
+    count = {"tessera.dev/gpu-count": str(gpus)} if gpus > 1 else {}
+    made = {"name": name, "resources": {"limits": {NEED: str(gib), **count}}}
+    return made | ({"restartPolicy": "Always"} if sidecar else {})
+
+
+GIVEN: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], tuple[Share, ...], dict[str, list[int]]]] = {
+    "not what a sidecar beside it has": (
+        [limits("proxy", 30, sidecar=True), limits("init", 30)],
+        [{"name": "main"}],
+        (share(0, 30720), share(1, 30720)),
+        {"proxy": [0], "init": [1]},
+    ),
+    "what is enough for it": (
+        [limits("init", 8)],
+        [limits("a", 4), limits("b", 6)],
+        (share(0, 4096), share(1, 8192)),
+        {"a": [0], "b": [1], "init": [1]},
+    ),
+    "several GPUs of one container": (
+        [limits("init", 8)],
+        [limits("main", 4, 2)],
+        (share(0, 8192), share(1, 8192)),
+        {"main": [0, 1], "init": [0, 1]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_an_init_container_has(case: str) -> None:
+    init, containers, shares, want = GIVEN[case]
+    each = pod({}, *shares)
+    each["spec"] |= {"initContainers": init, "containers": containers}
+    requests = read_assigned_requests([each]).requests
+    assert [request.key.container for request in requests] == [*dict.fromkeys(r.key.container for r in requests)]
+    assert {r.key.container: [share.gpu for share in r.shares] for r in requests} == want
+
+
 def test_pods_of_one_name_in_two_namespaces_exchange_no_single_containers() -> None:
     """Their containers share one share each, so that only whole pods could change places."""
     pods = []

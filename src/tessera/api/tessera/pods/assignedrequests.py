@@ -17,8 +17,8 @@ from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction, Held, RequestKey
-from tessera.core.workload.need import Ask, Form, Need
-from tessera.core.workload.resources import SHARE_MEMORY
+from tessera.core.workload.need import Ask, Form, Need, reused
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
 
@@ -89,13 +89,15 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
         return
     running = pod.get("status", "phase").value == "Running"
     ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod, need)
-    initial, uid = set(_initial(pod)), str(pod.get("metadata", "uid").value or "")
+    initial = {ask.container: at for ask, at in _reusing(pod, need)}
+    uid, needs = str(pod.get("metadata", "uid").value or ""), _needs(need)
     for ask, at, own in dealt(pod, need.asks, shares):
         units, shared = dict(_units(pod, ask.resource)), ask.resource in SHARE_RESOURCES
         if ask.form is Form.SHARE:
             parts = {name: _part(own, count * share_unit_mib, len(units)) for name, count in units.items()}
         else:
-            parts = dict.fromkeys((ask.container, *(units.keys() & initial)), own) if shared else {}
+            others = (name for name, where in initial.items() if where is not None and needs[where] is ask)
+            parts = dict.fromkeys((ask.container, *others), own) if shared else {}
         for container, part in parts.items():
             yield AssignedRequest(
                 key=RequestKey(namespace, name, container, ask.resource),
@@ -114,11 +116,34 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
             )
 
 
-def _initial(pod: Field) -> Iterator[str]:
-    """Yield the init containers that come to an end before the others start."""
+def _needs(need: Need) -> list[Ask]:
+    return [ask for ask in need.asks if ask.form is Form.NEED]
+
+
+def _reusing(pod: Field, need: Need) -> Iterator[tuple[Ask, int | None]]:
+    """Yield each init container that comes to an end before the others start, and which of the needs has its devices.
+
+    That of memory shares is no question: all that a pod has of them is on one GPU.
+    """
+    running: set[str] = set()
     for container in pod.get("spec", "initContainers").elements():
-        if container.get("restartPolicy").value != "Always":
-            yield container.get("name").text()
+        name, limits = container.get("name").text(), container.get("resources", "limits")
+        if container.get("restartPolicy").value == "Always":
+            running.add(name)
+            continue
+        memory, compute, gpus = (
+            count(limit.value, limit.subject) if (limit := limits.get(key)).given else default
+            for key, default in ((GPU_MEMORY, 0), (GPU_COMPUTE, 0), (GPU_COUNT, 1))
+        )
+        ask = Ask(
+            resource=GPU_MEMORY,
+            form=Form.NEED,
+            count=gpus,
+            memory_mib=memory * need.unit_mib,
+            compute_percent=compute,
+            container=name,
+        )
+        yield ask, reused(ask, _needs(need), running) if memory else None
 
 
 def _asked(ask: Ask, need: Need, *, signed: bool) -> str:
