@@ -135,7 +135,7 @@ async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(node:
         got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
     assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
     assert len(set(got.values())) == 3
-    assert {uid for uid, _ in node.plugins.gate._refused} == {"uid-p1"}
+    assert {uid for uid, _ in node.plugins.gate.refusals._refused} == {"uid-p1"}
 
 
 async def test_a_defect_in_a_turn_is_logged_each_time_with_its_traceback(
@@ -259,8 +259,8 @@ async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since
     node.assign("next", 10, share(0, 10240))
     with pytest.raises(Conflict, match="used by pod default/p"):
         await node.kubelet.admit("default", "next", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._HELD_UP_S", -1.0)
-    assert [pod for pod, _ in node.plugins.gate.held_up().values()] == ["default/p"], "it is evicted"
+    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._HELD_UP_S", -1.0)
+    assert [pod for pod, _ in node.plugins.gate.refusals.held_up().values()] == ["default/p"], "it is evicted"
 
 
 @pytest.mark.parametrize("how", [CDI, None])
@@ -632,8 +632,8 @@ async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_th
     node.assign("p", 3, share(0, 3072))
     with pytest.raises(Conflict, match="an assignment to 3 units"):
         await node.kubelet.create("default", "p", "main")
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._HELD_UP_S", -1.0)
-    assert node.plugins.gate.held_up() == {"uid-p": ("default/p", "an assignment to 3 units, and it asks 2")}
+    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._HELD_UP_S", -1.0)
+    assert node.plugins.gate.refusals.held_up() == {"uid-p": ("default/p", "an assignment to 3 units, and it asks 2")}
 
 
 async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_were_assigned(node: Node) -> None:

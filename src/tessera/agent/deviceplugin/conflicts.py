@@ -73,7 +73,8 @@ class Conflicts:
         }
         found = {uid: (pod, _UNASSIGNED, _without(why(pod))) for uid, pod in unassigned.items()}
         found |= {
-            uid: (pod, _HELD_UP, _waiting(text, evict=evict)) for uid, (pod, text) in self._gate.held_up().items()
+            uid: (pod, _HELD_UP, _waiting(text, evict=evict))
+            for uid, (pod, text) in self._gate.refusals.held_up().items()
         }
         found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
         there = {uid: each for uid, each in found.items() if self._is_there(uid)}

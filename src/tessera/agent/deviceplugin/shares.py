@@ -206,7 +206,7 @@ class ShareAllocator:
             never = not was_created(self._view.find(holder.uid) or {}, holder.container)
             why = mistold(self._gate.entries, holder, now, unanswered=never and answer is None) or why
         if why:
-            self._gate.refuse(holder, why)
+            self._gate.refusals.add(holder, why)
             raise Conflict(
                 f"pod {holder.pod}, container {holder.container}",
                 found=why,
@@ -397,7 +397,7 @@ class ShareAllocator:
         if request is not None:
             found = f"an assignment to {request.units} units"
         if final and request is not None:
-            self._gate.refuse(holder, f"{found}, and it asks {units}")
+            self._gate.refusals.add(holder, f"{found}, and it asks {units}")
         elif final and self._pods.judges:
             self.unassigned[holder.uid] = holder.pod
         return Conflict(
@@ -425,7 +425,7 @@ class ShareAllocator:
         if isinstance(refused, Unavailable):
             raise refused
         if refused is not None:
-            self._gate.refuse(holder, refused.found)
+            self._gate.refusals.add(holder, refused.found)
             raise refused
         return self._request_of(holder) or request
 

@@ -227,7 +227,9 @@ def _needs(steps: list[list[ContainerNeed]]) -> list[Ask]:
         running, starting = step[:-1], step[-1]
         taken = {ask.container for ask in _asks(running, Form.NEED)}
         for ask in _asks([] if starting.sidecar else [starting], Form.NEED):
-            free = [index for index, each in enumerate(needs) if each.container not in taken and each.count >= ask.count]
+            free = [
+                index for index, each in enumerate(needs) if each.container not in taken and each.count >= ask.count
+            ]
             if free:
                 *_, index = min((*_growth(needs[index], ask), index) for index in free)
                 needs[index] = _grown(needs[index], ask)
