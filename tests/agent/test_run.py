@@ -472,7 +472,7 @@ async def test_a_second_agent_of_the_node_waits_for_the_end_of_the_first(machine
 
 
 async def test_a_second_agent_with_a_folder_of_its_own_waits_as_well(machine: Machine) -> None:
-    """Two agents of one kubelet would take its plugins from each other and write the GPUNode hundreds of times a second."""
+    """Two agents of one kubelet take its plugins from each other, and write the GPUNode hundreds of times a second."""
     paths = msgspec.structs.replace(machine.settings.paths, state=machine.folder / "other")
     second = Agent(msgspec.structs.replace(machine.settings, paths=paths), machine.driver, machine.kube)
     with capture_logs() as logs:

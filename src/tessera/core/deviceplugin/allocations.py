@@ -6,7 +6,8 @@ an entry stays until its pod has ended and none of its processes is left.
 """
 
 import enum
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 import msgspec
@@ -283,7 +284,9 @@ def replaces(new: Allocation, each: Allocation) -> bool:
     return bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
 
 
-def mistold(record: Iterable[Allocation], holder: Allocation, assigned: Set[DeviceId], *, unanswered: bool) -> str:
+def mistold(
+    record: Iterable[Allocation], holder: Allocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
+) -> str:
     """Return why a container that `Allocate` told its devices cannot start: they are not those that it is assigned.
 
     Args:
