@@ -11,7 +11,7 @@ from builders.nodeviews import SaidPods
 from harness.agentmachine import Machine
 from tessera.agent.deviceplugin import Gate
 from tessera.agent.deviceplugin.conflicts import Conflicts
-from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
+from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, MemoryKube, Object
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.lastgate import Checkpointed
@@ -74,6 +74,25 @@ async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None
     assert text.startswith("pod ml/second and pod ml/first both use device GPU-1 of nvidia.com/gpu: ")
     assert text.endswith("evicting ml/second, which came later")
     assert await node.names() == ["first"]
+
+
+async def test_a_pod_that_its_budget_keeps_is_told_so() -> None:
+    """Two pods have one device for as long as that lasts: who is asked to do something about it must learn of it."""
+    node = Node()
+    await node.pod("first", "GPU-1")
+    await node.pod("second", "GPU-1")
+    forbids = {"metadata": {"name": "b", "namespace": "ml"}, "spec": {}, "status": {"disruptionsAllowed": 0}}
+    await node.kube.create(DISRUPTION_BUDGETS, forbids)
+    for _ in range(2):
+        conflict, refused = await node.conflicts.end({}, evict=True)
+    assert conflict.endswith("evicting ml/second, which came later")
+    assert refused.startswith("pod ml/second is not evicted: ")
+    assert [(name, reason) for name, reason, _ in await node.events()] == [
+        ("second", "DeviceConflict"),
+        ("second", "EvictionRefused"),
+    ]
+    assert refused in [message for _, _, message in await node.events()]
+    assert await node.names() == ["first", "second"]
 
 
 async def test_where_nobody_is_evicted_it_is_said_all_the_same() -> None:
