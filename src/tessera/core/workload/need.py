@@ -6,6 +6,7 @@ Equal needs are interchangeable: a `Need` carries no name, so two replicas of on
 import enum
 from collections.abc import Container, Iterable, Sequence
 from fractions import Fraction
+from itertools import groupby
 from typing import Literal, NewType
 
 import msgspec
@@ -218,49 +219,51 @@ def _share(steps: list[list[ContainerNeed]]) -> list[Ask]:
 
 
 def _needs(steps: list[list[ContainerNeed]]) -> list[Ask]:
-    """Return the needs of the last step, grown where an init step reuses their devices, and what it needs beyond.
-
-    An init container reuses the devices of one container alone, so that several GPUs stay several.
-    """
-    needs = _asks(steps[-1], Form.NEED)
+    """Return the needs of the last step, grown where an init step reuses their devices, and what it needs beyond."""
+    devices = [_one(ask) for ask in _asks(steps[-1], Form.NEED) for _ in range(ask.count)]
     for step in steps[:-1]:
         running, starting = step[:-1], step[-1]
         taken = {ask.container for ask in _asks(running, Form.NEED)}
+        free = [index for index, device in enumerate(devices) if device.container not in taken]
         for ask in _asks([] if starting.sidecar else [starting], Form.NEED):
-            free = [
-                index for index, each in enumerate(needs) if each.container not in taken and each.count >= ask.count
-            ]
-            if free:
-                *_, index = min((*_growth(needs[index], ask), index) for index in free)
-                needs[index] = _grown(needs[index], ask)
-            else:
-                needs.append(ask)
-    return needs
+            for _ in range(ask.count):
+                if free:
+                    *_, index = min((*_growth(devices[index], ask), index) for index in free)
+                    free.remove(index)
+                    devices[index] = _grown(devices[index], ask)
+                else:
+                    devices.append(_one(ask))
+    return [msgspec.structs.replace(device, count=len(tuple(run))) for device, run in groupby(devices)]
 
 
-def reused(ask: Ask, needs: Sequence[Ask], running: Container[str]) -> int | None:
-    """Return which of a pod's needs, of `effective_need`, has the devices of an init container.
+def reused(ask: Ask, devices: Sequence[Ask], running: Container[str]) -> tuple[int, ...]:
+    """Return which of the devices for a pod's needs an init container has: its own, and those that have not started.
 
     Args:
-        ask: what the init container asks.
-        needs: the pod's.
+        ask: what it asks.
+        devices: an ask of one device each, in the order of `effective_need`.
         running: the sidecars that run beside it, whose devices are their own.
 
     Returns:
-        The position of its own; else of the smallest that is enough, and whose container has not started; else of the
-        largest of these, and None where there is none.
+        Positions, sorted: as many as it asks, where there are so many; of others' those that are enough, the smallest
+        first, then the largest of the rest.
 
     """
-    own = [index for index, each in enumerate(needs) if each.container == ask.container]
-    free = [index for index, each in enumerate(needs) if each.container not in running]
-    enough = [index for index in free if needs[index].count >= ask.count and _growth(needs[index], ask) == (0, 0)]
 
-    def size(index: int) -> tuple[int, int]:
-        return needs[index].memory_mib, needs[index].compute_percent
+    def wanted(index: int) -> tuple[bool, int, int]:
+        each = devices[index]
+        enough = _growth(each, ask) == (0, 0)
+        return not enough, each.memory_mib if enough else -each.memory_mib, each.compute_percent
 
-    if own or not enough:
-        return next(iter(own), max(free, key=size, default=None))
-    return min(enough, key=size)
+    own = [index for index, each in enumerate(devices) if each.container == ask.container]
+    others = [
+        index for index, each in enumerate(devices) if each.container != ask.container and each.container not in running
+    ]
+    return tuple(sorted((own + sorted(others, key=wanted))[: ask.count]))
+
+
+def _one(ask: Ask) -> Ask:
+    return msgspec.structs.replace(ask, count=1)
 
 
 def _growth(device: Ask, ask: Ask) -> tuple[int, int]:

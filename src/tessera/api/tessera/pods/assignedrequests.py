@@ -2,8 +2,9 @@
 
 import datetime as dt
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -89,61 +90,101 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
         return
     running = pod.get("status", "phase").value == "Running"
     ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod, need)
-    initial = {ask.container: at for ask, at in _reusing(pod, need)}
-    uid, needs = str(pod.get("metadata", "uid").value or ""), _needs(need)
+    initial, uid = dict(_initial(pod, need)), str(pod.get("metadata", "uid").value or "")
+    for part in _parts(pod, need, shares, share_unit_mib, initial):
+        yield AssignedRequest(
+            key=RequestKey(namespace, name, part.container, part.ask.resource),
+            uid=uid,
+            units=dict(_units(pod, part.ask.resource)).get(part.container, 0),
+            shares=part.shares,
+            at=part.at,
+            since_ns=since_ns,
+            ending=ending,
+            running=running,
+            ask=_asked(part.ask, need, signed=asked is not None) if part.whole else "",
+            memory_mib=part.ask.memory_mib if part.ask.form is Form.NEED else 0,
+            models=need.models,
+            bound=(uid or f"{namespace}/{name}") if part.common else "",
+            initial=part.container in initial,
+        )
+
+
+class _Part(NamedTuple):
+    """What one container has of its pod's shares."""
+
+    container: str
+    ask: Ask
+    """What it has them for; of several the smallest."""
+    at: int
+    shares: tuple[Share, ...]
+    common: bool
+    """Whether another container of the pod has some of them too."""
+    whole: bool = True
+    """Whether they are all that the ask is served by, and nothing else."""
+
+
+def _parts(
+    pod: Field, need: Need, shares: tuple[Share, ...], share_unit_mib: int, initial: Mapping[str, Ask]
+) -> Iterator[_Part]:
+    devices: list[tuple[Ask, int, Share]] = []
     for ask, at, own in dealt(pod, need.asks, shares):
-        units, shared = dict(_units(pod, ask.resource)), ask.resource in SHARE_RESOURCES
         if ask.form is Form.SHARE:
-            parts = {name: _part(own, count * share_unit_mib, len(units)) for name, count in units.items()}
-        else:
-            others = (name for name, where in initial.items() if where is not None and needs[where] is ask)
-            parts = dict.fromkeys((ask.container, *others), own) if shared else {}
-        for container, part in parts.items():
-            yield AssignedRequest(
-                key=RequestKey(namespace, name, container, ask.resource),
-                uid=uid,
-                units=units.get(container, 0),
-                shares=part,
-                at=at,
-                since_ns=since_ns,
-                ending=ending,
-                running=running,
-                ask=_asked(ask, need, signed=asked is not None),
-                memory_mib=ask.memory_mib if ask.form is Form.NEED else 0,
-                models=need.models,
-                bound=(uid or f"{namespace}/{name}") if len(parts) > 1 else "",
-                initial=container in initial,
+            units = dict(_units(pod, ask.resource))
+            for name, count in units.items():
+                part = _part(own, count * share_unit_mib, len(units))
+                yield _Part(name, ask, at, part, common=len(units) > 1)
+        elif ask.resource in SHARE_RESOURCES:
+            devices += [(ask, at + number, share) for number, share in enumerate(own)]
+    yield from _of_needs(pod, devices, initial)
+
+
+def _of_needs(pod: Field, devices: Sequence[tuple[Ask, int, Share]], initial: Mapping[str, Ask]) -> Iterator[_Part]:
+    """Yield what containers have of the devices for their needs: init containers those of others that start later."""
+    single = [msgspec.structs.replace(ask, count=1) for ask, _, _ in devices]
+    places = {
+        each.container: tuple(i for i, other in enumerate(single) if other.container == each.container)
+        for each in single
+    }
+    places |= {name: reused(ask, single, _running(pod, name)) for name, ask in initial.items() if ask.memory_mib}
+    for name, own in places.items():
+        asks = {devices[index][0] for index in own}
+        if own:
+            yield _Part(
+                container=name,
+                ask=min(asks, key=lambda ask: ask.memory_mib),
+                at=devices[own[0]][1],
+                shares=tuple(devices[index][2] for index in own),
+                common=any(set(own) & set(others) for other, others in places.items() if other != name),
+                whole=len(asks) == 1 and own == tuple(i for i, (ask, _, _) in enumerate(devices) if ask in asks),
             )
 
 
-def _needs(need: Need) -> list[Ask]:
-    return [ask for ask in need.asks if ask.form is Form.NEED]
-
-
-def _reusing(pod: Field, need: Need) -> Iterator[tuple[Ask, int | None]]:
-    """Yield each init container that comes to an end before the others start, and which of the needs has its devices.
-
-    That of memory shares is no question: all that a pod has of them is on one GPU.
-    """
-    running: set[str] = set()
+def _initial(pod: Field, need: Need) -> Iterator[tuple[str, Ask]]:
+    """Yield the init containers that come to an end before the others start, each with its need."""
     for container in pod.get("spec", "initContainers").elements():
-        name, limits = container.get("name").text(), container.get("resources", "limits")
-        if container.get("restartPolicy").value == "Always":
-            running.add(name)
-            continue
-        memory, compute, gpus = (
-            count(limit.value, limit.subject) if (limit := limits.get(key)).given else default
-            for key, default in ((GPU_MEMORY, 0), (GPU_COMPUTE, 0), (GPU_COUNT, 1))
-        )
-        ask = Ask(
-            resource=GPU_MEMORY,
-            form=Form.NEED,
-            count=gpus,
-            memory_mib=memory * need.unit_mib,
-            compute_percent=compute,
-            container=name,
-        )
-        yield ask, reused(ask, _needs(need), running) if memory else None
+        if container.get("restartPolicy").value != "Always":
+            name, limits = container.get("name").text(), container.get("resources", "limits")
+            memory, compute, gpus = (
+                count(limits.get(key).value, limits.get(key).subject) if limits.get(key).given else default
+                for key, default in ((GPU_MEMORY, 0), (GPU_COMPUTE, 0), (GPU_COUNT, 1))
+            )
+            yield (
+                name,
+                Ask(
+                    resource=GPU_MEMORY,
+                    form=Form.NEED,
+                    count=gpus,
+                    memory_mib=memory * need.unit_mib,
+                    compute_percent=compute,
+                    container=name,
+                ),
+            )
+
+
+def _running(pod: Field, name: str) -> frozenset[str]:
+    """Return the sidecars that are started before an init container."""
+    before = takewhile(lambda each: each.get("name").text() != name, pod.get("spec", "initContainers").elements())
+    return frozenset(each.get("name").text() for each in before if each.get("restartPolicy").value == "Always")
 
 
 def _asked(ask: Ask, need: Need, *, signed: bool) -> str:
