@@ -193,7 +193,9 @@ async def test_what_was_remembered_yields_to_the_present_of_a_cluster_that_was_m
     assert public(SERVER).items() <= (await after_a_look(path, new)).keys.public.items()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}', b" " * ((1 << 20) + 1)]
+)
 async def test_remembered_keys_that_are_broken_are_left_with_a_word(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "server-keys.json").write_bytes(content)
     kube = MemoryKube()
