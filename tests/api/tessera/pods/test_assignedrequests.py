@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
+from builders.signed import keys, signed
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests, unshown
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Correction, Held
 from tessera.core.gpu.sharing import Mode
-from tessera.core.workload.need import Isolation
+from tessera.core.workload.need import Ask, Form, Isolation, Need
 
 NEED, GPUSHARE = "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"
 
@@ -292,6 +293,15 @@ GIVEN: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], tuple[Share, 
         {"main": [0], "init": [0, 1]},
     ),
 }
+
+
+def test_an_init_container_has_nothing_where_all_that_was_signed_is_a_sidecars() -> None:
+    sidecar = Ask(resource=NEED, form=Form.NEED, memory_mib=4096, container="proxy")
+    each = pod({}, annotations={"tessera.dev/assignment": write_shares((share(0, 4096),), Need(asks=(sidecar,)))})
+    init = [limits("proxy", 4, sidecar=True), limits("init", 4)]
+    each["spec"] |= {"initContainers": init, "containers": [{"name": "main"}]}
+    requests = read_assigned_requests([signed(each)], keys=keys()).requests
+    assert [request.key.container for request in requests] == ["proxy"]
 
 
 @pytest.mark.parametrize("case", GIVEN)
