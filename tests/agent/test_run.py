@@ -460,6 +460,34 @@ async def test_a_second_agent_of_the_node_waits_for_the_end_of_the_first(machine
     assert any(each["event"] == "agent_started" for each in logs[before:]), "the lock ends with its agent"
 
 
+async def test_a_second_agent_with_a_folder_of_its_own_waits_as_well(machine: Machine) -> None:
+    """Two agents of one kubelet take its plugins from each other, and write the GPUNode hundreds of times a second."""
+    paths = msgspec.structs.replace(machine.settings.paths, state=machine.folder / "other")
+    second = Agent(msgspec.structs.replace(machine.settings, paths=paths), machine.driver, machine.kube)
+    with capture_logs() as logs:
+        async with machine.agent():
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+            running = asyncio.ensure_future(second.run())
+            await until_logged(logs, "another_agent_runs")
+            assert [each["event"] for each in logs].count("agent_started") == 1
+            (reason,) = [each["reason"] for each in logs if each["event"] == "another_agent_runs"]
+            assert reason.endswith("an agent with another --state-dir")
+            logs.clear()
+        await until_logged(logs, "agent_started")
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_an_agent_that_cannot_be_locked_says_so(machine: Machine) -> None:
+    (machine.folder / "state/locks/agent.lock").mkdir(parents=True)
+    with capture_logs() as logs:
+        async with machine.agent():
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+    (reason,) = [each["reason"] for each in logs if each["event"] == "agent_not_locked"]
+    assert "agent.lock: Is a directory" in reason
+
+
 async def test_it_is_ready_when_it_offers_what_is_declared(machine: Machine) -> None:
     """What a probe is told: nothing is offered by a file that cannot be read, so that an upgrade stops at this node."""
     file = machine.folder / "sharing" / "default"

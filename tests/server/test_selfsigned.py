@@ -75,6 +75,23 @@ async def test_all_servers_show_one_certificate_after_the_webhook_knows_it(kube:
     assert one.tls.key.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("ahead", [dt.timedelta(hours=2), dt.timedelta(days=3650)])
+async def test_one_made_by_a_clock_that_was_ahead_is_replaced_since_it_is_not_valid_yet(
+    kube: MemoryKube, tmp_path: Path, ahead: dt.timedelta
+) -> None:
+    """The API server would refuse it until then, and send pods to no scheduler of ours meanwhile."""
+    wrong, right = Clock(), Clock()
+    wrong.now += ahead
+    one, other = replica(kube, tmp_path / "one", wrong), replica(kube, tmp_path / "other", right)
+    for _ in range(2):
+        await one.renew()
+    for _ in range(2):
+        await other.renew()
+    until = valid_until(shown(other))
+    assert until is not None
+    assert until - dt.timedelta(days=365) <= right.now
+
+
 async def test_of_two_that_make_it_at_once_one_wins(kube: MemoryKube, tmp_path: Path) -> None:
     replicas = [replica(kube, tmp_path / str(number), Clock()) for number in range(3)]
     await asyncio.gather(*(each.renew() for each in replicas), return_exceptions=True)

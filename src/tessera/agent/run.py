@@ -192,7 +192,7 @@ class Agent:
     async def run(self) -> None:
         """Run until cancelled; while another agent runs on this node, wait for its end."""
         locks = NodeLocks(self._settings.paths.locks)
-        async with locks.hold_agent(lambda other: self._log.error("another_agent_runs", reason=other)):
+        async with locks.hold_agent(self._settings.paths.plugins, self._log):
             await self._run()
 
     async def _run(self) -> None:

@@ -102,7 +102,7 @@ class SelfSigned:
             await asyncio.sleep(every_s if settled else _RETRY_S)
 
     async def renew(self) -> bool:
-        """Make the Secret where it is missing or near its end, and have all know it who must.
+        """Make the Secret where it is missing, near its end or not valid yet, and have all know it who must.
 
         Returns whether the certificate is in the files; it is not on the look at which somebody got to know it.
 
@@ -122,7 +122,8 @@ class SelfSigned:
 
     def _ends(self, found: Object) -> bool:
         until = valid_until(_data(found, "tls.crt"))
-        return until is None or until - self._now() < _RENEWED
+        # One that lives longer than they do begins later than now: a server's clock was wrong when it made that.
+        return until is None or not _RENEWED <= until - self._now() <= _LIVES
 
     async def _replaced(self, former: Object | None) -> Object:
         """Return the Secret with a new certificate, unless another server is faster."""

@@ -11,7 +11,7 @@ from builders.nodeviews import SaidPods
 from harness.agentmachine import Machine
 from tessera.agent.deviceplugin import Gate
 from tessera.agent.deviceplugin.conflicts import Conflicts
-from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
+from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, MemoryKube, Object
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.lastgate import Checkpointed
@@ -31,7 +31,8 @@ class Node:
         self.kube = MemoryKube()
         self.view = Pods()
         self.now_ns = 0
-        self.gate = Gate(self.view, dict, logger(), now_ns=lambda: self.now_ns)
+        self.clock_s = 0.0
+        self.gate = Gate(self.view, dict, logger(), now_ns=lambda: self.now_ns, clock_s=lambda: self.clock_s)
         self.conflicts = Conflicts(self.kube, "n1", self.gate, logger())
 
     async def pod(self, name: str, *ids: str) -> Object:
@@ -73,6 +74,25 @@ async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None
     assert text.startswith("pod ml/second and pod ml/first both use device GPU-1 of nvidia.com/gpu: ")
     assert text.endswith("evicting ml/second, which came later")
     assert await node.names() == ["first"]
+
+
+async def test_a_pod_that_its_budget_keeps_is_told_so() -> None:
+    """Two pods have one device for as long as that lasts: who is asked to do something about it must learn of it."""
+    node = Node()
+    await node.pod("first", "GPU-1")
+    await node.pod("second", "GPU-1")
+    forbids = {"metadata": {"name": "b", "namespace": "ml"}, "spec": {}, "status": {"disruptionsAllowed": 0}}
+    await node.kube.create(DISRUPTION_BUDGETS, forbids)
+    conflict, refused = await node.conflicts.end({}, evict=True)
+    assert await node.conflicts.end({}, evict=True) == (conflict, refused), "said once"
+    assert conflict.endswith("evicting ml/second, which came later")
+    assert refused.startswith("pod ml/second is not evicted: ")
+    assert [(name, reason) for name, reason, _ in await node.events()] == [
+        ("second", "DeviceConflict"),
+        ("second", "EvictionRefused"),
+    ]
+    assert refused in [message for _, _, message in await node.events()]
+    assert await node.names() == ["first", "second"]
 
 
 async def test_where_nobody_is_evicted_it_is_said_all_the_same() -> None:
@@ -173,7 +193,7 @@ async def test_a_pod_that_cannot_start_for_a_minute_is_evicted_and_told_who_is_i
     holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
     node.view.processes.add(node.view.objects["first"]["metadata"]["uid"])
     for seconds, names in ((0, ["first", "late"]), (59, ["first", "late"]), (61, ["first"])):
-        node.now_ns = seconds * 10**9
+        node.clock_s = seconds
         with pytest.raises(Conflict, match="used by pod ml/first"):
             await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
         await node.conflicts.end({}, evict=True)
@@ -181,6 +201,36 @@ async def test_a_pod_that_cannot_start_for_a_minute_is_evicted_and_told_who_is_i
     ((name, reason, message),) = await node.events()
     assert (name, reason) == ("late", "DeviceInUse")
     assert "device GPU-1 of nvidia.com/gpu is used by pod ml/first, container main; evicting this pod" in message
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+async def test_a_clock_that_jumps_neither_evicts_nor_spares_who_waits(jump_s: int) -> None:
+    node = Node()
+    node.now_ns = 10**13
+    await node.pod("first", "GPU-1")
+    late = await node.pod("late")
+    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    node.view.processes.add(node.view.objects["first"]["metadata"]["uid"])
+    for seconds, names in ((0, ["first", "late"]), (59, ["first", "late"]), (61, ["first"])):
+        node.clock_s = seconds
+        with pytest.raises(Conflict, match="used by pod ml/first"):
+            await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
+        node.now_ns += jump_s * 10**9
+        await node.conflicts.end({}, evict=True)
+        assert await node.names() == names
+
+
+async def test_who_came_first_stays_though_the_clock_was_set_back_since() -> None:
+    node = Node()
+    node.now_ns = 7200 * 10**9
+    made = await node.pod("honest")
+    first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/honest", container="main")
+    await node.gate.start(first, (Use(gpu="GPU-1"),), ids=True)
+    node.now_ns = 3600 * 10**9
+    await node.pod("other", "GPU-1")
+    (text,) = await node.conflicts.end({}, evict=True)
+    assert "evicting ml/other, which came later" in text
+    assert await node.names() == ["honest"]
 
 
 async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits_for_what_it_left_is_not() -> None:
@@ -192,13 +242,13 @@ async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits
     with pytest.raises(Conflict, match="used by pod ml/first"):
         await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
     node.view.objects["first"] = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026"}}
-    node.now_ns = 61 * 10**9
+    node.clock_s = 61
     await node.conflicts.end({}, evict=True)
     assert await node.names() == ["first", "late"]
     await node.kube.delete(PODS, "first", namespace="ml")
     del node.view.objects["first"]
     for seconds, names in ((62, ["late"]), (121, ["late"]), (123, [])):
-        node.now_ns = seconds * 10**9
+        node.clock_s = seconds
         with pytest.raises(Conflict, match="used by pod ml/first"):
             await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
         await node.conflicts.end({}, evict=True)
@@ -224,7 +274,7 @@ async def test_a_pod_of_which_another_container_starts_again_and_again_is_evicte
     side = Allocation(resource=GPU, ids=("GPU-2",), uid=late["metadata"]["uid"], pod="ml/late", container="side")
     node.view.processes.add(first["metadata"]["uid"])
     for seconds in (0, 30, 61):
-        node.now_ns = seconds * 10**9
+        node.clock_s = seconds
         with pytest.raises(Conflict, match="used by pod ml/first"):
             await node.gate.start(main, (Use(gpu="GPU-1"),), ids=True)
         await node.gate.start(side, (Use(gpu="GPU-2"),), ids=True)
@@ -236,9 +286,9 @@ async def test_a_pod_that_started_after_all_is_let_be() -> None:
     node = Node()
     late = await node.pod("late")
     holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
-    node.gate.refuse(holder, "it was given what another is assigned")
+    node.gate.refusals.add(holder, "it was given what another is assigned")
     await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
-    node.now_ns = 10**12
+    node.clock_s = 1000
     await node.conflicts.end({}, evict=True)
     assert (await node.names(), await node.events()) == (["late"], [])
 

@@ -135,7 +135,7 @@ async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(node:
         got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
     assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
     assert len(set(got.values())) == 3
-    assert {uid for uid, _ in node.plugins.gate._refused} == {"uid-p1"}
+    assert {uid for uid, _ in node.plugins.gate.refusals._refused} == {"uid-p1"}
 
 
 async def test_a_defect_in_a_turn_is_logged_each_time_with_its_traceback(
@@ -209,6 +209,40 @@ async def test_a_container_starts_with_what_it_was_told_though_answers_were_not_
         await node.kubelet.admit("default", "p0", container)
 
 
+@pytest.mark.parametrize("content", [None, b"", b'{"version": 2}', b"\xff"])
+async def test_a_container_whose_answer_is_lost_does_not_start_with_a_gpu_of_another_pods(
+    node: Node, content: bytes | None
+) -> None:
+    """Nothing of the folder of state is left, or nothing that can be read: the first pod was told the other's GPU."""
+    pairs = [(facts(index, "T4"), MEMORY) for index in range(2)]
+    await node.offer(*pairs)
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 10),)))
+    await node.kill()
+    for name in ("shares.json", "allocations.json"):
+        (node.root / name).unlink() if content is None else (node.root / name).write_bytes(content)
+    node.plugins = node.started()
+    await node.offer(*pairs)
+    with pytest.raises(Conflict, match="pod default/p1, container main: told to use a GPU that is not on record"):
+        await node.kubelet.create("default", "p1", "main")
+    assert [dict((await node.run("p0", NEED, 10)).env)["TESSERA_GPU_UUIDS"]] == [facts(0).uuid]
+
+
+async def test_a_container_that_ran_starts_again_though_all_records_are_lost(node: Node) -> None:
+    await node.offer((facts(0, "T4"), MEMORY))
+    node.assign("p", 10, share(0, 10240))
+    await node.run("p", NEED, 10)
+    await node.kill()
+    status = {"containerStatuses": [{"name": "main", "containerID": "containerd://1"}]}
+    node.pods["default", "p"] = node.watched["default", "p"] = {**node.pods["default", "p"], "status": status}
+    for name in ("shares.json", "allocations.json"):
+        (node.root / name).unlink()
+    node.plugins = node.started()
+    await node.offer((facts(0, "T4"), MEMORY))
+    assert dict((await node.kubelet.create("default", "p", "main")).env)["TESSERA_GPU_UUIDS"] == facts(0).uuid
+
+
 async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since_they_were_renumbered(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,8 +259,8 @@ async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since
     node.assign("next", 10, share(0, 10240))
     with pytest.raises(Conflict, match="used by pod default/p"):
         await node.kubelet.admit("default", "next", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._HELD_UP_S", -1.0)
-    assert [pod for pod, _ in node.plugins.gate.held_up().values()] == ["default/p"], "it is evicted"
+    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._HELD_UP_S", -1.0)
+    assert [pod for pod, _ in node.plugins.gate.refusals.held_up().values()] == ["default/p"], "it is evicted"
 
 
 @pytest.mark.parametrize("how", [CDI, None])
@@ -598,8 +632,8 @@ async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_th
     node.assign("p", 3, share(0, 3072))
     with pytest.raises(Conflict, match="an assignment to 3 units"):
         await node.kubelet.create("default", "p", "main")
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._HELD_UP_S", -1.0)
-    assert node.plugins.gate.held_up() == {"uid-p": ("default/p", "an assignment to 3 units, and it asks 2")}
+    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._HELD_UP_S", -1.0)
+    assert node.plugins.gate.refusals.held_up() == {"uid-p": ("default/p", "an assignment to 3 units, and it asks 2")}
 
 
 async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_were_assigned(node: Node) -> None:

@@ -203,7 +203,9 @@ async def said_with_keys(folder: Path) -> list[str]:
     return [each["event"] for each in logs]
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}', b" " * ((1 << 20) + 1)]
+)
 async def test_remembered_keys_that_are_broken_are_left_with_a_word(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "server-keys.json").write_bytes(content)
     assert "server_keys_forgotten" in await said_with_keys(tmp_path)

@@ -142,6 +142,29 @@ async def test_a_daemon_whose_agent_died_before_it_noted_the_process_is_found(be
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2}'])
+async def test_a_daemon_whose_record_cannot_be_read_is_found_and_keeps_its_clients(
+    bench: Bench, content: bytes
+) -> None:
+    """A second one in its place would take the pipes of pods that run away from them."""
+    targets = await bench.target(), await bench.target(1, key="GPU-1-0-2", visible="MIG-1", exclusive=False)
+    await bench.apply(*targets)
+    for target in targets:
+        bench.tell(target.key, "sim_client 11")
+    before = bench.records()
+    for target in targets:
+        (bench.root / "mps" / target.key / "daemon.json").write_bytes(content)
+    bench.agent = bench.new_agent()
+    assert [each.clients for each in await bench.apply(*targets)] == [1, 1]
+    assert {each.pid for each in bench.records()} == {each.pid for each in before}
+    for target in targets:
+        assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4096M\n"
+        bench.tell(target.key, "sim_leave 11")
+    assert await bench.apply() == []
+    assert await bench.modes() == [ComputeMode.DEFAULT, ComputeMode.DEFAULT]
+
+
+@pytest.mark.anyio
 async def test_a_daemon_in_use_stays_when_its_configuration_goes(bench: Bench) -> None:
     target = await bench.target()
     await bench.apply(target)
@@ -213,6 +236,26 @@ def script(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+@pytest.mark.anyio
+async def test_a_daemon_whose_limits_could_not_be_set_gets_them_before_it_counts_as_running(bench: Bench) -> None:
+    """By the same agent or by another: the first one may have been killed before it came to that."""
+    tries = bench.root / "tries"
+    refuses_twice = f"""case "$*" in -f) exec {bench.program} -f;; esac
+command=$(cat)
+case "$command" in set_default_*) echo >>{tries}; [ $(wc -l <{tries}) -gt 2 ] || exit 1;; esac
+echo "$command" | {bench.program}"""
+    target = await bench.target()
+    bench.agent = bench.new_agent(script(bench.root / "nvidia-cuda-mps-control", refuses_twice))
+    assert await bench.phases(target) == ["failed"]
+    pid = bench.record(target.key).pid
+    bench.agent = bench.new_agent(bench.root / "nvidia-cuda-mps-control")
+    assert await bench.phases(target) == ["failed"]
+    assert await bench.phases(target) == ["running"]
+    assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4096M\n"
+    assert bench.tell(target.key, "get_default_active_thread_percentage") == "25.0\n"
+    assert bench.record(target.key) == msgspec.structs.replace(bench.record(target.key), pid=pid, target=target)
 
 
 @pytest.mark.anyio

@@ -47,6 +47,19 @@ def machine(folder: Path, mounts: str, groups: str) -> Path:
     return top
 
 
+ODD = {"bytes that are no UTF-8": b"d\xe9", "a line separator": "a\u2028b".encode(), "a form feed": b"a\x0cb"}
+
+
+@pytest.mark.parametrize("name", ODD.values(), ids=ODD)
+def test_odd_names_of_mounted_folders_are_in_nobodys_way(tmp_path: Path, name: bytes) -> None:
+    """A pod brings them about by its `subPath`, or by a link there: mountinfo shows which folder that is."""
+    top = machine(tmp_path, VERSION_2, f"0::{POD}")
+    other = b"90 23 0:27 /vol/%b /var/lib/kubelet/pods/u/volume-subpaths/v/c/0 rw - ext4 /dev/vda rw\n" % name
+    (tmp_path / "1/mountinfo").write_bytes(other + VERSION_2.encode())
+    assert leave_pod(PID, tmp_path) == ""
+    assert [path.read_text() for path in top.rglob("cgroup.procs")] == [str(PID)]
+
+
 @pytest.mark.parametrize(("mounts", "groups", "want"), CASES.values(), ids=CASES)
 def test_a_process_is_moved_beside_the_pods_in_each_hierarchy(
     tmp_path: Path, mounts: str, groups: str, want: set[str]

@@ -19,6 +19,7 @@ from tessera.core.deviceplugin.allocations import (
     clashes,
     completed,
     conflicts,
+    mistold,
     started_pod,
     uses_of_devices,
     uses_of_ids,
@@ -259,3 +260,37 @@ def test_what_a_revoked_key_signed_is_not_taken_from_the_pod_again() -> None:
     found = started_pod(void, "p")
     assert found is not None
     assert found.granted == Granted(key="k")
+
+
+PENDING = Allocation(resource=UNITS, ids=("p",), uses=(amount(5),), guessed=True)
+LOST = "told to use a GPU that is not on record any more"
+OTHERWISE = "told to use GPU GPU-0, and assigned GPU GPU-1"
+MISTOLD = {
+    "it is assigned what was answered": ([PENDING], GPU, True, ""),
+    "it is assigned something else": ([PENDING], OTHER, True, OTHERWISE),
+    "it is assigned what is not there": (
+        [PENDING],
+        "",
+        True,
+        "told to use GPU GPU-0, and assigned nothing that is there",
+    ),
+    "it was started with that": ([started("p")], GPU, True, ""),
+    "the answer is kept, and not yet which devices it is of": (
+        [msgspec.structs.replace(PENDING, uses=())],
+        OTHER,
+        True,
+        "",
+    ),
+    "nothing is kept": ([], GPU, True, LOST),
+    "what is on record is what it is assigned, by the kubelet's record": ([entry("p", amount(5))], GPU, True, LOST),
+    "the answer is of other ids": ([msgspec.structs.replace(PENDING, ids=("q",))], GPU, True, LOST),
+    "nothing is kept of what ran": ([], GPU, False, ""),
+    "what ran is assigned something else": ([entry("p", amount(5))], OTHER, False, OTHERWISE),
+}
+
+
+@pytest.mark.parametrize("case", MISTOLD)
+def test_a_container_does_not_start_with_what_it_was_not_assigned(case: str) -> None:
+    record, assigned, unanswered, want = MISTOLD[case]
+    devices = {DeviceId(assigned)} if assigned else set()
+    assert mistold(record, entry("p"), devices, unanswered=unanswered) == want

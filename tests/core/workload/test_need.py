@@ -2,12 +2,13 @@
 
 from fractions import Fraction
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.asks import exact, gpushare, need
-from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation, effective_need
+from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation, effective_need, reused
 
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-1g.10gb"
@@ -126,6 +127,49 @@ def test_needs_grow_where_init_containers_reuse_them(
     containers: list[ContainerNeed], init: list[ContainerNeed], want: list[tuple[int, int]]
 ) -> None:
     assert [(ask.memory_mib, ask.count) for ask in effective_need(containers, init).asks] == want
+
+
+REUSED = {
+    "its own, though another is smaller": (need(4, container="i"), "bi", [], (1,)),
+    "the smallest that is enough": (need(5, container="i"), "abc", [], (0,)),
+    "one with as much compute": (need(4, compute_percent=30, container="i"), "abc", [], (2,)),
+    "as many as it asks": (need(4, 2, container="i"), "cba", [], (1, 2)),
+    "its own and one more": (need(4, 2, container="i"), "ai", [], (0, 1)),
+    "none of a sidecar that runs": (need(4, container="i"), "ab", ["b"], (0,)),
+    "the largest where none is enough": (need(90, container="i"), "abc", [], (2,)),
+    "none where all run": (need(4, container="i"), "ab", ["a", "b"], ()),
+}
+DEVICES = {
+    "a": need(6, container="a"),
+    "b": need(4, container="b"),
+    "c": need(8, compute_percent=50, container="c"),
+    "i": need(4, container="i"),
+}
+
+
+@pytest.mark.parametrize("case", REUSED)
+def test_whose_devices_an_init_container_has(case: str) -> None:
+    ask, devices, running, want = REUSED[case]
+    assert reused(ask, [DEVICES[name] for name in devices], running) == want
+
+
+@given(st.data())
+def test_every_init_container_has_devices_that_are_enough_and_that_nobody_beside_it_has(data: st.DataObject) -> None:
+    containers, init = data.draw(_containers("a", sidecars=False)), data.draw(_containers("i", sidecars=True))
+    devices = [
+        msgspec.structs.replace(ask, count=1)
+        for ask in effective_need(containers, init).asks
+        if ask.form is Form.NEED
+        for _ in range(ask.count)
+    ]
+    running: set[str] = set()
+    for each in init:
+        for ask in (ask for ask in each.asks if ask.form is Form.NEED and not each.sidecar):
+            found = [devices[index] for index in reused(ask, devices, running)]
+            assert len(found) == ask.count
+            assert all(device.container not in running for device in found)
+            assert all(device.memory_mib >= ask.memory_mib for device in found)
+        running |= {ask.container for ask in each.asks if each.sidecar}
 
 
 def test_compute_grows_with_memory_equal() -> None:

@@ -19,6 +19,7 @@ from tessera.log import Logger
 __all__ = ["Conflicts"]
 
 _CONFLICT, _HELD_UP, _UNASSIGNED = "DeviceConflict", "DeviceInUse", "NotAssigned"
+_REFUSED = "EvictionRefused"
 _NO_ASSIGNMENT = (
     "so no GPU is assigned and no container is started: recreate the pod with schedulerName: tessera-scheduler and "
     "without nodeName"
@@ -56,11 +57,13 @@ class Conflicts:
         self._uids: dict[str, str] = {}
         """UIDs of the pods that are to be evicted, by `namespace/name`."""
         self._reported: set[str] = set()
+        self._refused: dict[str, str] = {}
+        """Why pods are not evicted, as it was reported."""
 
     async def end(
         self, unassigned: Mapping[str, str], *, evict: bool, why: Callable[[str], str] = lambda _: ""
     ) -> tuple[str, ...]:
-        """Report each such pod once by an event, and evict it where this is allowed; return the conflicts in words.
+        """Report each such pod once by an event, and evict it where this is allowed; return conflicts and refusals.
 
         Args:
             unassigned: pods that no assignment was written for, by UID.
@@ -73,7 +76,8 @@ class Conflicts:
         }
         found = {uid: (pod, _UNASSIGNED, _without(why(pod))) for uid, pod in unassigned.items()}
         found |= {
-            uid: (pod, _HELD_UP, _waiting(text, evict=evict)) for uid, (pod, text) in self._gate.held_up().items()
+            uid: (pod, _HELD_UP, _waiting(text, evict=evict))
+            for uid, (pod, text) in self._gate.refusals.held_up().items()
         }
         found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
         there = {uid: each for uid, each in found.items() if self._is_there(uid)}
@@ -85,7 +89,21 @@ class Conflicts:
         if evict:
             self._uids = {pod: uid for uid, (pod, _, _) in there.items()}
             await self._evictions.ask(User(gpu="", pod=pod) for pod in self._uids)
-        return tuple(text for _, text in conflicts.values())
+        refused = await self._report_refused() if evict else ()
+        return (*(text for _, text in conflicts.values()), *refused)
+
+    async def _report_refused(self) -> tuple[str, ...]:
+        """Report once of each pod that it is not evicted after all, and return why, a sentence each."""
+        texts = {pod: " ".join(self._evictions.refusals([User(gpu="", pod=pod)])) for pod in self._uids}
+        refused = {
+            pod: f"{text}; delete it, or let its PodDisruptionBudget allow it" for pod, text in texts.items() if text
+        }
+        self._refused = {pod: text for pod, text in self._refused.items() if refused.get(pod) == text}
+        for pod, text in refused.items():
+            if pod not in self._refused:
+                self._refused[pod] = text
+                await self._report(self._uids[pod], pod, Report(reason=_REFUSED, message=text, warning=True))
+        return tuple(refused.values())
 
     async def _evict(self, name: str, namespace: str) -> None:
         await self._kube.evict(name, namespace, uid=self._uids[f"{namespace}/{name}"])

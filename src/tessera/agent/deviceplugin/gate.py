@@ -8,11 +8,11 @@ import asyncio
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
+from tessera.agent.deviceplugin.refusals import Refusals
 from tessera.agent.pods.nodeview import PodsInView, by_uid, created_ns, evidence_of, is_ended, is_ending
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
@@ -44,20 +44,8 @@ _TERMINATION_WAIT_S = 5.0
 """How long a container waits for the processes of one that is ending; the kubelet kills them after two seconds at
 least, and tries again what was refused."""
 _RETRY_S = 0.1
-_HELD_UP_S = 60.0
-"""After so long a container that is refused again and again waits for what will not come by itself."""
 _UNCLAIMED_S = 60.0
 """An answer to `Allocate` that no container has used for so long was for a pod that the kubelet refused."""
-
-
-class _Refused(NamedTuple):
-    """A pod that cannot start."""
-
-    pod: str
-    text: str
-    since_ns: int
-    rival: str
-    """UID of the pod that has what it needs; empty where that is not why."""
 
 
 class Gate:
@@ -69,6 +57,7 @@ class Gate:
         log: where refusals are logged.
         file: keeps the record over a restart of the agent; None keeps nothing.
         now_ns: the time, in nanoseconds since 1970.
+        clock_s: a monotonic clock, for how long something lasts.
 
     """
 
@@ -80,17 +69,21 @@ class Gate:
         *,
         file: Path | None = None,
         now_ns: Callable[[], int] = time.time_ns,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.view = view
         self._capacity = capacity
         self._log = log
         self._file = file
         self._now_ns = now_ns
+        self._clock_s = clock_s
+        self.refusals = Refusals(view, clock_s)
+        """Containers that could not start."""
+        self._unclaimed_s: dict[Allocation, float] = {}
+        """Answers for which no pod is known, and since when they are seen."""
         self._entries = () if file is None else read_allocations(file, log)
         self._admitting: list[Allocation] = []
         """What `Allocate` is asked for and is not on record yet: it must not look free meanwhile."""
-        self._refused: dict[tuple[str, str], _Refused] = {}
-        """Containers that could not start, by UID of the pod and name."""
         self._survived = frozenset[str]()
         """UIDs of the pods that were in the way of others."""
         self._contested: tuple[tuple[Allocation, Clash], ...] = ()
@@ -187,7 +180,7 @@ class Gate:
 
         """
         guessed = resource in SHARE_RESOURCES
-        new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._now_ns(), guessed=guessed)
+        new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._next_ns(), guessed=guessed)
         self._admitting.append(new)
         try:
             seen = await self._evidence_about(new, ids=True)
@@ -248,7 +241,7 @@ class Gate:
         """
         # What starts again is not later than before.
         before_ns = (each.at_ns for each in self._entries if replaces(holder, each))
-        new = msgspec.structs.replace(holder, uses=uses, at_ns=min(before_ns, default=self._now_ns()))
+        new = msgspec.structs.replace(holder, uses=uses, at_ns=min(before_ns, default=self._next_ns()))
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _TERMINATION_WAIT_S
         while True:
@@ -259,31 +252,9 @@ class Gate:
             await asyncio.sleep(_RETRY_S)
         if verdict.refused is not None:
             rival = "" if verdict.refused.other is None else verdict.refused.other.uid
-            self.refuse(holder, f"{verdict.refused.text} is used by {verdict.refused.holder}", rival)
+            self.refusals.add(holder, f"{verdict.refused.text} is used by {verdict.refused.holder}", rival)
         self._follow(verdict, new)
-        self._refused.pop((holder.uid, holder.container), None)
-
-    def refuse(self, holder: Allocation, text: str, rival: str = "") -> None:
-        """Remember that a container may not start, and why, as long as that goes on."""
-        key = holder.uid, holder.container
-        before = self._refused.get(key)
-        since_ns = self._now_ns() if before is None else before.since_ns
-        self._refused[key] = _Refused(pod=holder.pod, text=text, since_ns=since_ns, rival=rival)
-
-    def held_up(self) -> dict[str, tuple[str, str]]:
-        """Return the pods that were refused for a minute, by UID, each with why.
-
-        Who waits for a pod that is being deleted waits for what will come by itself; but not who waits for processes
-        that a pod left behind when it was gone.
-        """
-        find = self.view.find
-        self._refused = {
-            key: each
-            for key, each in self._refused.items()
-            if not is_ending(find(key[0])) and (is_ended(find(each.rival)) or not is_ending(find(each.rival)))
-        }
-        late_ns = self._now_ns() - round(_HELD_UP_S * 1e9)
-        return {uid: (each.pod, each.text) for (uid, _), each in self._refused.items() if each.since_ns < late_ns}
+        self.refusals.remove(holder)
 
     async def _evidence_about(self, new: Allocation, *, ids: bool) -> Evidence:
         """Return what is seen of the pods that are in the way of an allocation; nothing where none is.
@@ -399,8 +370,13 @@ class Gate:
 
     def _unclaimed(self) -> frozenset[Allocation]:
         """Return the answers for which no pod has been known for a minute."""
-        late_ns = self._now_ns() - round(_UNCLAIMED_S * 1e9)
-        return frozenset(each for each in self._entries if not each.uid and each.at_ns < late_ns)
+        now_s, nameless = self._clock_s(), [each for each in self._entries if not each.uid]
+        self._unclaimed_s = {each: self._unclaimed_s.get(each, now_s) for each in nameless}
+        return frozenset(each for each, since_s in self._unclaimed_s.items() if now_s - since_s >= _UNCLAIMED_S)
+
+    def _next_ns(self) -> int:
+        """Return the time of an allocation: later than all on record, though the clock was set back since."""
+        return max(self._now_ns(), 1 + max((each.at_ns for each in self._given), default=0))
 
     def _adopted(
         self, held: Iterable[Held], uses_of: Callable[[Held], tuple[Use, ...]], record: tuple[Allocation, ...]
@@ -428,7 +404,7 @@ class Gate:
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
                 # Who is in the record already was first, however old the other pod is.
                 late = any(clashes(record, entry, self._capacity(), ids=each.resource not in SHARE_RESOURCES))
-                at_ns = max(entry.at_ns, self._now_ns()) if late else entry.at_ns
+                at_ns = max(entry.at_ns, self._next_ns()) if late else entry.at_ns
                 yield msgspec.structs.replace(entry, at_ns=at_ns)
 
     def complete(self, assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]) -> None:

@@ -25,7 +25,7 @@ from tessera.api.tessera.nodefiles import Answers
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Allocation, Granted, Use, with_grant
+from tessera.core.deviceplugin.allocations import Allocation, Granted, Use, mistold, with_grant
 from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, by_cdi, grant, share_name
@@ -39,7 +39,6 @@ from tessera.core.deviceplugin.matching import (
     reconcile,
     served,
 )
-from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -180,7 +179,7 @@ class ShareAllocator:
         if fixed:
             async with self._turn:
                 request = await self._exchange(request, holder)
-        self._check(holder, request, fixed=fixed)
+        self._check(holder, request, answer, fixed=fixed)
         # 3. Record what the container is about to use; another pod that lives must not have it.
         self._log.info("share_awaited", pod=str(request.key), resource=resource, call="PreStartContainer")
         holder = with_grant(holder, self._pods.granted(holder.uid).get(holder.uid, Granted()))
@@ -192,20 +191,22 @@ class ShareAllocator:
         self._answers.pop(frozenset(ids), None)
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
 
-    def _check(self, holder: Allocation, request: AssignedRequest, *, fixed: bool) -> None:
+    def _check(self, holder: Allocation, request: AssignedRequest, answer: Answer | None, *, fixed: bool) -> None:
         """Check that a container starts with what its pod asked for, and with what it was told.
 
         Raises:
-            Conflict: GPUs were exchanged or renumbered since; nobody can change what a container was told.
+            Conflict: GPUs were exchanged or renumbered since, which changes nothing of what a container was told; or
+                what it was told is lost.
 
         """
-        now = {use.device for use in self._maker.uses(request.shares)}
-        told = {use.device for use in self._gate.recorded(holder)} if fixed else set[DeviceId]()
         why = self._maker.misfit(request)
-        if told and told != now:
-            why = f"told to use {_named(told)}, and assigned {_named(now)}"
+        if fixed:
+            now = {use.device for use in self._maker.uses(request.shares)}
+            # What ran has its assignment written already; of what never did nobody else knows what it was told.
+            never = not was_created(self._view.find(holder.uid) or {}, holder.container)
+            why = mistold(self._gate.entries, holder, now, unanswered=never and answer is None) or why
         if why:
-            self._gate.refuse(holder, why)
+            self._gate.refusals.add(holder, why)
             raise Conflict(
                 f"pod {holder.pod}, container {holder.container}",
                 found=why,
@@ -396,7 +397,7 @@ class ShareAllocator:
         if request is not None:
             found = f"an assignment to {request.units} units"
         if final and request is not None:
-            self._gate.refuse(holder, f"{found}, and it asks {units}")
+            self._gate.refusals.add(holder, f"{found}, and it asks {units}")
         elif final and self._pods.judges:
             self.unassigned[holder.uid] = holder.pod
         return Conflict(
@@ -424,7 +425,7 @@ class ShareAllocator:
         if isinstance(refused, Unavailable):
             raise refused
         if refused is not None:
-            self._gate.refuse(holder, refused.found)
+            self._gate.refusals.add(holder, refused.found)
             raise refused
         return self._request_of(holder) or request
 
@@ -480,10 +481,6 @@ class ShareAllocator:
     def _remember(self) -> None:
         kept = Answers(answers=tuple(self._answers.values()), exchanges=tuple(self._exchanges.values()))
         write_answers(self._memory, kept, self._log)
-
-
-def _named(devices: Iterable[DeviceId]) -> str:
-    return ", ".join(sorted(map(str, devices))) or "nothing that is there"
 
 
 def _unwritten(key: RequestKey) -> Unavailable:

@@ -7,14 +7,16 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE
 from tessera.errors import Conflict
+from tessera.log import Logger
 
 __all__ = ["NodeLocks"]
 
@@ -75,23 +77,40 @@ class NodeLocks:
             _release(taken)
 
     @contextlib.asynccontextmanager
-    async def hold_agent(self, waits_for: Callable[[str], None]) -> AsyncIterator[None]:
+    async def hold_agent(self, plugins: Path, log: Logger) -> AsyncIterator[None]:
         """Be the only agent of the node; waits for the end of another.
 
         Args:
-            waits_for: called once with who the other is.
+            plugins: the kubelet's folder of device plugins, which agents with other folders of state have as well.
+            log: where it is said who the other is, or that there can be no lock and why.
 
         """
-        reported = False
-        while isinstance(taken := self._take("agent"), str):
-            if not reported:
-                waits_for(taken)
-            reported = True
-            await asyncio.sleep(_POLL_S)
-        try:
+        with contextlib.ExitStack() as held:
+            reported = False
+            for take in (partial(self._take, "agent"), partial(self._take_folder, plugins)):
+                while isinstance(taken := take(), str):
+                    if not reported:
+                        log.error("another_agent_runs", reason=taken)
+                    reported = True
+                    await asyncio.sleep(_POLL_S)
+                held.callback(_release, taken)
+            if self.problem:
+                log.error("agent_not_locked", reason=self.problem)
             yield
-        finally:
-            _release(taken)
+
+    def _take_folder(self, folder: Path) -> int | str | None:
+        """Do what `_take` does, by a lock of a folder itself: it leaves no file there."""
+        try:
+            number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            self.problem = f"{folder}: {error.strerror}, so nothing keeps another agent from using the same kubelet"
+            return None
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(number)
+            return f"another process, which has locked {folder}: an agent with another --state-dir"
+        return number
 
     def _take(self, name: str) -> int | str | None:
         """Return the locked file; who holds it, in words; None where there can be no lock."""

@@ -20,7 +20,7 @@ from tessera.agent.nodefiles import UNREADABLE, read_file, write_through
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
 from tessera.clients.kube import CONFIG_MAPS, Change, Kube, Object, Selection, Store, version_of
 from tessera.core.cluster.protocols.keyring import KeyRing
-from tessera.errors import Unavailable
+from tessera.errors import InvalidInput, Unavailable
 from tessera.log import Logger
 from tessera.signing import SEED_BYTES, Signer, verify
 
@@ -217,7 +217,7 @@ class AssignmentKeys:
             return msgspec.convert(former, KeyRing, from_attributes=True)
         except FileNotFoundError:
             return KeyRing()
-        except UNREADABLE as error:
+        except (*UNREADABLE, InvalidInput) as error:
             self._log.warning("server_keys_forgotten", file=str(path), reason=type(error).__name__)
             return KeyRing()
 

@@ -17,7 +17,7 @@ from tessera.agent.sharing.processes import end, gone
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.mps import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
-from tessera.core.node.mpsdaemon import DaemonPhase, DaemonRecord, DaemonSeen, DaemonState, Step, next_step
+from tessera.core.node.mpsdaemon import DaemonPhase, DaemonRecord, DaemonSeen, DaemonState, Step, next_step, unlimited
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
 
@@ -145,7 +145,7 @@ class MpsSupervisor:
             found = reason or "no such GPU"
             raise Unavailable(f"MPS of {target.visible}", found=found, expected="a daemon", hint="see tessera doctor")
         mode = former.former_mode if former else gpu.compute_mode if target.exclusive else ""
-        record = DaemonRecord(target=target, pid=0, started="", former_mode=mode)
+        record = DaemonRecord(target=unlimited(target), pid=0, started="", former_mode=mode)
         self._daemons.write(record)
         await self._exclusive(target, gpu)
         record = await self._daemons.launch(record)
@@ -154,6 +154,7 @@ class MpsSupervisor:
             self._log.warning("mps_daemon_ends_with_agent", gpu=target.gpu, key=target.key, reason=bound)
         await self._answers(record)
         await self._daemons.limit(target)
+        self._daemons.write(msgspec.structs.replace(record, target=target))
         self._log.info("mps_daemon_started", gpu=target.gpu, key=target.key, pid=record.pid)
 
     async def _answers(self, record: DaemonRecord) -> None:

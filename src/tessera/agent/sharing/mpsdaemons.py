@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE, write_through
-from tessera.agent.sharing.processes import belongs, identity, launch, ran, same_files
+from tessera.agent.sharing.processes import belongs, identity, launch, ran, same_files, variable
 from tessera.core.cluster.mps import MpsTarget
+from tessera.core.gpu.inventory import ComputeMode
 from tessera.core.node.doctor import Daemon
-from tessera.core.node.mpsdaemon import DaemonRecord
+from tessera.core.node.mpsdaemon import DaemonRecord, unlimited
 from tessera.errors import Unavailable
 
 __all__ = ["MpsDaemons", "MpsSettings", "Sight", "running"]
@@ -100,11 +101,11 @@ class MpsDaemons:
         return Sight(record=record, alive=True, clients=len(clients), processes=processes, foreign=foreign)
 
     def _found(self, key: str, record: DaemonRecord | None) -> DaemonRecord | None:
-        """Return the record of the daemon that runs; one that an agent started before it could note the process, too.
+        """Return the record of the daemon that runs, though its process is not noted in it, or it cannot be read.
 
         The daemon writes the number of its process beside its pipes, where containers can write as well.
         """
-        if record is None or running(record):
+        if record is not None and running(record):
             return record
         name = Path(self.settings.program).name
         try:
@@ -113,7 +114,8 @@ class MpsDaemons:
             return record
         if pid <= 0 or not belongs(pid, name, f"CUDA_MPS_PIPE_DIRECTORY={self._folder(key) / 'pipe'}"):
             return record
-        return msgspec.structs.replace(record, pid=pid, started=identity(pid))
+        found = _recovered(key, pid) if record is None else record
+        return msgspec.structs.replace(found, pid=pid, started=identity(pid))
 
     async def command(self, key: str, command: str) -> str:
         """Return what a daemon answers to a command.
@@ -202,6 +204,16 @@ class MpsDaemons:
             return msgspec.json.decode((self._folder(key) / _RECORD).read_bytes(), type=DaemonRecord)
         except UNREADABLE:
             return None
+
+
+def _recovered(key: str, pid: int) -> DaemonRecord:
+    """Return what a lost record said of a daemon that runs; its limits are set again, as they are not known."""
+    visible = variable(pid, "CUDA_VISIBLE_DEVICES")
+    whole = visible == key
+    gpu = key if whole else key.rsplit("-", 2)[0]
+    target = MpsTarget(key=key, gpu=gpu, visible=visible, exclusive=whole)
+    former = ComputeMode.DEFAULT if whole else ""
+    return DaemonRecord(target=unlimited(target), pid=pid, started="", former_mode=former)
 
 
 def _numbers(answer: str) -> list[str]:

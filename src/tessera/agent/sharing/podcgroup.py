@@ -4,6 +4,7 @@ When a container ends, its runtime kills what is in its control groups, and the 
 process that shall stay is moved beside `kubepods`, in each hierarchy (docs/decisions/0017).
 """
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,8 +32,8 @@ def leave_pod(pid: int, proc: Path = _PROC) -> str:
 
     """
     try:
-        groups = dict(_groups((proc / str(pid) / "cgroup").read_text()))
-        mounts = dict(_mounts((proc / "1" / "mountinfo").read_text()))
+        groups = dict(_groups(os.fsdecode((proc / str(pid) / "cgroup").read_bytes())))
+        mounts = dict(_mounts(os.fsdecode((proc / "1" / "mountinfo").read_bytes())))
         for controllers, path in groups.items():
             pod = _POD.match(path)
             if pod is None:
@@ -48,14 +49,14 @@ def leave_pod(pid: int, proc: Path = _PROC) -> str:
 
 def _groups(text: str) -> Iterator[tuple[frozenset[str], str]]:
     """Yield controllers and path for each line `4:memory:/kubepods/...`; version 2 names none. Source: cgroups(7)."""
-    for line in text.splitlines():
+    for line in filter(None, text.split("\n")):
         _, names, path = line.split(":", 2)
         yield frozenset(filter(None, names.split(","))) or _VERSION_2, path
 
 
 def _mounts(text: str) -> Iterator[tuple[frozenset[str], str]]:
     """Yield the controllers and the folder of each hierarchy that is mounted. Source: proc_pid_mountinfo(5)."""
-    for line in text.splitlines():
+    for line in filter(None, text.split("\n")):  # paths may have what other ends of lines are made of
         own, _, kind = line.partition(" - ")
         form, _, options = kind.split(" ", 2)
         if form in {"cgroup", "cgroup2"}:

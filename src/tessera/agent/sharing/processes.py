@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tessera.errors import Unavailable
 
-__all__ = ["belongs", "end", "gone", "identity", "launch", "ran", "same_files"]
+__all__ = ["belongs", "end", "gone", "identity", "launch", "ran", "same_files", "variable"]
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PROC = Path("/proc")
@@ -48,6 +48,15 @@ def belongs(pid: int, name: str, variable: str) -> bool:
         return False
     named = any(word.rpartition(b"/")[2] == name.encode() for word in words.split(b"\0"))
     return same and named and variable.encode() in variables.split(b"\0")
+
+
+def variable(pid: int, name: str) -> str:
+    """Return a variable of a process's environment; empty where it has none, or has ended."""
+    try:
+        text = os.fsdecode((_PROC / str(pid) / "environ").read_bytes())
+    except OSError:
+        return ""
+    return dict(each.partition("=")[::2] for each in text.split("\0")).get(name, "")
 
 
 def same_files(pid: int) -> bool:

@@ -7,6 +7,7 @@ an entry stays until its pod has ended and none of its processes is left.
 
 import enum
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 import msgspec
@@ -30,6 +31,7 @@ __all__ = [
     "clashes",
     "completed",
     "conflicts",
+    "mistold",
     "replaces",
     "started_pod",
     "uses_of_devices",
@@ -280,6 +282,34 @@ def replaces(new: Allocation, each: Allocation) -> bool:
     if each.uid:
         return (each.uid, each.container, each.resource) == (new.uid, new.container, new.resource)
     return bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
+
+
+def mistold(
+    record: Iterable[Allocation], holder: Allocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
+) -> str:
+    """Return why a container that `Allocate` told its devices cannot start: they are not those that it is assigned.
+
+    Args:
+        record: what was allocated.
+        holder: the container, without what it uses.
+        assigned: the devices that it is assigned now.
+        unanswered: whether it never ran and no answer for it is kept, so that the record alone has what it was told.
+
+    Returns:
+        The reason; empty where there is none.
+
+    """
+    own = [each for each in record if each.ids == holder.ids and replaces(holder, each)]
+    if unanswered and not any(each.guessed or each.started for each in own):
+        return "told to use a GPU that is not on record any more"
+    told = {use.device for use in own[0].uses} if own else set()
+    if told and told != assigned:
+        return f"told to use {_named(told)}, and assigned {_named(assigned)}"
+    return ""
+
+
+def _named(devices: Iterable[DeviceId]) -> str:
+    return ", ".join(sorted(map(str, devices))) or "nothing that is there"
 
 
 def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int]) -> Iterator[Clash]:

@@ -39,6 +39,7 @@ __all__ = [
     "check_daemons",
     "next_step",
     "ready_keys",
+    "unlimited",
 ]
 
 _PATIENCE = 3
@@ -62,6 +63,7 @@ class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept on disk about a daemon that was started, so that another agent can adopt it."""
 
     target: MpsTarget
+    """What it serves, with the limits that it was set to: `unlimited` until then."""
     pid: int
     started: str
     """Boot and start time of the process, without which a process id means nothing."""
@@ -102,6 +104,11 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
 def back_off_s(failures: int) -> float:
     """Return how long to wait for the next start after so many failures in a row: 1 s, doubled up to 60 s."""
     return 0.0 if failures == 0 else min(_LONGEST_S, _FIRST_S * 2.0 ** min(failures - 1, 16))
+
+
+def unlimited(target: MpsTarget) -> MpsTarget:
+    """Return what is on record of a daemon until its limits are set, so that whoever finds it sets them."""
+    return msgspec.structs.replace(target, thread_percent=0)
 
 
 def next_step(desired: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Step:

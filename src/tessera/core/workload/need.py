@@ -4,7 +4,7 @@ Equal needs are interchangeable: a `Need` carries no name, so two replicas of on
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from fractions import Fraction
 from itertools import groupby
 from typing import Literal, NewType
@@ -24,6 +24,7 @@ __all__ = [
     "SelectorTerm",
     "Toleration",
     "effective_need",
+    "reused",
 ]
 
 PodKey = NewType("PodKey", str)
@@ -233,6 +234,32 @@ def _needs(steps: list[list[ContainerNeed]]) -> list[Ask]:
                 else:
                     devices.append(_one(ask))
     return [msgspec.structs.replace(device, count=len(tuple(run))) for device, run in groupby(devices)]
+
+
+def reused(ask: Ask, devices: Sequence[Ask], running: Container[str]) -> tuple[int, ...]:
+    """Return which of the devices for a pod's needs an init container has: its own, and those that have not started.
+
+    Args:
+        ask: what it asks.
+        devices: an ask of one device each, in the order of `effective_need`.
+        running: the sidecars that run beside it, whose devices are their own.
+
+    Returns:
+        Positions, sorted: as many as it asks, where there are so many; of others' those that are enough, the smallest
+        first, then the largest of the rest.
+
+    """
+
+    def wanted(index: int) -> tuple[bool, int, int]:
+        each = devices[index]
+        enough = _growth(each, ask) == (0, 0)
+        return not enough, each.memory_mib if enough else -each.memory_mib, each.compute_percent
+
+    own = [index for index, each in enumerate(devices) if each.container == ask.container]
+    others = [
+        index for index, each in enumerate(devices) if each.container != ask.container and each.container not in running
+    ]
+    return tuple(sorted((own + sorted(others, key=wanted))[: ask.count]))
 
 
 def _one(ask: Ask) -> Ask:

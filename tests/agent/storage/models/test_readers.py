@@ -59,6 +59,13 @@ def test_a_mount_is_seen_by_its_root_on_another_file_system(versions: Path, tmp_
     assert revisions_in_use(spaced, tmp_path / "other") == {TWO: "in use by process 7"}
 
 
+def test_odd_names_of_mounted_folders_are_in_nobodys_way(versions: Path, tmp_path: Path) -> None:
+    """A pod may name a folder so in its `subPath` or `mountPath`."""
+    odd = "36 35 98:0 /a\u2028b /c\u0085d\x0ce rw - ext4 /dev/vda rw\n"
+    process(tmp_path / "proc", 7, mounts=f"{odd}37 35 98:0 {versions}/{ONE} /models ro - ext4 /dev/vda rw\n")
+    assert revisions_in_use(versions, tmp_path / "proc") == {ONE: "in use by process 7"}
+
+
 def test_what_lies_elsewhere_is_nobodys(versions: Path, tmp_path: Path) -> None:
     process(
         tmp_path / "proc",

@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from builders.kubeobjects import containers, pod
 from builders.shares import share
+from builders.signed import keys, signed
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests, unshown
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Correction, Held
 from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Ask, Form, Need
 
 NEED, GPUSHARE = "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"
 
@@ -242,6 +244,59 @@ def test_init_containers_have_what_their_pod_has_and_sidecars_their_own() -> Non
         "init": (4, True),
     }
     assert found["init"].shares == found["main"].shares
+
+
+def limits(name: str, gib: int, gpus: int = 1, *, sidecar: bool = False) -> dict[str, Any]:
+    count = {"tessera.dev/gpu-count": str(gpus)} if gpus > 1 else {}
+    made = {"name": name, "resources": {"limits": {NEED: str(gib), **count}}}
+    return made | ({"restartPolicy": "Always"} if sidecar else {})
+
+
+GIVEN: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], tuple[Share, ...], dict[str, list[int]]]] = {
+    "not what a sidecar beside it has": (
+        [limits("proxy", 30, sidecar=True), limits("init", 30)],
+        [{"name": "main"}],
+        (share(0, 30720), share(1, 30720)),
+        {"proxy": [0], "init": [1]},
+    ),
+    "what is enough for it": (
+        [limits("init", 8)],
+        [limits("a", 4), limits("b", 6)],
+        (share(0, 4096), share(1, 8192)),
+        {"a": [0], "b": [1], "init": [1]},
+    ),
+    "several GPUs of one container": (
+        [limits("init", 8)],
+        [limits("main", 4, 2)],
+        (share(0, 8192), share(1, 4096)),
+        {"main": [0, 1], "init": [0]},
+    ),
+    "several, its own and another's": (
+        [limits("init", 4, 2)],
+        [limits("main", 4)],
+        (share(0, 4096), share(1, 4096)),
+        {"main": [0], "init": [0, 1]},
+    ),
+}
+
+
+def test_an_init_container_has_nothing_where_all_that_was_signed_is_a_sidecars() -> None:
+    sidecar = Ask(resource=NEED, form=Form.NEED, memory_mib=4096, container="proxy")
+    each = asking({}, annotations={"tessera.dev/assignment": write_shares((share(0, 4096),), Need(asks=(sidecar,)))})
+    init = [limits("proxy", 4, sidecar=True), limits("init", 4)]
+    each["spec"] |= {"initContainers": init, "containers": [{"name": "main"}]}
+    requests = read_assigned_requests([signed(each)], keys=keys()).requests
+    assert [request.key.container for request in requests] == ["proxy"]
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_an_init_container_has(case: str) -> None:
+    init, containers, shares, want = GIVEN[case]
+    each = asking({}, *shares)
+    each["spec"] |= {"initContainers": init, "containers": containers}
+    requests = read_assigned_requests([each]).requests
+    assert [request.key.container for request in requests] == [*dict.fromkeys(r.key.container for r in requests)]
+    assert {r.key.container: [share.gpu for share in r.shares] for r in requests} == want
 
 
 def test_pods_of_one_name_in_two_namespaces_exchange_no_single_containers() -> None:

@@ -47,14 +47,19 @@ def _paths(process: Path) -> Iterable[str]:
             with contextlib.suppress(OSError):
                 yield str(Path(entry.path).readlink())
     with contextlib.suppress(OSError):
-        for line in (process / "maps").read_text(errors="replace").splitlines():
+        for line in _lines(process / "maps"):
             if "/" in line:
                 yield line[line.index("/") :]
     with contextlib.suppress(OSError):
-        for line in (process / "mountinfo").read_text(errors="replace").splitlines():
+        for line in _lines(process / "mountinfo"):
             words = [_ESCAPED.sub(lambda found: chr(int(found[1], 8)), each) for each in line.split(" ")[:5]]
             yield f"mount:{words[3]}/"
             yield f"device:{words[2]} {words[4]}"
+
+
+def _lines(path: Path) -> Iterable[str]:
+    """Return the lines of a file of the kernel; paths in it may have what other ends of lines are made of."""
+    return filter(None, path.read_bytes().decode(errors="replace").split("\n"))
 
 
 def _devices(versions: Path) -> dict[str, str]:

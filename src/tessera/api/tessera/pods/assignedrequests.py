@@ -2,8 +2,9 @@
 
 import datetime as dt
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,8 +18,8 @@ from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction, Held, RequestKey
-from tessera.core.workload.need import Ask, Form, Need
-from tessera.core.workload.resources import SHARE_MEMORY
+from tessera.core.workload.need import Ask, Form, Need, reused
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
 
@@ -89,36 +90,101 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
         return
     running = pod.get("status", "phase").value == "Running"
     ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod, need)
-    initial, uid = set(_initial(pod)), str(pod.get("metadata", "uid").value or "")
+    initial, uid = dict(_initial(pod, need)), str(pod.get("metadata", "uid").value or "")
+    for part in _parts(pod, need, shares, share_unit_mib, initial):
+        yield AssignedRequest(
+            key=RequestKey(namespace, name, part.container, part.ask.resource),
+            uid=uid,
+            units=dict(_units(pod, part.ask.resource)).get(part.container, 0),
+            shares=part.shares,
+            at=part.at,
+            since_ns=since_ns,
+            ending=ending,
+            running=running,
+            ask=_asked(part.ask, need, signed=asked is not None) if part.whole else "",
+            memory_mib=part.ask.memory_mib if part.ask.form is Form.NEED else 0,
+            models=need.models,
+            bound=(uid or f"{namespace}/{name}") if part.common else "",
+            initial=part.container in initial,
+        )
+
+
+class _Part(NamedTuple):
+    """What one container has of its pod's shares."""
+
+    container: str
+    ask: Ask
+    """What it has them for; of several the smallest."""
+    at: int
+    shares: tuple[Share, ...]
+    common: bool
+    """Whether another container of the pod has some of them too."""
+    whole: bool = True
+    """Whether they are all that the ask is served by, and nothing else."""
+
+
+def _parts(
+    pod: Field, need: Need, shares: tuple[Share, ...], share_unit_mib: int, initial: Mapping[str, Ask]
+) -> Iterator[_Part]:
+    devices: list[tuple[Ask, int, Share]] = []
     for ask, at, own in dealt(pod, need.asks, shares):
-        units, shared = dict(_units(pod, ask.resource)), ask.resource in SHARE_RESOURCES
         if ask.form is Form.SHARE:
-            parts = {name: _part(own, count * share_unit_mib, len(units)) for name, count in units.items()}
-        else:
-            parts = dict.fromkeys((ask.container, *(units.keys() & initial)), own) if shared else {}
-        for container, part in parts.items():
-            yield AssignedRequest(
-                key=RequestKey(namespace, name, container, ask.resource),
-                uid=uid,
-                units=units.get(container, 0),
-                shares=part,
-                at=at,
-                since_ns=since_ns,
-                ending=ending,
-                running=running,
-                ask=_asked(ask, need, signed=asked is not None),
-                memory_mib=ask.memory_mib if ask.form is Form.NEED else 0,
-                models=need.models,
-                bound=(uid or f"{namespace}/{name}") if len(parts) > 1 else "",
-                initial=container in initial,
+            units = dict(_units(pod, ask.resource))
+            for name, count in units.items():
+                part = _part(own, count * share_unit_mib, len(units))
+                yield _Part(name, ask, at, part, common=len(units) > 1)
+        elif ask.resource in SHARE_RESOURCES:
+            devices += [(ask, at + number, share) for number, share in enumerate(own)]
+    yield from _of_needs(pod, devices, initial)
+
+
+def _of_needs(pod: Field, devices: Sequence[tuple[Ask, int, Share]], initial: Mapping[str, Ask]) -> Iterator[_Part]:
+    """Yield what containers have of the devices for their needs: init containers those of others that start later."""
+    single = [msgspec.structs.replace(ask, count=1) for ask, _, _ in devices]
+    places = {
+        each.container: tuple(i for i, other in enumerate(single) if other.container == each.container)
+        for each in single
+    }
+    places |= {name: reused(ask, single, _running(pod, name)) for name, ask in initial.items() if ask.memory_mib}
+    for name, own in places.items():
+        asks = {devices[index][0] for index in own}
+        if own:
+            yield _Part(
+                container=name,
+                ask=min(asks, key=lambda ask: ask.memory_mib),
+                at=devices[own[0]][1],
+                shares=tuple(devices[index][2] for index in own),
+                common=any(set(own) & set(others) for other, others in places.items() if other != name),
+                whole=len(asks) == 1 and own == tuple(i for i, (ask, _, _) in enumerate(devices) if ask in asks),
             )
 
 
-def _initial(pod: Field) -> Iterator[str]:
-    """Yield the init containers that come to an end before the others start."""
+def _initial(pod: Field, need: Need) -> Iterator[tuple[str, Ask]]:
+    """Yield the init containers that come to an end before the others start, each with its need."""
     for container in pod.get("spec", "initContainers").elements():
         if container.get("restartPolicy").value != "Always":
-            yield container.get("name").text()
+            name, limits = container.get("name").text(), container.get("resources", "limits")
+            memory, compute, gpus = (
+                count(limits.get(key).value, limits.get(key).subject) if limits.get(key).given else default
+                for key, default in ((GPU_MEMORY, 0), (GPU_COMPUTE, 0), (GPU_COUNT, 1))
+            )
+            yield (
+                name,
+                Ask(
+                    resource=GPU_MEMORY,
+                    form=Form.NEED,
+                    count=gpus,
+                    memory_mib=memory * need.unit_mib,
+                    compute_percent=compute,
+                    container=name,
+                ),
+            )
+
+
+def _running(pod: Field, name: str) -> frozenset[str]:
+    """Return the sidecars that are started before an init container."""
+    before = takewhile(lambda each: each.get("name").text() != name, pod.get("spec", "initContainers").elements())
+    return frozenset(each.get("name").text() for each in before if each.get("restartPolicy").value == "Always")
 
 
 def _asked(ask: Ask, need: Need, *, signed: bool) -> str:
