@@ -67,7 +67,7 @@ class Field:
         return ": ".join(part for part in (self.place, self.label, text.removeprefix(".")) if part)
 
     def refuse(self, expected: str, hint: str = "", *, found: str = "") -> InvalidInput:
-        """Return the error that this value is not what was expected; `found` stands in for the value itself."""
+        """Return the error that this value is not what was expected; `found` is another cause, as a phrase."""
         if isinstance(self.value, str) and _PLACEHOLDER.search(self.value):
             hint = _FILL_IN
         return InvalidInput(self.subject, found=found or _shown(self.value), expected=expected, hint=hint)
@@ -202,8 +202,7 @@ def in_words(error: InvalidInput, field: Field) -> str:
     """Return an error about an object in one line that names the field in it, without the object and its place."""
     place = re.escape(field.place.rpartition(" ")[0])
     subject = re.sub(rf"^{place} [0-9]+(: |$)({re.escape(field.label)}(: |$))?", "", error.subject)
-    text = f"{subject + ': ' if subject else ''}{error.found}; expected {error.expected}"
-    return f"{text}; hint: {error.hint}" if error.hint else text
+    return f"{subject + ': ' if subject else ''}{error.advice}"
 
 
 def objects(document: Document) -> Iterator[Field]:

@@ -23,8 +23,9 @@ _FIRST = ("templates/namespace", "templates/crds/", "templates/rbac/")
 _EPILOG = """
 \b
 Examples:
-  tessera manifests --kube-version 1.36.3 --set image.repository=registry.example/tessera | kubectl apply -f -
-  tessera manifests --kube-version 1.33.5 --values values.yaml --set nvidia.operator=beside > tessera.yaml
+  tessera manifests --kube-version 1.36.3 \\
+    --set image.repository=registry.example/tessera | kubectl apply -f -
+  tessera manifests --kube-version 1.34.5 --values values.yaml > tessera.yaml
 
 Values and what they mean: docs/install.md.
 """

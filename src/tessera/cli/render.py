@@ -21,7 +21,7 @@ Examples:
   tessera render -f examples/9-model-servers/triton.yaml
   tessera render -f examples/9-model-servers/vllm.yaml -o json
   tessera render -f server.yaml | kubectl apply -f -
-  tessera render --job --completions 60 -f examples/9-model-servers/vllm.yaml -- python3 /app/embed.py
+  tessera render --job -f server.yaml -- python3 /app/embed.py
 """
 
 

@@ -70,7 +70,7 @@ class _Choice(msgspec.Struct, frozen=True):
 \b
 Examples:
   tessera inspect                     # each GPU, drawn to scale
-  tessera inspect -o wide node-a      # one line for each GPU of a node, however long
+  tessera inspect -o wide node-a      # one line for each GPU of a node
   tessera inspect --watch -n team-a
   tessera inspect -o gpushare -d      # the tables of kubectl inspect gpushare
   kubectl get nodes,pods,gpunodes -A -o json | tessera inspect --cluster -

@@ -14,7 +14,7 @@ from tessera.api.nvidia import migparted
 from tessera.cli.completion import complete_configurations
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Asked, Brought, Cluster, Desired, Means, Outcome, Seen
-from tessera.cli.options import Seconds, output_option, with_options
+from tessera.cli.options import CommandGroup, Seconds, output_option, with_options
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
@@ -98,6 +98,7 @@ _timeout_option = click.option(
 
 
 @click.group(
+    cls=CommandGroup,
     epilog="""
 \b
 Examples:
@@ -110,7 +111,7 @@ Examples:
 Without a GPU:
   tessera sim-gpus create --gpus 2xA100-40GB
   eval "$(tessera sim-gpus env)"
-"""
+""",
 )
 def mig() -> None:
     """Show and change the MIG layout of this node's GPUs. Instances in use are never destroyed.

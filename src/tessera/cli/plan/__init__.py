@@ -19,6 +19,7 @@ from tessera.cli.options import (
     check_output,
     check_outputs,
     output_option,
+    policy_option,
     refuse_beside,
     refuse_without,
     write_output,
@@ -75,16 +76,15 @@ class _Made(msgspec.Struct, frozen=True):
 Examples:
   tessera plan --gpus 8xH100-80GB -f examples/2-vllm-replicas/vllm.yaml
   tessera plan --cluster fleet.yaml -f manifests/ --draw plan.svg
-  kubectl get nodes,pods -A -o json | tessera plan --cluster - -f new-deployment.yaml
-  tessera plan --fit --gpus 8xH100-80GB --gpus 4xL40S -f manifests/ --price H100-80GB=2.50 --price L40S=0.90
-  tessera plan --cluster fleet.yaml -f manifests/ --fail-pending    # in CI
-  tessera plan --cluster fleet.yaml -f manifests/ --write out/      # files to apply
+  kubectl get nodes,pods -A -o json | tessera plan --cluster - -f new.yaml
+  tessera plan --fit --gpus 8xH100-80GB --gpus 4xL40S -f manifests/ \\
+    --price H100-80GB=2.50 --price L40S=0.90
+  tessera plan --cluster fleet.yaml -f manifests/ --fail-pending  # in CI
+  tessera plan --cluster fleet.yaml -f manifests/ --write out/
 """
 )
 @input_options
-@click.option(
-    "--policy", type=click.Choice(core.PLAN_POLICIES), default="tessera", show_default=True, help="Packing policy."
-)
+@policy_option(core.PLAN_POLICIES, default="tessera")
 @click.option("--exact", is_flag=True, help="Solve for the most pods with an integer program (HiGHS).")
 @click.option(
     "--limit",

@@ -27,8 +27,10 @@ _EPILOG = """
 Examples:
   tessera metrics --self-signed /run/tessera/certificate
   tessera metrics --tls-certificate tls.crt --tls-key tls.key --port 9443
-  tessera metrics --self-signed /run/tessera/certificate --prometheus http://prometheus.monitoring:9090
-  kubectl get --raw /apis/external.metrics.k8s.io/v1beta1/namespaces/default/tessera_replicas
+  tessera metrics --self-signed /run/tessera/certificate \\
+    --prometheus http://prometheus.monitoring:9090
+  kubectl get --raw \\
+    /apis/external.metrics.k8s.io/v1beta1/namespaces/default/tessera_replicas
 
 RBAC: get, list and watch pods, deployments.apps and horizontalpodautoscalers.autoscaling; list nodes and
 gpunodes.tessera.dev; get, create and patch events; create tokenreviews and subjectaccessreviews; get the ConfigMap

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tessera.certificates import Tls
-from tessera.cli.options import Seconds, health_option, kubeconfig_option, refuse_without
+from tessera.cli.options import Seconds, health_option, kubeconfig_option, policy_option, refuse_without
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.usage.asking import asked
@@ -31,8 +31,9 @@ _EPILOG = """
 Examples:
   tessera server
   tessera server --kubeconfig ~/.kube/config --port 39999
-  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key --tls-client-authority ca.crt
-  tessera server --admission-port 8443 --tls-certificate tls.crt --tls-key tls.key
+  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key \\
+    --tls-client-authority ca.crt
+  tessera server --admission-port 8443 --admission-self-signed /run/tessera
   tessera server --page-port 8085 --page-sign-in required
   tessera server --page-port 8085 --page-prometheus http://127.0.0.1:9090
 
@@ -90,9 +91,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 )
 @click.option("--page-prometheus-token-file", type=_READ, help="Bearer token for it; over https, or to this machine.")
 @click.option("--page-prometheus-ca-file", type=_READ, help="Authorities that sign its certificate, PEM.")
-@click.option(
-    "--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing policy."
-)
+@policy_option(_POLICIES, default=_SETTINGS.policy)
 @click.option("--replica", metavar="NAME", help="Identity in claims.  [default: host name and a number]")
 @click.option(
     "--request-s", type=Seconds(0.1), default=_LIMITS.request_s, show_default=True, help="Deadline of a request."

@@ -88,7 +88,7 @@ _EPILOG = """
 \b
 Examples:
   tessera simulate serving azure_llm_2023_conv.csv
-  tessera simulate serving servegen_rates_600s.csv --column m_large_rps --mean-rate 3.5 --hours 24
+  tessera simulate serving rates.csv --column m_large_rps --mean-rate 3.5
 """
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tessera.agent.storage.disks.preparing import observe_plan, prepare
 from tessera.cli.drawing.lettering import clean, gib
-from tessera.cli.options import output_option
+from tessera.cli.options import CommandGroup, output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.storage.diskoptions import GivenDisks, client_of, disk_options, spec_of
 from tessera.clients.disks import Disks, command
@@ -39,6 +39,7 @@ def _options(function: _Command) -> _Command:
 
 
 @click.group(
+    cls=CommandGroup,
     epilog="""
 \b
 Examples:
@@ -46,7 +47,7 @@ Examples:
   tessera disks apply --yes
   tessera disks status -o json
   tessera disks plan --select '/dev/nvme[1-4]n1' --filesystem xfs
-"""
+""",
 )
 def disks() -> None:
     """Make this node's local disks one filesystem: RAID 0, formatted once, mounted.
