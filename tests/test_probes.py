@@ -59,7 +59,7 @@ async def test_who_holds_connections_open_ends_their_own_and_the_kubelet_is_answ
 
 async def test_a_port_that_is_taken_is_told() -> None:
     async with answering(0, str) as port:
-        with pytest.raises(Unavailable, match=r"expected a free port; hint: another --health-port"):
+        with pytest.raises(Unavailable, match=r"expected a free port: another --health-port"):
             async with answering(port, str):
                 pass
 

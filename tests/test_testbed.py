@@ -121,7 +121,7 @@ def test_a_later_process_with_the_same_number_is_another() -> None:
 
 
 def test_waiting_ends_at_its_deadline() -> None:
-    with pytest.raises(Unavailable, match=r"the moon: not yet; expected ready within 0\.1 s"):
+    with pytest.raises(Unavailable, match=r"the moon: not yet is not ready within 0\.1 s"):
         until("the moon", lambda: False, timeout_s=0.1)
 
 

@@ -127,7 +127,7 @@ async def test_a_gpu_that_was_lost_before_fails_the_label_until_it_is_back(machi
 # sentence: (mig-parted's file, what the node's condition says)
 BAD_FILES: dict[str, tuple[bytes | None, str]] = {
     "no file": (None, "No such file"),
-    "two documents": (b"version: v1\n---\nversion: v1\n", "2 documents; expected one document"),
+    "two documents": (b"version: v1\n---\nversion: v1\n", "it has 2 documents: write one document"),
     "no text": (b"\xff\xff", "mig.yaml"),
     "far too large": (b" " * ((1 << 20) + 1), "more than 1 MiB"),
 }

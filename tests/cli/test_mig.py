@@ -292,7 +292,7 @@ def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
         (
             (),
             2,
-            "--evict: no node name; expected the name of this node's Node object; hint: --node or NODE_NAME",
+            "--evict: it names no node: give --node or NODE_NAME, the name of this node's Node object",
         ),
         (("--node", "n2", "--timeout", "1"), 5, "pod ns/p is not evicted: it on node n1"),
     ],
@@ -309,7 +309,7 @@ def test_evictions_need_a_kubelet_and_a_cluster(tmp_path: Path) -> None:
     node = Node(card(layout=SEVEN), folder=tmp_path)
     arguments = ["mig", "apply", "-c", "all-3g.20gb", "--evict", "--node", "n1"]
     without = CliRunner().invoke(main, [*arguments, *NO_KUBELET], obj=Means(driver=node.driver))
-    assert "--evict: no kubelet at /nowhere/kubelet.sock; expected the kubelet's PodResources" in without.stderr
+    assert "--evict: no kubelet at /nowhere/kubelet.sock is not the kubelet's PodResources" in without.stderr
     missing = ["--kubeconfig", str(tmp_path / "none"), *NO_KUBELET]
     alone = CliRunner().invoke(main, [*arguments, *missing], obj=Means(driver=node.driver, record=node.record))
     assert (without.exit_code, alone.exit_code) == (2, 2)
@@ -334,12 +334,12 @@ def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpu", "arguments", "code", "want"),
     [
-        (card(layout=HALVES), ("apply", "-c", "halves"), 2, "MIG configuration: 'halves'; expected the name of"),
+        (card(layout=HALVES), ("apply", "-c", "halves"), 2, "MIG configuration: 'halves' is not the name of"),
         (
             card(layout=HALVES),
             ("apply",),
             2,
-            "-c/--config: no name; expected the name of a configuration; hint: those",
+            "-c/--config: it is not given",
         ),
         (card(layout=HALVES), ("apply", "-f", "missing.yaml"), 2, "missing.yaml: No such file"),
         (
@@ -358,7 +358,7 @@ def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
             card(layout=HALVES),
             ("restore", "--checkpoint", "none.json"),
             2,
-            "none.json: no such file; expected a checkpoint",
+            "none.json: no such file is not a checkpoint",
         ),
     ],
 )
@@ -436,7 +436,7 @@ def test_who_is_not_root_has_locks_of_their_own(tmp_path: Path, monkeypatch: pyt
 def test_a_file_with_several_documents_is_refused(tmp_path: Path) -> None:
     node = Node(card(), folder=tmp_path)
     node.file.write_text(f"{FILE}---\n{FILE}")
-    assert "2 documents; expected one" in node.run("list", "-f", str(node.file), code=2).stderr
+    assert "2 documents is not one" in node.run("list", "-f", str(node.file), code=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_an_unknown_model_is_one_line_and_exit_code_2(output: str) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr == (
-        "error: GPU model: 'A100'; expected a GPU model that Tessera knows; "
+        "error: GPU model: 'A100' is not a GPU model that Tessera knows; "
         "hint: A100-40GB, A100-80GB; `tessera profiles` lists all\n"
     )
 

@@ -99,7 +99,7 @@ async def until(store: Store, names: set[str], deadline_s: float = 20.0) -> None
         if {name for _, name in store.objects} == names:
             return
         await asyncio.sleep(0.01)
-    pytest.fail(f"{set(store.objects)} after {deadline_s} s; expected {names}")
+    pytest.fail(f"{set(store.objects)} after {deadline_s} s is not {names}")
 
 
 async def lasted(kube: Kube, lock: LeaseLock) -> None:

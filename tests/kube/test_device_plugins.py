@@ -92,5 +92,5 @@ async def test_a_refusal_is_shown_on_the_pod(node_cluster: Cluster, node: Node) 
     await asyncio.to_thread(node_cluster.kubectl, *wait)
     status = (await asyncio.to_thread(node_cluster.get, "pod", "refused"))["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
-    assert "none assigned here; expected an assignment" in status["message"]
+    assert "none assigned here is not an assignment" in status["message"]
     await server.stop()

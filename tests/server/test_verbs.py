@@ -115,7 +115,7 @@ async def test_plan_extender_and_explain_pod_agree_word_for_word(sentence: str) 
 
 async def test_a_request_that_cannot_be_read_is_refused_in_the_words_of_explain_pod_and_of_plan() -> None:
     want = (
-        "metadata.annotations[tessera.dev/isolation]: 'strong'; expected one of the words accepted; "
+        "metadata.annotations[tessera.dev/isolation]: 'strong' is not one of the words accepted; "
         "hint: hardware, driver, none"
     )
     kube = MemoryKube()
@@ -210,7 +210,7 @@ async def test_of_equal_nodes_the_one_with_the_image_is_chosen_and_explained(kub
 
 NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {
     "a negative amount": ({"tessera.dev/gpu-memory": -1}, {}, "limits[tessera.dev/gpu-memory]"),
-    "no amount": ({"tessera.dev/gpu-memory": 0}, {}, "'0'; expected 1 or more; hint: the limit left out"),
+    "no amount": ({"tessera.dev/gpu-memory": 0}, {}, "'0' is not 1 or more: the limit left out"),
     "a fraction": ({"tessera.dev/gpu-memory": "1500m"}, {}, "limits[tessera.dev/gpu-memory]"),
     "an unknown grade": ({"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "total"}, "tessera.dev/isolation"),
     "more than any GPU has": ({"tessera.dev/gpu-memory": 500}, {}, "500 GiB"),

@@ -194,7 +194,7 @@ class _Root(click.Group):
             raise
         except OSError as error:
             subject = str(error.filename or "the operating system")
-            raise Unavailable(subject, found=error.strerror or str(error), expected="an answer") from error
+            raise Unavailable(subject, found=error.strerror or str(error), hint="try again") from error
         except Exception as error:
             if ctx.params["debug"]:
                 traceback.print_exc()
@@ -211,8 +211,11 @@ def _needing_cluster(command: str) -> Iterator[None]:
         library = (error.name or "").partition(".")[0]
         if library not in _OF_CLUSTER:
             raise
-        extra = "the extra `cluster`: pip install 'tessera-gpu[cluster]'"
-        raise Unsupported(command, found=f"no Python package {library}", expected=extra) from error
+        raise Unsupported(
+            command,
+            found=f"it needs the Python package {library}",
+            hint="install it with pip install 'tessera-gpu[cluster]'",
+        ) from error
 
 
 def _usage(error: click.ClickException) -> str:

@@ -89,4 +89,4 @@ def chart_folder() -> Path:
     for folder in (here.with_name("chart"), here.parents[3] / "deploy" / "chart"):
         if folder.is_dir():
             return folder
-    raise Unsupported("the Helm chart", found="none", expected="deploy/chart, which the distribution carries")
+    raise Unsupported("the Helm chart", found="the distribution has no deploy/chart", hint="install it again")

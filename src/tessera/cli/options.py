@@ -86,9 +86,7 @@ def refuse_beside(option: str, other: str) -> None:
     """
     given, over = _source(option), _source(other)
     if over is not None and given in {ParameterSource.COMMANDLINE, over}:
-        raise InvalidInput(
-            option, found=f"{other} as well", expected=f"one of the two, because {option} has no effect then"
-        )
+        raise InvalidInput(option, found=f"it has no effect beside {other}", hint="leave out one of the two")
 
 
 def refuse_without(option: str, other: str) -> None:
@@ -99,7 +97,7 @@ def refuse_without(option: str, other: str) -> None:
 
     """
     if _source(option) is ParameterSource.COMMANDLINE and _source(other) is None:
-        raise InvalidInput(option, found=f"no {other}", expected=f"{other} as well, because it has no effect alone")
+        raise InvalidInput(option, found="it has no effect alone", hint=f"give {other} as well")
 
 
 def _source(option: str) -> ParameterSource | None:
@@ -258,7 +256,7 @@ def _refusal(subject: str, *, desired: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InvalidInput(subject, found=error.strerror or type(error).__name__, expected=desired) from error
+        raise InvalidInput(subject, found=error.strerror or type(error).__name__, hint=f"name {desired}") from error
 
 
 def _bytes(content: str | bytes) -> bytes:

@@ -246,11 +246,11 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
-        raise Unreachable(_told(error)) from error
+        raise Unreachable(_text(error)) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise Broken(_told(error)) from error
+        raise Broken(_text(error)) from error
     except ValueError as error:
-        raise InvalidInput("HTTP request", found=shown(error), expected="headers of one line each") from error
+        raise InvalidInput("HTTP request", found=shown(error), hint="write headers of one line each") from error
 
 
 def _check(url: str, subject: str, schemes: set[str]) -> None:
@@ -264,5 +264,5 @@ def _check(url: str, subject: str, schemes: set[str]) -> None:
         raise InvalidInput(subject, found=shown(url), expected=desired)
 
 
-def _told(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return str(error) or type(error).__name__

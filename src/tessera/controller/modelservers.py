@@ -254,8 +254,7 @@ class ModelServers:
         if live is not None and not _owned(live, server.uid):
             raise Conflict(
                 f"{kind.name} {server.namespace}/{server.name}",
-                found="one that is not this ModelServer's",
-                expected="none, or its own",
+                found="there is one that is not this ModelServer's",
                 hint="rename one of the two, or delete the other",
             )
         if live is None or self._applied.get(key) != (body, version_of(live)):

@@ -65,7 +65,7 @@ IDS = [device.id for device in two(SLICED).devices]
 HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
     "no ids": (two(SLICED), [], InvalidInput, "no device ids"),
     "an id twice": (two(SLICED), [IDS[0], IDS[0]], InvalidInput, "an id twice"),
-    "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "'GPU-x'; expected one of the 4 ids"),
+    "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "'GPU-x' is not one of the 4 ids"),
     "a hostile id": (two(SLICED), ["../../x\n" * 100], InvalidInput, r"\\n"),
     "more than there are": (two(SLICED), [*IDS, "GPU-y::0"], InvalidInput, "GPU-y::0"),
     "an unhealthy device": (two(SLICED, options=UNHEALTHY), [IDS[2]], Conflict, "an unhealthy device"),

@@ -391,7 +391,7 @@ IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
     "an instance that cannot be": (
         (2, [share(1, 2048, mode=Mode.MIG, profile="9g.1gb", start=0)]),
         2,
-        "GPU 1 .* profile '9g.1gb' at 0; expected a MIG instance that A100-40GB can have; hint: 1g.5gb, ",
+        "GPU 1 .* profile '9g.1gb' at 0 is not a MIG instance that A100-40GB can have: 1g.5gb, ",
     ),
     "a replica of an instance that cannot be": (
         (2, [share(1, 2048, mode=Mode.MIG_MPS, profile="9g.1gb")]),

@@ -28,7 +28,7 @@ async def test_it_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "want"),
     [
-        (b'{"version": 1, "gpus": [', "mig.json: 'Input data was truncated'; expected a checkpoint of MIG layouts"),
+        (b'{"version": 1, "gpus": [', "mig.json: 'Input data was truncated' is not a checkpoint of MIG layouts"),
         (b" " * ((1 << 20) + 1), "mig.json: more than 1 MiB"),
     ],
 )

@@ -190,13 +190,13 @@ FORMER = "; the former layout is in force, as far as nothing used stands in its 
             id="no plugin to withdraw the GPU",
         ),
         pytest.param(
-            card(layout=SEVEN), TWO, refuses("held"), "held: a fault; expected no fault", id="no kubelet to ask"
+            card(layout=SEVEN), TWO, refuses("held"), "held: a fault is not no fault", id="no kubelet to ask"
         ),
         pytest.param(
             card(layout=SEVEN),
             TWO,
             hangs("held"),
-            "GPU driver and kubelet: no answer in time; expected an answer",
+            "GPU driver and kubelet: no answer in time: try again; see `tessera doctor` if it stays so",
             id="a kubelet that does not answer",
         ),
         pytest.param(card(index=1), TWO, lambda _: None, "the driver does not show it", id="gone"),

@@ -221,7 +221,7 @@ async def test_a_daemon_that_cannot_start_says_why_and_waits_for_the_next_try(be
     bench.agent = bench.new_agent(script(bench.root / "broken", "echo no such device; exit 3"))
     (state,) = await bench.apply(target)
     assert state.phase == "failed"
-    assert state.reason.endswith("it ended: no such device; expected a running daemon")
+    assert state.reason.endswith("it ended: no such device: see `tessera doctor`")
     (again,) = await bench.apply(target)
     assert again.reason == state.reason
     bench.agent = bench.new_agent()

@@ -52,10 +52,10 @@ FAILURES = {
     "not there": (
         ("/nowhere/program",),
         20.0,
-        "/nowhere/program: No such file or directory; expected a program that runs",
+        "/nowhere/program: No such file or directory: install the program, or name it by --mps-control",
     ),
-    "failing": (("sh", "-c", "echo why; exit 3"), 20.0, "sh: exit status 3: why; expected an answer"),
-    "silent": (("sleep", "60"), 0.3, "sleep: no answer within 0.3 s; expected an answer"),
+    "failing": (("sh", "-c", "echo why; exit 3"), 20.0, "sh: exit status 3: why: see `tessera doctor`"),
+    "silent": (("sleep", "60"), 0.3, "sleep: no answer within 0.3 s: see `tessera doctor`"),
 }
 
 

@@ -63,7 +63,7 @@ PODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "an annotated port that is none": (
         changed("metadata.annotations", {PORT: "70000"}),
-        {"url": "", "trouble": f"annotation {PORT}: '70000'; expected a whole number from 1 to 65535"},
+        {"url": "", "trouble": f"annotation {PORT}: '70000' is not a whole number from 1 to 65535"},
     ),
     "an engine's usual port": (
         changed("spec.containers.0.ports", [{"containerPort": 8000, "name": "http"}]),

@@ -21,5 +21,5 @@ def test_what_is_no_answer(answer: bytes) -> None:
 
 
 def test_more_than_is_asked_for() -> None:
-    with pytest.raises(InvalidInput, match="1 series; expected at most 0"):
+    with pytest.raises(InvalidInput, match="1 series are more than 0"):
         read_series(VECTOR, "p", most=0)

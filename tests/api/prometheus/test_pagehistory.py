@@ -100,7 +100,7 @@ def test_an_answer_that_is_none_is_refused(case: str) -> None:
 
 def test_too_many_series_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagehistory, "_MOST_SERIES", 1)
-    with pytest.raises(InvalidInput, match="2 series; expected at most 1"):
+    with pytest.raises(InvalidInput, match="2 series are more than 1"):
         read_activity(answer(now("1"), now("2")), "Prometheus")
 
 

@@ -136,13 +136,13 @@ SHORT_REFUSED = {
     "too many nodes": ("100001x(T4)", "1 to 100000 nodes"),
     "brackets in brackets": ("2x(2x(T4))", "H100-80GB"),
     "nothing in brackets": ("2x()", "1 to 256"),
-    "no model": ("8x", "GPU model: '8x'; expected a GPU model"),
-    "no GPU": ("0xT4", "--gpus '0xT4': '0xT4'; expected 1 to 256 GPUs of a model; hint: 8xH100-80GB"),
+    "no model": ("8x", "GPU model: '8x' is not a GPU model"),
+    "no GPU": ("0xT4", "--gpus '0xT4': '0xT4' is not 1 to 256 GPUs of a model: 8xH100-80GB"),
     "too many": ("257xT4", "expected 1 to 256 GPUs of a model"),
-    "nothing": ("", "--gpus '': ''; expected 1 to 256"),
-    "fewer than no GPU": ("-8xT4", "'-8xT4'; expected 1 to 256 GPUs of a model"),
-    "more than can be counted": ("99999999999xT4", "'99999999999xT4'; expected 1 to 256 GPUs of a model"),
-    "an unknown model": ("8xH1000", "--gpus '8xH1000': GPU model: 'H1000'; expected a GPU model that Tessera"),
+    "nothing": ("", "--gpus '': '' is not 1 to 256"),
+    "fewer than no GPU": ("-8xT4", "'-8xT4' is not 1 to 256 GPUs of a model"),
+    "more than can be counted": ("99999999999xT4", "'99999999999xT4' is not 1 to 256 GPUs of a model"),
+    "an unknown model": ("8xH1000", "--gpus '8xH1000': GPU model: 'H1000' is not a GPU model that Tessera"),
 }
 
 
@@ -154,29 +154,29 @@ def test_a_bad_short_form_is_refused(text: str, want: str) -> None:
 
 
 REFUSED = {
-    "nothing": ("", "fleet: no node; expected at least one node"),
-    "an empty fleet": ("nodes: []\n", "fleet.yaml, document 1, line 1: no node; expected at least one node"),
-    "no name": ("nodes: [{cpu: 1}]\n", "nodes[0].name: nothing; expected a text"),
-    "a bad name": ("nodes: [{name: ../a}]\n", "'../a'; expected a name of lower-case letters"),
+    "nothing": ("", "fleet: it has no node"),
+    "an empty fleet": ("nodes: []\n", "fleet.yaml, document 1, line 1: it has no node"),
+    "no name": ("nodes: [{cpu: 1}]\n", "nodes[0].name: nothing is not a text"),
+    "a bad name": ("nodes: [{name: ../a}]\n", "'../a' is not a name of lower-case letters"),
     "an unknown field": (
         "nodes: [{name: a, gpu: 1}]\n",
-        "nodes[0].gpu: an unknown field; expected a known",
+        "nodes[0].gpu: an unknown field is not a known",
     ),
     "an unknown field of the fleet": ("nodes: []\nx: 1\n", "x: an unknown field"),
-    "another version": ("apiVersion: v1\nkind: Fleet\nnodes: []\n", "apiVersion: 'v1'; expected one of the words"),
-    "a name twice": ("nodes: [{name: a}, {name: a}]\n", "node a again; expected each node name once"),
-    "a count of none": ("nodes: [{name: a, count: 0}]\n", "count: 0; expected an integer from 1 to 100000"),
+    "another version": ("apiVersion: v1\nkind: Fleet\nnodes: []\n", "apiVersion: 'v1' is not one of the words"),
+    "a name twice": ("nodes: [{name: a}, {name: a}]\n", "node a is there twice: name each once"),
+    "a count of none": ("nodes: [{name: a, count: 0}]\n", "count: 0 is not an integer from 1 to 100000"),
     "too many nodes": (
         "nodes: [{name: a, count: 90000}, {name: b, count: 90000}]\n",
         "expected at most 100000 nodes in",
     ),
-    "negative cpu": ("nodes: [{name: a, cpu: -1}]\n", "nodes[0].cpu: -1; expected a quantity of zero or more"),
-    "memory that is none": ("nodes: [{name: a, memory: lots}]\n", "'lots'; expected a Kubernetes quantity"),
-    "an unknown GPU": ("nodes: [{name: a, gpus: 8xH1000}]\n", "nodes[0].gpus: GPU model: 'H1000'; expected a GPU"),
+    "negative cpu": ("nodes: [{name: a, cpu: -1}]\n", "nodes[0].cpu: -1 is not a quantity of zero or more"),
+    "memory that is none": ("nodes: [{name: a, memory: lots}]\n", "'lots' is not a Kubernetes quantity"),
+    "an unknown GPU": ("nodes: [{name: a, gpus: 8xH1000}]\n", "nodes[0].gpus: GPU model: 'H1000' is not a GPU"),
     "an unknown GPU in a list": ("nodes: [{name: a, gpus: [{model: B1}]}]\n", "gpus[0].model: GPU model: 'B1'"),
-    "no GPUs of a model": ("nodes: [{name: a, gpus: [{model: T4, count: 0}]}]\n", "0; expected an integer from 1"),
-    "one uuid for two": ("nodes: [{name: a, gpus: [{model: T4, count: 2, uuid: x}]}]\n", "2; expected an integer"),
-    "too many GPUs": ("nodes: [{name: a, gpus: [256xT4, T4]}]\n", "257 GPUs; expected at most 256 GPUs in a node"),
+    "no GPUs of a model": ("nodes: [{name: a, gpus: [{model: T4, count: 0}]}]\n", "0 is not an integer from 1"),
+    "one uuid for two": ("nodes: [{name: a, gpus: [{model: T4, count: 2, uuid: x}]}]\n", "2 is not an integer"),
+    "too many GPUs": ("nodes: [{name: a, gpus: [256xT4, T4]}]\n", "257 GPUs are more than 256 in a node"),
     "GPU memory of none": (
         "nodes: [{name: a, gpus: [{model: T4, memory: 0}]}]\n",
         "expected memory that a T4 can have",
@@ -185,11 +185,11 @@ REFUSED = {
         "nodes: [{name: a, gpus: [{model: T4, memory: 1Ti}]}]\n",
         "expected memory that a T4",
     ),
-    "a taint without effect": ("nodes: [{name: a, taints: [x=y]}]\n", "taints[0]: 'x=y'; expected a taint KEY"),
-    "a taint with another effect": ("nodes: [{name: a, taints: ['x:No']}]\n", "'x:No'; expected a taint KEY"),
+    "a taint without effect": ("nodes: [{name: a, taints: [x=y]}]\n", "taints[0]: 'x=y' is not a taint KEY"),
+    "a taint with another effect": ("nodes: [{name: a, taints: ['x:No']}]\n", "'x:No' is not a taint KEY"),
     "a taint without key": ("nodes: [{name: a, taints: ['=y:NoSchedule']}]\n", "expected a taint KEY=VALUE:EFFECT"),
     "an unknown field of a taint": ("nodes: [{name: a, taints: [{key: x, efect: y}]}]\n", "efect: an unknown"),
-    "a label that is no text": ("nodes: [{name: a, labels: {x: 1}}]\n", "labels.x: 1; expected a text"),
+    "a label that is no text": ("nodes: [{name: a, labels: {x: 1}}]\n", "labels.x: 1 is not a text"),
 }
 
 

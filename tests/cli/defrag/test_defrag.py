@@ -105,7 +105,7 @@ def test_many_pods_without_a_place_are_told_in_short() -> None:
 
 # Keyed by a sentence: arguments; desired are words of the error.
 REFUSED = {
-    "nothing is asked for": ([], "cluster: no pending pod that requests GPUs; expected -f, --pod or --resource"),
+    "nothing is asked for": ([], "cluster: no pending pod that requests GPUs is not -f, --pod or --resource"),
     "no such pod": (["--pod", "ns/none"], "pod ns/none: no pending pod of this namespace and name"),
     "a resource without amount": (["--resource", "nvidia.com/gpu="], "--resource: nvidia.com/gpu="),
     "an amount that is no number": (["--resource", "nvidia.com/gpu=x"], "nvidia.com/gpu"),

@@ -100,7 +100,7 @@ def test_what_cannot_be_done_says_why(served: RegistryServer, tmp_path: Path) ->
     empty = tmp_path / "empty.yaml"
     empty.write_text("kind: ConfigMap\n")
     cases = {
-        (): (2, "images: none; expected IMAGE, -f or --cluster"),
+        (): (2, "images: none is named"),
         ("-f", str(empty)): (2, "images: none"),
         ("A B",): (2, "no name of an image"),
         (f"{served.host}/team/gone:1",): (2, "none of this name in the registry"),

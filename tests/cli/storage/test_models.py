@@ -86,7 +86,7 @@ def test_sync_takes_what_is_chosen(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "want"),
     [
-        (("sync", "ftp://host/folder", "{dst}"), 2, "scheme 'ftp'; expected s3://BUCKET/PREFIX"),
+        (("sync", "ftp://host/folder", "{dst}"), 2, "scheme 'ftp' is not s3://BUCKET/PREFIX"),
         (("sync", "{source}/none", "{dst}"), 1, "there is no such folder"),
         (("sync", "{source}", "{dst}", "--include", "none"), 1, "no objects"),
         (("sync", "{source}", "{dst}", "--keep", "0"), 2, "--keep"),

@@ -61,12 +61,12 @@ NOWHERE = {
     "a profile of no GPU": (
         CUT,
         share(1, "9g.1gb", 0),
-        f"profile '9g.1gb' at 0; expected .*; hint: {re.escape(PROFILES)}$",
+        f"profile '9g.1gb' at 0 is not .*: {re.escape(PROFILES)}$",
     ),
     "a start that the profile does not have": (
         CUT,
         share(1, "3g.20gb", 2),
-        "at 2; expected .*hint: 3g.20gb at 0, 4$",
+        "at 2 is not .*hint: 3g.20gb at 0, 4$",
     ),
     "a profile without a start": (CUT, share(1, "3g.20gb"), "profile '3g.20gb' at no start"),
     "a start without a profile": (CUT, share(1, start=4), "no profile at 4"),

@@ -219,9 +219,9 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "no nodes": ([me({NEED: 4})], ["there are no nodes"], [], []),
     "a pod that cannot be read": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/gpu": -1})],
-        ["its request cannot be read: spec.containers[0].resources.limits[nvidia.com/gpu]: '-1'; expected a quantity"],
+        ["its request cannot be read: spec.containers[0].resources.limits[nvidia.com/gpu]: '-1' is not a quantity"],
         [],
-        ["spec.containers[0].resources.limits[nvidia.com/gpu]: '-1'; expected a quantity of zero or more"],
+        ["spec.containers[0].resources.limits[nvidia.com/gpu]: '-1' is not a quantity of zero or more"],
     ),
     "a GPU with too little left": (
         [

@@ -137,7 +137,7 @@ NOT_RUNNING: dict[str, tuple[list[Share], tuple[DaemonState, ...], str, type[Tes
         "GPU 0: no such prog",
     ),
     "one drains": ([share(0)], (DaemonState(key="GPU-0", phase="draining"),), "", Unavailable, "no daemon"),
-    "none is there": ([share(0)], (), "", Unavailable, "no daemon; expected a running MPS daemon"),
+    "none is there": ([share(0)], (), "", Unavailable, "no daemon is not a running MPS daemon"),
     "the node has no MPS": ([share(0)], (), "no nvidia-cuda-mps-control", Unavailable, "no nvidia-cuda-mps-con"),
     "another instance's runs": (
         [share(1, Mode.MIG_MPS, "3g.20gb", 0)],

@@ -137,7 +137,7 @@ async def test_kube_apiserver_learns_that_groups_are_served_one_by_one(
 
 async def test_an_unknown_external_metric_is_empty_with_a_warning(server: MetricsServer) -> None:
     headers = await server.headers(f"{EXTERNAL}/namespaces/ns/foo")
-    want = '299 - "external metric foo: no such metric; expected one of those served: my-external-metric"'
+    want = '299 - "external metric foo: there is no such metric: those served are my-external-metric"'
     assert headers["warning"] == want
 
 
@@ -145,18 +145,18 @@ REASONS = {
     "no such metric": (
         f"{CUSTOM}/namespaces/ns/pods/*/other",
         404,
-        "metric other of pods: no such metric; expected one of those served: some-metric",
+        "metric other of pods: there is no such metric: those served are some-metric",
     ),
     "no series with such labels": (
         f"{EXTERNAL}/namespaces/ns/my-external-metric?labelSelector=foo%3Dx",
         404,
-        "external metric my-external-metric: no series has such labels; expected foo=bar",
+        "external metric my-external-metric: no series has such labels is not foo=bar",
     ),
-    "no such object": (f"{CUSTOM}/nodes/x/some-metric", 404, "metric some-metric: no such object; expected another"),
+    "no such object": (f"{CUSTOM}/nodes/x/some-metric", 404, "metric some-metric: no such object is not another"),
     "a selector that is none": (
         f"{CUSTOM}/nodes/*/some-metric?labelSelector=%2C",
         400,
-        "parameter labelSelector: ','; expected a label selector, as app=a,tier in (x,y),!old",
+        "parameter labelSelector: ',' is not a label selector, as app=a,tier in (x,y),!old",
     ),
 }
 

@@ -170,7 +170,7 @@ async def test_what_is_served() -> None:
 
 DOWN = Unavailable("http://10.0.0.1:8002/metrics", found="no answer in 5 s", expected="metrics")
 BAD_INPUT: dict[str, tuple[bytes | Unavailable, str]] = {
-    "no answer": (DOWN, "no answer in 5 s; expected metrics"),
+    "no answer": (DOWN, "no answer in 5 s: check that it runs"),
     "NaN": (b'nv_inference_queue_duration_us{model="m"} nan\n', "nv_inference_queue_duration_us is nan"),
     "infinite": (b'nv_inference_queue_duration_us{model="m"} +Inf\n', "nv_inference_queue_duration_us is inf"),
     "absurd": (triton(ended=10**16), "nv_inference_request_success is 1e+16"),
@@ -246,12 +246,12 @@ async def test_pods_that_give_no_answer_are_asked_last() -> None:
 
 
 NOTHING: dict[str, tuple[tuple[tuple[Any, dict[str, Any]], ...], str]] = {
-    "no server": ((), "no such server; expected servers with the label serving.tessera.dev/server"),
+    "no server": ((), "no such server is not servers with the label serving.tessera.dev/server"),
     "no autoscaler": (WHOLE[:1] + WHOLE[2:], "no HorizontalPodAutoscaler targets its Deployment"),
     "no slots": (((DEPLOYMENTS, deployment()), *WHOLE[1:]), "annotate its Deployment with serving.tessera.dev/slots"),
     "slots that are none": (
         ((DEPLOYMENTS, deployment(slots="8 per GPU")), *WHOLE[1:]),
-        "annotation serving.tessera.dev/slots: '8 per GPU'; expected a whole number",
+        "annotation serving.tessera.dev/slots: '8 per GPU' is not a whole number",
     ),
     "no pod": (WHOLE[:2], "it has no pod that could be asked"),
 }
@@ -288,12 +288,12 @@ async def test_a_server_without_its_pods_is_forgotten() -> None:
 
 async def test_what_is_old_is_not_served_as_if_it_were_now() -> None:
     one = Scene()
-    with pytest.raises(Unavailable, match="nothing was measured yet; expected a look every 15 s"):
+    with pytest.raises(Unavailable, match="nothing was measured yet"):
         await one.replicas()
     async with scene(*WHOLE) as one:
         await one.look(triton(ended=1), triton(ended=1))
         one.now_s += 61
-        with pytest.raises(Unavailable, match="last measured 61 s ago; expected a look every 15 s"):
+        with pytest.raises(Unavailable, match="last measured 61 s ago"):
             await one.pods()
 
 

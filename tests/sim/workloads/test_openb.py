@@ -80,7 +80,7 @@ WRONG_PODS = {
     "a model without a GPU": ("p,1,1,0,0,T4", ["line 2, column gpu_spec"]),
     "two pods of one name": ("p,1,1,0,0,\np,1,1,0,0,", ["line 3, column name", '"p"']),
     "no name": (",1,1,0,0,", ["line 2, column name", "nothing"]),
-    "too few fields": ("p,1,1", ["line 2: 3 fields; expected 6"]),
+    "too few fields": ("p,1,1", ["line 2: 3 fields is not 6"]),
     "a quote that is never closed": ('"p,1,1,0,0,', ["line 2: unexpected end of data"]),
 }
 
@@ -115,7 +115,7 @@ def test_a_missing_folder_file_or_trace_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"none: the folder has no openb_pod_list_\*\.csv"):
         openb.read(tmp_path, "tiny")
     folder_with(tmp_path, "p,1,1,0,0,")
-    with pytest.raises(InvalidInput, match='"huge"; expected a trace it holds; hint: tiny'):
+    with pytest.raises(InvalidInput, match='"huge": it has tiny'):
         openb.read(tmp_path, "huge")
     (tmp_path / openb.NODE_FILE).unlink()
     with pytest.raises(InvalidInput, match=f"{openb.NODE_FILE}: No such file"):

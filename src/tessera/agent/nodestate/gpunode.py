@@ -177,7 +177,11 @@ class GpuNodeLink:
         """
         found = await self._kube.get(GPU_NODES, self._node) or await self._make(node)
         if found is None:
-            raise Unavailable(f"GPUNode {self._node}", found="none yet", expected="the one that another process made")
+            raise Unavailable(
+                f"GPUNode {self._node}",
+                found="another process made it, and it is not there yet",
+                hint="the agent tries again",
+            )
         self._replaced = bool(self.offered()) and uid_of(found) != self._offered_in
         state = read_gpu_node(found)
         self._keys_read = state.assignment_keys
@@ -200,9 +204,8 @@ class GpuNodeLink:
         if keys and not (self._after.get("status") or {}).get("offered"):
             raise Unsupported(
                 f"GPUNode {self._node}",
-                found="a kind without the field status.offered",
-                expected="the kind as this agent knows it, without which nothing is offered by name",
-                hint="an upgrade of the chart, see docs/install.md",
+                found="its kind has no field status.offered, without which nothing is offered by name",
+                hint="upgrade the chart, see docs/install.md",
             )
         self._log.info("offered_written", devices=len(keys))
 

@@ -134,6 +134,6 @@ class NodePods:
             return record
         raise Unavailable(
             "the record of devices",
-            found=f"no entry for {', '.join(missing[:3])}, which run{'s' if len(missing) == 1 else ''} with devices",
-            expected="all pods of this node; a kubelet that has just started has not read them yet",
+            found=f"it lacks pods that run with devices: {', '.join(missing[:3])}",
+            hint="a kubelet that has just started has not read all pods yet; the agent tries again",
         )

@@ -143,7 +143,7 @@ class MpsSupervisor:
         reason = self.unavailable()
         if reason or gpu is None:
             found = reason or "no such GPU"
-            raise Unavailable(f"MPS of {target.visible}", found=found, expected="a daemon", hint="see tessera doctor")
+            raise Unavailable(f"MPS of {target.visible}", found=found, hint="see `tessera doctor`")
         mode = former.former_mode if former else gpu.compute_mode if target.exclusive else ""
         record = DaemonRecord(target=target, pid=0, started="", former_mode=mode)
         self._daemons.write(record)
@@ -172,7 +172,7 @@ class MpsSupervisor:
                 if not running(record):
                     found = f"it ended: {self._daemons.printed(record.target.key)}"
                     subject = f"MPS of {record.target.visible}"
-                    raise Unavailable(subject, found=found, expected="a running daemon") from error
+                    raise Unavailable(subject, found=found, hint="see `tessera doctor`") from error
                 if clock() > until:
                     raise
             else:

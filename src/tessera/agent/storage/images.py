@@ -141,11 +141,17 @@ class ImageWarmer:
         """
         node = await self._kube.get(NODES, self._node)
         if node is None:
-            raise Unavailable(f"Node {self._node}", found="none of this name", expected="that of this agent")
+            raise Unavailable(
+                f"Node {self._node}",
+                found="there is no Node of this name",
+                hint="set NODE_NAME to the node of this agent",
+            )
         try:
             return await self._kube.create(KIND, new_node_images(self._node, node["metadata"].get("uid", "")))
         except Conflict as error:
-            raise Unavailable(f"{NODE_IMAGES} {self._node}", found="it made elsewhere", expected="to see it") from error
+            raise Unavailable(
+                f"{NODE_IMAGES} {self._node}", found="another process made it", hint="the agent tries again"
+            ) from error
 
     async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:
         """Return what the node has of an image."""
@@ -201,7 +207,11 @@ class ImageWarmer:
         for name in image.secrets:
             found = await self._kube.get(SECRETS, name, _NAMESPACE)
             if found is None:
-                raise InvalidInput(f"Secret {_NAMESPACE}/{name}", found="none of this name", expected="one")
+                raise InvalidInput(
+                    f"Secret {_NAMESPACE}/{name}",
+                    found="there is no Secret of this name",
+                    hint="create it, or correct the name",
+                )
             configs.append(read_pull_secret(found))
         return credential(configs, read_reference(image.image))
 

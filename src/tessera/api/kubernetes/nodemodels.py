@@ -68,7 +68,7 @@ def model_rules(texts: Iterable[str]) -> tuple[ModelRule, ...]:
         subject = f"--gpu-model {shown(text)}"
         if not nodes or not name:
             raise InvalidInput(
-                subject, found="no node or no model", expected="NODE=MODEL", hint="gpu-1=T4, 'gpu-*=T4', pool=t4=T4"
+                subject, found="it names no node or no model", hint="write NODE=MODEL: gpu-1=T4, 'gpu-*=T4', pool=t4=T4"
             )
         rules.append(ModelRule(nodes=nodes, model=in_place(subject, partial(model, name))))
     return tuple(rules)

@@ -218,7 +218,7 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         if advertised:
             kinds = tuple(filter(None, map(seen.named, INSTANCE_TYPE_LABELS)))
             found = " of instance type ".join(("GPUs of an unknown model", *kinds[:1]))
-            raise seen.field.refuse("a label that names the GPU model", _fix(seen), found=found)
+            raise seen.field.refuse(found=found, hint=_fix(seen))
         return (), 0
     if seen.advertises and not advertised:
         how = f"{known.label}={seen.named(known.label)}" if known.label else f"said to have {known.model.name}"

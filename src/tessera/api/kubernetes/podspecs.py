@@ -136,7 +136,7 @@ def _effective(spec: Field, rules: AskRules) -> EffectiveNeed:
         raise spec.get("containers").refuse("at least one container")
     if len(containers) + len(init) > _MAX_CONTAINERS:
         found = f"{len(containers) + len(init)} containers"
-        raise spec.refuse(f"at most {_MAX_CONTAINERS}", found=found)
+        raise spec.refuse(found=f"{found}, more than {_MAX_CONTAINERS}")
     _refuse_same_names((*containers, *init))
     plain = [container_need(container, rules) for container in containers]
     first = [
@@ -234,7 +234,7 @@ def _field_expression(field: Field) -> Requirement:
     if requirement.key != "metadata.name":
         raise field.get("key").refuse("metadata.name, the one field nodes are selected by")
     if requirement.operator not in {"In", "NotIn"} or len(requirement.values) != 1:
-        raise field.refuse("In or NotIn with one name", found=requirement.operator)
+        raise field.refuse(found=f"{requirement.operator} is not supported", hint="write In or NotIn with one name")
     return requirement
 
 
@@ -246,7 +246,7 @@ def _toleration(field: Field) -> Toleration:
         effect=field.get("effect").choice("", "NoSchedule", "PreferNoSchedule", "NoExecute", default=""),
     )
     if not toleration.key and toleration.operator != "Exists":
-        raise field.refuse("operator Exists where there is no key", found=f"operator {toleration.operator}")
+        raise field.refuse(found=f"it has operator {toleration.operator} and no key", hint="write operator Exists")
     if toleration.operator == "Exists" and toleration.value:
         raise field.get("value").refuse("no value for Exists")
     return toleration

@@ -89,4 +89,4 @@ def _status(answer: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     try:
         return msgspec.convert(answer.get("status"), kind)
     except msgspec.ValidationError as error:
-        raise Unavailable(f"answer to a {name}", found=shown(error), expected="its status") from error
+        raise Unavailable(f"answer to a {name}", found=f"it is not its status ({shown(error)})") from error

@@ -67,7 +67,7 @@ def read_member(source: str, text: bytes, signature: Signature) -> ArrayMember:
         raise InvalidInput(source, found=f"array {shown(uuid)}", expected=f"the array {shown(signature.uuid)} of blkid")
     devices = values.get("MD_DEVICES", "")
     if not re.fullmatch(r"[0-9]{1,4}", devices):
-        raise InvalidInput(source, found=f"an array of {shown(devices)} devices", expected="a number of devices")
+        raise InvalidInput(source, found=shown(devices), expected="a number of devices")
     return ArrayMember(
         array=uuid,
         name=values.get("MD_NAME", "").rpartition(":")[2],

@@ -58,7 +58,7 @@ def _group(field: Field) -> Group:
     if counts and not enabled:
         raise instances.refuse("no instances where mig-enabled is false")
     if counts and not any(count for _, count in counts):
-        raise instances.refuse("at least one instance, or {}", found="counts of 0 alone")
+        raise instances.refuse(found="all counts are 0", hint="write at least one instance, or {}")
     return Group(
         devices=_devices(field.get("devices")),
         enabled=enabled,

@@ -58,7 +58,7 @@ def read_environment(each: Mapping[str, Any]) -> Environment:
         metadata = each.get("metadata")
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         subject = f"{KIND} {shown(name)[1:-1]}"
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        raise InvalidInput(subject, found=str(error), hint=f"see an object of {API_VERSION} in docs/run.md") from error
     spec = found.spec
     return Environment(
         name=found.metadata.name,

@@ -369,7 +369,9 @@ def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
     try:
         found = msgspec.convert(each, GpuPolicy)
     except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        raise InvalidInput(
+            subject, found=str(error), hint=f"see `kubectl explain` or docs/policy.md for {API_VERSION}"
+        ) from error
     for path, record in _records(found.spec, "spec"):
         for rule in RULES.get(type(record), ()):
             if not rule.holds(record):

@@ -204,14 +204,14 @@ def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset
     try:
         found = msgspec.convert(each, ImageWarmup)
     except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        raise InvalidInput(subject, found=str(error), hint=f"see docs/image-warmup.md for {API_VERSION}") from error
     names = tuple(
         in_place(f"{subject}: spec.images[{index}]", partial(read_reference, text)).name
         for index, text in enumerate(found.spec.images)
     )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"{subject}: spec.images", found=f"{twice} twice", expected="each image once")
+        raise InvalidInput(f"{subject}: spec.images", found=f"{twice} is there twice", hint="name each image once")
     spec = found.spec
     return found, core.Warmup(
         name=found.metadata.name,
@@ -238,7 +238,7 @@ def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
         observed = tuple(_observed(one) for one in found.status.images)
     except (msgspec.ValidationError, ValueError) as error:
         subject = f"{NODE_IMAGES} {shown((each.get('metadata') or {}).get('name'))[1:-1]}"
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        raise InvalidInput(subject, found=str(error), hint=f"see docs/image-warmup.md for {API_VERSION}") from error
     return core.NodeImages(
         name=found.metadata.name,
         ready=ready,

@@ -240,21 +240,20 @@ def read_model_cache(
     try:
         found = msgspec.convert(each, ModelCache)
     except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        raise InvalidInput(subject, found=str(error), hint=f"see docs/model-cache.md for {API_VERSION}") from error
     if not _LABEL.fullmatch(name):
         raise InvalidInput(
             subject,
-            found="a name that is no label of RFC 1123",
-            expected=f"at most 63 of a-z, 0-9 and -, as in {MODEL_RESOURCE}llama",
+            found="its name is not a label of RFC 1123",
+            hint=f"use at most 63 of a-z, 0-9 and -, as in {MODEL_RESOURCE}llama",
         )
     spec = found.spec
     for key, address in (("source", spec.source), ("endpoint", spec.endpoint)):
         if "@" in address.partition("://")[2].partition("/")[0]:
             raise InvalidInput(
                 f"{subject}: spec.{key}",
-                found="credentials in an address, which everybody can read who sees this object",
-                expected="an address without them",
-                hint="a Secret of tessera-system, named by spec.secret",
+                found="credentials in an address can be read by everybody who sees this object",
+                hint="put them in a Secret of tessera-system, named by spec.secret",
             )
     return found, core.ModelCache(
         name=name,
@@ -285,7 +284,7 @@ def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
         observed = tuple(_observed(one) for one in found.status.models)
     except (msgspec.ValidationError, ValueError) as error:
         subject = f"{NODE_MODELS} {shown((each.get('metadata') or {}).get('name'))[1:-1]}"
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        raise InvalidInput(subject, found=str(error), hint=f"see docs/model-cache.md for {API_VERSION}") from error
     models = found.spec.models
     return core.NodeModels(
         name=found.metadata.name,
@@ -377,11 +376,13 @@ def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
     try:
         found = {key: base64.b64decode(str(data[key]), validate=True).decode() for key in _VARIABLES if key in data}
     except ValueError as error:  # of base64, and bytes that are not UTF-8
-        raise InvalidInput(f"Secret {name}", found="a value that is no text", expected="credentials") from error
+        raise InvalidInput(f"Secret {name}", found="a value is not text", hint="write credentials as text") from error
     lines = (value if key != "GOOGLE_CREDENTIALS" else "".join(value.split()) for key, value in found.items())
     if not found or not all(each.isprintable() for each in lines):
         raise InvalidInput(
-            f"Secret {name}", found="none of the keys, or a value of several lines", expected=", ".join(_VARIABLES)
+            f"Secret {name}",
+            found="it has none of the keys, or a value of several lines",
+            hint=f"give one line for each of {', '.join(_VARIABLES)}",
         )
     return found
 

@@ -163,7 +163,7 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
     try:
         read = msgspec.convert(each, _Object)
     except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        raise InvalidInput(subject, found=str(error), hint=f"see docs/model-server.md for {API_VERSION}") from error
     if not _NAME.fullmatch(read.metadata.name):
         wanted = "at most 52 lower-case letters, digits and hyphens that begin with a letter: pods and a Service"
         raise InvalidInput(f"{subject}: metadata.name", found=shown(read.metadata.name), expected=wanted)
@@ -186,13 +186,17 @@ def _check(spec: core.Spec, subject: str) -> None:
                 raise InvalidInput(f"{subject}: spec.{path}", found=written, expected=rule.message)
     by_pods = spec.autoscaling.metric == "queue-time" and spec.autoscaling.autoscaler != "KEDA"
     if spec.replicas.least == 0 and by_pods and spec.replicas.most:
-        wanted = "at least 1 with metric queue-time: it is measured in pods, and without one nothing would begin any"
-        raise InvalidInput(f"{subject}: spec.replicas.min", found="0", expected=wanted)
+        found = "it is 0, and metric queue-time is measured in pods: without one nothing would begin any"
+        raise InvalidInput(f"{subject}: spec.replicas.min", found=found, hint="set at least 1")
     scaled = spec.replicas.most is not None and spec.replicas.most > spec.replicas.least
     if scaled and spec.engine == "triton" and spec.autoscaling.metric == "tessera" and spec.autoscaling.slots is None:
         wanted = "with Triton and metric tessera the requests that a replica serves at once"
         hint = "instances of the model times their largest batch, or metric queue-time"
-        raise InvalidInput(f"{subject}: spec.autoscaling.slots", found="none", expected=wanted, hint=hint)
+        raise InvalidInput(
+            f"{subject}: spec.autoscaling.slots",
+            found="it is not set",
+            hint=f"give {wanted}: {hint}",
+        )
     for product in spec.gpu.models:
         in_place(f"{subject}: spec.gpu.models", partial(model, product))
 

@@ -103,9 +103,8 @@ def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:
         known = sorted({pod.owner or pod.key for pod in snapshot.pending})
         raise InvalidInput(
             f"workload {workload}",
-            found="no pending pod of this name",
-            expected="a pod or workload of the manifests",
-            hint=", ".join(known[:_MOST_NODES]) or "manifests, with -f",
+            found="no pending pod or workload has this name",
+            hint=f"known are {', '.join(known[:_MOST_NODES])}" if known else "give manifests with -f",
         )
     return chosen
 

@@ -230,7 +230,9 @@ def restore(means: Means | None, /, **given: Any) -> None:
     """Restore the layouts of a checkpoint. Each instance gets its placement, and a new UUID."""
     path: Path = given["checkpoint"]
     if not path.exists():
-        raise InvalidInput(str(path), found="no such file", expected="a checkpoint written by `tessera mig checkpoint`")
+        raise InvalidInput(
+            str(path), found="there is no such file", hint="write a checkpoint with `tessera mig checkpoint`"
+        )
     recorded = Checkpoint(path).read()
     _bring(means, lambda inventory: _recorded(recorded, inventory), given | {"checkpoint": None, "evict": False})
 
@@ -293,14 +295,11 @@ def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
     short = [each for each in outcomes if each.result not in {"unchanged", "done", "planned"}]
     if not short:
         return
-    desired = "the configuration on all GPUs"
     found = f"{short[0].result}: {short[0].reason}"
     subject = f"{len(short)} of {len(outcomes)} GPUs"
     if all(each.result == "blocked" for each in short):
-        raise Conflict(
-            subject, found=found, expected=desired, hint="the same command when the GPUs are idle, or --evict"
-        )
-    raise Unavailable(subject, found=found, expected=desired, hint="the same command when that is fixed")
+        raise Conflict(subject, found=found, hint="repeat the command when the GPUs are idle, or with --evict")
+    raise Unavailable(subject, found=found, hint="repeat the command when that is fixed")
 
 
 def _print(output: str, table: RenderableType, plain: object) -> None:

@@ -165,11 +165,11 @@ def _check(cluster: Cluster, lack: str) -> None:
     option = "--evict"
     if not cluster.node:
         raise InvalidInput(
-            option, found="no node name", expected="the name of this node's Node object", hint="--node or NODE_NAME"
+            option, found="it names no node", hint="give --node or NODE_NAME, the name of this node's Node object"
         )
     if lack:
         desired = "the kubelet's PodResources, to know which pod uses what"
-        raise InvalidInput(option, found=lack, expected=desired, hint="--kubelet-socket")
+        raise InvalidInput(option, found=lack, hint=f"give --kubelet-socket: {desired}")
 
 
 def _on_node(kube: Kube, node: str) -> Evict:
@@ -181,9 +181,8 @@ def _on_node(kube: Kube, node: str) -> Evict:
         if pod is None or where != node:
             raise Conflict(
                 f"pod {namespace}/{name}",
-                found=f"it on node {where}" if pod else "no such pod in this cluster",
-                expected=f"it on node {node}",
-                hint="--node and --kubeconfig of this node and its cluster",
+                found=f"it is on node {where}, not {node}" if pod else "this cluster has no such pod",
+                hint="check that --node and --kubeconfig are of this node and its cluster",
             )
         await kube.evict(name, namespace)
 
@@ -215,7 +214,9 @@ async def look(node_gpus: NodeGpus) -> Seen:
         inventory, users = await node_gpus.observe()
     except TimeoutError as error:
         raise Unavailable(
-            "GPU driver and kubelet", found="no answer before the deadline", expected="an answer"
+            "GPU driver and kubelet",
+            found="no answer before the deadline",
+            hint="give a longer --timeout; see `tessera doctor`",
         ) from error
     return Seen(inventory=inventory, users=users)
 
@@ -244,9 +245,10 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
     if len(configurations) != 1:
         raise InvalidInput(
             "-c/--config",
-            found="no name",
-            expected="the name of a configuration",
-            hint=", ".join(configurations) or "those that `tessera mig list` shows",
+            found="it is not given",
+            hint=f"choose one: {', '.join(configurations)}"
+            if configurations
+            else "choose one that `tessera mig list` shows",
         )
     return next(iter(configurations))
 

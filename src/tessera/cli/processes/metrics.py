@@ -94,7 +94,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     certificate, key, folder = given["tls_certificate"], given["tls_key"], given["self_signed"]
     if bool(certificate) != bool(key) or bool(certificate) == bool(folder):
         found = "both ways" if certificate and folder else "no whole certificate"
-        raise InvalidInput("TLS", found=found, expected="--tls-certificate and --tls-key, or --self-signed")
+        raise InvalidInput("TLS", found=found, hint="give --tls-certificate and --tls-key, or --self-signed")
     if folder:
         certificate, key = folder / "tls.crt", folder / "tls.key"
     tls = Tls(certificate=certificate, key=key)

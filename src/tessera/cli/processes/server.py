@@ -121,7 +121,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     certificate, key = given["tls_certificate"], given["tls_key"]
     if bool(certificate) != bool(key) or (given["tls_client_authority"] and not certificate):
         raise InvalidInput(
-            "TLS", found="only some of its options", expected="--tls-certificate and --tls-key", hint="or neither"
+            "TLS", found="only some of its options are given", hint="give --tls-certificate and --tls-key, or neither"
         )
     authority = given["tls_client_authority"]
     return Settings(
@@ -149,9 +149,9 @@ def _admission(given: dict[str, Any]) -> Admission | None:
     if not certificate or not key:
         raise InvalidInput(
             "--admission-port",
-            found="no certificate, and the API server calls webhooks over TLS only",
-            expected="--admission-certificate and --admission-key, or --admission-self-signed",
-            hint="also --tls-certificate and --tls-key, which then serve both",
+            found="the API server calls webhooks over TLS only, and there is no certificate",
+            hint="give --admission-certificate and --admission-key, or --admission-self-signed; "
+            "or --tls-certificate and --tls-key, which then serve both",
         )
     return Admission(host=given["admission_host"], port=port, tls=Tls(certificate=certificate, key=key))
 
@@ -163,9 +163,8 @@ def _page(given: dict[str, Any]) -> Page | None:
     if bool(certificate) != bool(key):
         raise InvalidInput(
             "TLS of the page",
-            found="one of its options",
-            expected="--page-certificate and --page-key",
-            hint="or neither",
+            found="only one of its options is given",
+            hint="give --page-certificate and --page-key, or neither",
         )
     sign_in = {"auto": not is_loopback(host), "required": True, "none": False}[given["page_sign_in"]]
     tls = Tls(certificate=certificate, key=key) if certificate else None

@@ -337,7 +337,9 @@ def call(**given: Unpack[_Call]) -> None:
     """Make the next calls of FUNCTION fail or take long. A trailing `*` matches any ending."""
     name, code = function_of(given["function"]), code_of(given["code"])
     if code == 0 and given["latency_ms"] == 0:
-        raise InvalidInput("fault", found="neither a code nor latency", expected="--code, --latency-ms, or both")
+        raise InvalidInput(
+            "fault", found="it has neither a code nor latency", hint="give --code, --latency-ms, or both"
+        )
     with Machine(given["state"]) as machine:
         gpu = ANY if given["gpu"] is None else _find_gpu(machine.describe(), given["gpu"])
         times = FOREVER if given["for_ever"] else given["times"]
@@ -395,7 +397,7 @@ Examples:
 def reset(gpu: str | None, state: Path, *, reboot: bool) -> None:
     """Reset a GPU or the machine, or reboot it. Without options the machine is as `create` made it."""
     if gpu is not None and reboot:
-        raise InvalidInput("reset", found="--gpu and --reboot", expected="only one of them")
+        raise InvalidInput("reset", found="--gpu and --reboot exclude each other", hint="give one of them")
     with Machine(state) as machine:
         if gpu is not None:
             machine.reset_gpu(_find_gpu(machine.describe(), gpu))

@@ -287,7 +287,9 @@ def compare(workload: Workload, desired: Desired) -> None:
 def _check_targets(desired: Desired) -> None:
     """Find out before a long run what could not be written after it."""
     if str(desired.log) == "-" and len(desired.policies) > 1:
-        raise InvalidInput("--log -", found=f"{len(desired.policies)} policies", expected="one policy, or a file")
+        raise InvalidInput(
+            "--log -", found=f"{len(desired.policies)} policies have a log each", hint="give one policy, or a file"
+        )
     if desired.log is not None:
         for policy in desired.policies:
             check_output(desired.log_of(policy))

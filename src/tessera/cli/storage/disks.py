@@ -88,7 +88,9 @@ def apply(client: Disks | None, /, *, yes: bool, **given: Unpack[_Given]) -> Non
             click.confirm("Do these steps?", abort=True, err=True)
         except click.Abort:
             expected = "--yes where nobody answers"
-            raise InvalidInput("confirmation", found="no consent; nothing was done", expected=expected) from None
+            raise InvalidInput(
+                "confirmation", found="it was not given, and nothing was done", hint=f"give {expected}"
+            ) from None
     if found.steps:
         found = _run(prepare(own, spec, lambda step: click.echo(f"done: {_words(step)}", err=True)))
     _print(found, given["output"])
@@ -121,10 +123,9 @@ def _words(step: Step) -> str:
 def _raise_if_refused(found: DiskPlan, mount: str) -> None:
     subject, reason = f"disks for {mount}", "; ".join(found.reasons)
     if found.state is DiskState.NONE:
-        raise Unsupported(subject, found=reason, expected="at least one disk", hint=found.advice)
+        raise Unsupported(subject, found=reason, hint=found.advice)
     if found.reasons:
-        desired = "all its disks" if found.state is DiskState.LOST else "blank disks, or those of this name"
-        raise Conflict(subject, found=reason, expected=desired, hint=found.advice)
+        raise Conflict(subject, found=reason, hint=found.advice)
 
 
 def _print(found: DiskPlan, output: str, *, error: bool = False) -> None:

@@ -78,8 +78,8 @@ def analyze_images(*, names: tuple[str, ...], cluster: str | None, platform: str
     """Show the layers that images share, what a node would pull, and the best base.
 
     The images are those named, those of manifests and, where neither is given, those of the cluster's pods. Sizes are
-    compressed, as the registry has them. Nothing is pulled but manifests and configurations. The best base is the image on
-    whose layers the others would save most.
+    compressed, as the registry has them. Nothing is pulled but manifests and configurations. The best
+    base is the image on whose layers the others would save most.
     """
     # 1. Collect the images, and what nodes hold of them.
     saved = _objects((cluster,)) if cluster is not None else []
@@ -87,7 +87,9 @@ def analyze_images(*, names: tuple[str, ...], cluster: str | None, platform: str
     if not names and not given["filename"]:
         listed = images_of(saved)
     if not names and not listed:
-        raise InvalidInput("images", found="none", expected="IMAGE, -f or --cluster", hint="tessera images analyze -h")
+        raise InvalidInput(
+            "images", found="none is named", hint="give IMAGE, -f or --cluster: tessera images analyze -h"
+        )
     for name in names:
         read_reference(name)
     desired = read_platform(platform)

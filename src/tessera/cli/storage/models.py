@@ -52,7 +52,7 @@ def models() -> None:
     "--pack",
     type=click.Choice(["Never", "Auto", "Always"], case_sensitive=False),
     default="Never",
-    help="Keep a revision as one image, which is mounted: always, or where files are many and small (auto). Needs root.  "
+    help="Keep a revision as one mounted image: always, or where files are many and small (auto). Needs root.  "
     "[default: never]",
 )
 @click.option("--check", is_flag=True, help="Compare the files on the disk with their digests, too.")
@@ -71,9 +71,7 @@ def sync_command(
     find, hf:// HF_TOKEN. Exits 1 when the transfer fails.
     """
     if mirror and options["pack"] != "Never":
-        raise InvalidInput(
-            "--pack", found="--mirror beside it", expected="one of both", hint="plain files are no image"
-        )
+        raise InvalidInput("--pack", found="--mirror keeps plain files, which are no image", hint="give one of the two")
     limits = Limits(bytes_per_second=(bandwidth or 0) * 2**20)
     desired = msgspec.convert({**options, "limits": limits}, SyncOptions)
     store = open_store(source, os.environ)
@@ -87,7 +85,7 @@ def sync_command(
         raise TesseraError(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
     except OSError as error:
         found = error.strerror or str(error)
-        raise TesseraError(str(error.filename or folder), found=found, expected="a folder to write to") from error
+        raise TesseraError(str(error.filename or folder), found=found, hint="name a folder to write to") from error
     finally:
         store.close()
     if not print_document(done, output):
@@ -156,7 +154,7 @@ def evict_command(folder: Path, revision: str) -> None:
         name = models.find(revision)
         why = next(each.protected for each in models.revisions() if each.revision == name)
         if why:
-            raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", expected="one that may go")
+            raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", hint="evict another")
         models.evict(name)
 
 

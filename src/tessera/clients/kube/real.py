@@ -123,7 +123,9 @@ class HttpKube:
         namespace, name = name_of(body)
         asked = _Asked(f"create {_subject(kind, name, namespace)}", kind, namespace=namespace)
         if bool(namespace) != kind.namespaced:
-            raise InvalidInput(asked.subject, found=f"namespace {namespace!r}", expected=f"one: {kind.namespaced}")
+            raise InvalidInput(
+                asked.subject, found=f"namespace {namespace!r}, and kinds with a namespace need one: {kind.namespaced}"
+            )
         return await self._ask("POST", asked, body=_headed(kind, body))
 
     async def patch(
@@ -146,7 +148,7 @@ class HttpKube:
         """Give a pod its node and merge annotations into it."""
         asked = _Asked(f"bind {_subject(PODS, name, namespace)}", PODS, name, namespace, "binding")
         if not node:
-            raise InvalidInput(asked.subject, found="no node", expected="the name of one")
+            raise InvalidInput(asked.subject, found="it has no node", hint="name one")
         metadata = {"name": name, "namespace": namespace, "uid": uid, "annotations": dict(annotations)}
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
@@ -182,7 +184,7 @@ class HttpKube:
         try:
             return await self._ask("GET", asked)
         except (_Absent, Unsupported) as error:
-            raise Unavailable(subject, found=error.found, expected=f"a pod that answers /{path}") from error
+            raise Unavailable(subject, found=error.found, hint="try again") from error
 
     async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
         """Yield what the only container of a pod has written; it may be silent for hours."""
@@ -192,7 +194,9 @@ class HttpKube:
             try:
                 pieces = await stack.enter_async_context(self._opened(asked, {"follow": "true"} if follow else {}))
             except _Absent as error:
-                raise Unavailable(subject, found=error.found, expected="a pod that was started") from error
+                raise Unavailable(
+                    subject, found=error.found, hint="try again when its container has started"
+                ) from error
             while True:
                 async with _translated(subject, None):
                     piece = await anext(pieces, None)
@@ -301,9 +305,7 @@ class _Asked(msgspec.Struct, frozen=True):
             *([self.path] if self.path else []),
         ]
         if any(part in {"", ".", ".."} for part in parts):
-            raise InvalidInput(
-                self.subject, found=f"name {self.name!r}, namespace {self.namespace!r}", expected="names"
-            )
+            raise InvalidInput(self.subject, found=f"name {self.name!r} or namespace {self.namespace!r} is not a name")
         path = "/" + "/".join(quote(part, safe=":") for part in parts)
         return f"{path}?{urlencode(parameters)}" if parameters else path
 
@@ -369,21 +371,22 @@ async def _translated(subject: str, deadline_s: float | None) -> AsyncIterator[N
         async with asyncio.timeout(deadline_s):
             yield
     except TimeoutError as error:
-        raise Unanswered(subject, found=f"no answer in {deadline_s:g} s", expected="an answer") from error
+        raise Unanswered(
+            subject, found=f"no answer in {deadline_s:g} s", hint="the write may have happened; try again"
+        ) from error
     except Unreachable as error:
-        raise Unavailable(subject, found=shown(error), expected="a connection to the API server") from error
+        raise Unavailable(
+            subject, found=shown(error), hint="check the API server's address and that it runs"
+        ) from error
     except (Broken, *_JUNK) as error:
-        raise Unanswered(subject, found=shown(error), expected="an answer of the API server") from error
+        raise Unanswered(subject, found=shown(error), hint="the write may have happened; try again") from error
 
 
 _TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
 _WITHHELD = {
-    _UNAUTHORIZED: (
-        "a credential that the API server knows",
-        "a token or certificate that has not expired, of an account and a pod that still exist",
-    ),
-    _FORBIDDEN: ("the right to do so", "a role that grants it"),
+    _UNAUTHORIZED: "sign in with a token or certificate that has not expired, of an account and a pod that still exist",
+    _FORBIDDEN: "use a role that grants it",
 }
 _NO_RIGHT = " cannot "
 """In `User "x" cannot list resource ...`. Source: k8s.io/apiserver `responsewriters/errors.go` (`forbiddenMessage`)."""
@@ -416,18 +419,17 @@ def _refused(code: int, found: str, asked: _Asked) -> TesseraError:
     """Return our error for a status of the server. Source: Kubernetes API conventions, HTTP status codes."""
     subject = asked.subject
     if code == _TOO_OLD:
-        return Expired(subject, found=found, expected="a moment the server remembers")
+        return Expired(subject, found=found, hint="list again")
     if code == _ABSENT:
-        return _Absent(subject, found=found, expected="an object that exists")
+        return _Absent(subject, found=found, hint="observe it again")
     if code == _CHANGED:
-        return Conflict(subject, found=found, expected="an object nobody else changed")
+        return Conflict(subject, found=found, hint="observe it again")
     if code in _WITHHELD:
-        expected, hint = _WITHHELD[code]
         # Quotas, admission and namespaces that end answer 403, too, and no role would help.
         refused = Forbidden if code == _FORBIDDEN and _NO_RIGHT in found else Unavailable
-        return refused(subject, found=found, expected=expected, hint=hint)
+        return refused(subject, found=found, hint=_WITHHELD[code])
     if _UNDECLARED in found:
-        accepted = f"the CustomResourceDefinition of this version, {asked.kind.plural}.{asked.kind.group}"
-        return InvalidInput(subject, found=found, expected="fields that the installed kind has", hint=accepted)
+        accepted = f"install the CustomResourceDefinition of this version, {asked.kind.plural}.{asked.kind.group}"
+        return InvalidInput(subject, found=found, hint=accepted)
     kind = InvalidInput if code in _FOR_GOOD else Unanswered if code >= _BROKEN else Unavailable
-    return kind(subject, found=f"HTTP {code}, {found}", expected="success")
+    return kind(subject, found=f"HTTP {code}, {found}", hint="correct it" if code in _FOR_GOOD else "try again")

@@ -126,7 +126,11 @@ async def register(
     except grpc.aio.AioRpcError as error:
         raise sockets.in_our_terms(error, kubelet, desired) from error
     except TimeoutError as error:
-        raise Unavailable(f"socket {kubelet}", found=f"no answer in {deadline_s:g} s", expected=desired) from error
+        raise Unavailable(
+            f"socket {kubelet}",
+            found=f"no answer in {deadline_s:g} s",
+            hint=f"the agent tries again: {desired}",
+        ) from error
 
 
 def options_message(options: PluginOptions) -> wire.DevicePluginOptions:

@@ -113,7 +113,9 @@ class S3Store:
 
     def __init__(self, bucket: str, prefix: str, settings: S3Settings, clock: Callable[[], datetime]) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket):
-            raise InvalidInput(f"s3://{bucket}", found="no bucket name", expected="s3://BUCKET or s3://BUCKET/PREFIX")
+            raise InvalidInput(
+                f"s3://{bucket}", found="it names no bucket", hint="write s3://BUCKET or s3://BUCKET/PREFIX"
+            )
         self.source = f"s3://{bucket}/{prefix}".rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._settings = settings

@@ -141,5 +141,5 @@ def _parameters(scope: Mapping[str, Any]) -> dict[str, str]:
     try:
         given = parse_qs(scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=32)
     except ValueError as error:
-        raise InvalidInput("parameters", found=str(error), expected="NAME=VALUE&...") from error
+        raise InvalidInput("parameters", found=str(error), hint="write NAME=VALUE&...") from error
     return {name: values[-1] for name, values in given.items()}

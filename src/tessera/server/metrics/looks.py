@@ -287,7 +287,7 @@ class Looks:
                 subject,
                 found="; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items())[:5])
                 or f"no such running pod has the label {SERVER_LABEL}",
-                expected="a pod that was measured",
+                hint="wait until a pod was measured",
             )
         return values
 
@@ -312,11 +312,11 @@ class Looks:
                 series.append(Series(labels=labels, value=found, at_s=seen.at_s))
         if reasons or not series:  # a sum without one of its servers would be too small
             found_text = "; ".join(reasons) or "no such server"
-            raise Absent(subject, found=found_text, expected=f"servers with the label {SERVER_LABEL}, measured")
+            raise Absent(subject, found=found_text, hint=f"label servers with {SERVER_LABEL}")
         return series
 
     def _check_fresh(self, subject: str) -> None:
         age_s = self._now_s() - self._looked_s
         if not self._looked_s or age_s > _STALE_S:
             found = f"last measured {age_s:.0f} s ago" if self._looked_s else "nothing was measured yet"
-            raise Unavailable(subject, found=found, expected=f"a look every {LOOK_S:.0f} s", hint="trying again")
+            raise Unavailable(subject, found=found, hint=f"there is a look every {LOOK_S:.0f} s; try again")

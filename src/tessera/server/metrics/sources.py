@@ -75,4 +75,4 @@ _MOST_SHOWN = 20
 def _unknown(subject: str, served: Sequence[str]) -> Absent:
     more = ", ..." if len(served) > _MOST_SHOWN else ""
     names = ", ".join(served[:_MOST_SHOWN]) or "none"
-    return Absent(subject, found="no such metric", expected=f"one of those served: {names}{more}")
+    return Absent(subject, found="there is no such metric", hint=f"those served are {names}{more}")

@@ -139,7 +139,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "fewer shares than devices": (
         pod({"a": {NEED: 6}, "b": {NEED: 6}}, share(1, 6144)),
-        "an assignment of 1 shares; expected one for each of the 2 devices asked",
+        "an assignment of 1 shares is not one for each of the 2 devices asked",
     ),
     "more shares than devices": (pod({"a": {NEED: 6}}, share(1, 6144), share(1, 6144)), "of the 1 devices asked"),
     "no shares at all": (

@@ -48,7 +48,7 @@ async def test_an_instance_in_use_unseen_is_not_destroyed(world: NvmlWorld) -> N
     a100 = await cut(world, SMALL)
     world.start_process(a100, 7, SMALL)
     hide_processes(world.machine)
-    with pytest.raises(Conflict, match="in use; expected no process on it"):
+    with pytest.raises(Conflict, match="in use"):
         await world.driver.destroy_instance(a100.uuid, SMALL)
     assert (await world.driver.inventory()).gpus[0] == a100
 

@@ -169,7 +169,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "halves",
             (),
             node(card()),
-            "MIG configuration: 'halves'; expected the name of a configuration that this node can have; hint: "
+            "MIG configuration: 'halves' is not the name of a configuration that this node can have: "
             "mine, all-disabled, all-enabled, all-1g.5gb, all-1g.5gb.me, all-1g.10gb, all-2g.10gb, all-3g.20gb, "
             "all-4g.20gb, all-7g.40gb, all-balanced",
             id="unknown name",
@@ -179,8 +179,8 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "all-2g.10gb",
             (),
             MIXED,
-            "configuration all-2g.10gb, GPU 1 (H100-80GB): a model without it; expected one that all GPUs with MIG "
-            "of this node have, or a file that says what each of them gets; hint: mine, all-disabled, all-enabled, "
+            "configuration all-2g.10gb, GPU 1 (H100-80GB): a model without it is not one that all GPUs with MIG "
+            "of this node have, or a file that says what each of them gets: mine, all-disabled, all-enabled, "
             "all-1g.10gb, all-balanced",
             id="a name of one model alone",
         ),
@@ -188,22 +188,22 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "mine",
             (Group(enabled=True, instances=(("1g.5gb", 8),)),),
             node(card()),
-            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb; expected instances that fit on one A100-40GB "
-            "together; hint: choose from what `tessera profiles A100-40GB` shows",
+            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb is not instances that fit on one A100-40GB "
+            "together: choose from what `tessera profiles A100-40GB` shows",
             id="too many",
         ),
         pytest.param(
             "mine",
             (Group(enabled=True, instances=(("1g.10gb", 7),)),),
             node(card("A30")),
-            "configuration mine, GPU 0 (A30-24GB): '1g.10gb'; expected a profile this model offers; ",
+            "configuration mine, GPU 0 (A30-24GB): '1g.10gb' is not a profile this model offers; ",
             id="a profile the GPU lacks",
         ),
         pytest.param(
             "mine",
             (Group(enabled=True, devices=(2,)),),
             MIXED,
-            "configuration mine, GPU 2 (T4): mig-enabled: true; expected a GPU with MIG; hint: write devices: all,",
+            "configuration mine, GPU 2 (T4): it has mig-enabled: true, and the GPU has no MIG: write devices: all,",
             id="MIG on a GPU without, by its index",
         ),
     ],

@@ -209,11 +209,17 @@ class ModelKeeper:
         """
         node = await self._kube.get(NODES, self._node)
         if node is None:
-            raise Unavailable(f"Node {self._node}", found="none of this name", expected="that of this agent")
+            raise Unavailable(
+                f"Node {self._node}",
+                found="there is no Node of this name",
+                hint="set NODE_NAME to the node of this agent",
+            )
         try:
             return await self._kube.create(KIND, new_node_models(self._node, node["metadata"].get("uid", "")))
         except Conflict as error:
-            raise Unavailable(f"{NODE_MODELS} {self._node}", found="it made elsewhere", expected="to see it") from error
+            raise Unavailable(
+                f"{NODE_MODELS} {self._node}", found="another process made it", hint="the agent tries again"
+            ) from error
 
     # What pods have
 
@@ -259,9 +265,8 @@ class ModelKeeper:
         if not revision or not self._disk.has(name, revision):
             raise Unavailable(
                 f"model {name}",
-                found="its revision not on this node's disk any more",
-                expected="the one that was offered",
-                hint="another pod, which gets what is there now",
+                found="the revision that was offered is not on this node's disk any more",
+                hint="recreate the pod, which then gets what is there",
             )
         path = f"/models/{name}"
         return Grant(
@@ -299,13 +304,17 @@ class ModelKeeper:
         """
         credentials: dict[str, str] = {}
         if model.secret:
-            subject, hint = f"Secret {_NAMESPACE}/{model.secret}", "the chart's value agent.modelSecrets names it"
+            subject, hint = f"Secret {_NAMESPACE}/{model.secret}", "name it in the chart's value agent.modelSecrets"
             try:
                 secret = await self._kube.get(SECRETS, model.secret, _NAMESPACE)
             except Unavailable as error:
-                raise Unavailable(subject, found=error.found, expected="the right to read it", hint=hint) from error
+                raise Unavailable(subject, found=error.found, hint=hint) from error
             if secret is None:
-                raise InvalidInput(subject, found="none of this name", expected="one with credentials")
+                raise InvalidInput(
+                    subject,
+                    found="there is no Secret of this name",
+                    hint="create it with the credentials, or correct the name",
+                )
             credentials = read_credentials(secret)
         return self._sources.open(model, credentials)
 

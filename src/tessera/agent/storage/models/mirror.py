@@ -40,9 +40,7 @@ def sync_mirror(
     begun = time.monotonic()
     folder, files = ModelFolder(top), PlainFiles(top)
     if folder.manifests():
-        raise Conflict(
-            str(top), found="a folder of revisions", expected="an empty folder, or a mirror", hint="leave out --mirror"
-        )
+        raise Conflict(str(top), found="it is a folder of revisions", hint="leave out --mirror")
     with folder.locked():
         files.finish()
         # 1. What does the store have?

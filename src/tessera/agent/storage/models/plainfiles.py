@@ -174,4 +174,4 @@ def _is_folder(path: Path, *, missing: bool = False) -> bool:
 
 
 def _in_the_way(path: Path, found: str, expected: str) -> Conflict:
-    return Conflict(str(path), found=found, expected=f"{expected}, as the source has it", hint="move it away")
+    return Conflict(str(path), found=f"{found}, and the source has {expected}", hint="move it away")

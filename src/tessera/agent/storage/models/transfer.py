@@ -104,7 +104,7 @@ def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
 
 
 def _unavailable(subject: str, found: str) -> Unavailable:
-    return Unavailable(subject, found=found, expected="an answer", hint="sync again: what was fetched is kept")
+    return Unavailable(subject, found=found, hint="sync again: what was fetched is kept")
 
 
 class _File:
@@ -283,7 +283,6 @@ class Transfer:
                 raise Conflict(
                     f"{self._store.source}: object {file.found.path}",
                     found=f"it changed while it was fetched ({error})",
-                    expected="the object that was listed",
                     hint="sync again",
                 ) from error
             except Refused as error:

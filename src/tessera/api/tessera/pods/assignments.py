@@ -143,8 +143,8 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
     devices = sum(ask.count for ask in asks)
     lone = len(asks) == 1 and asks[0].form is Form.SHARE
     if devices != len(shares) and not (lone and shares):
-        found, desired = f"an assignment of {len(shares)} shares", f"one for each of the {devices} devices asked"
-        raise Ungranted(assignment_of(pod), found=found, expected=desired)
+        found = f"it has {len(shares)} shares, and {devices} devices are requested"
+        raise Ungranted(assignment_of(pod), found=found)
     at = 0
     for ask in asks:
         count = len(shares) if lone else ask.count
@@ -174,7 +174,7 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
         if strange is not None:
             found = f"{strange.resource}, mode {strange.mode}"
             raise Ungranted(
-                f"{assignment_of(pod)}, not what is asked", found=found, expected=f"{ask.count} {ask.resource}"
+                f"{assignment_of(pod)}, not what is requested", found=found, expected=f"{ask.count} {ask.resource}"
             )
         given_mib = sum(
             share.memory_mib
@@ -183,8 +183,8 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
         )
         most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
         if given_mib > most_mib:
-            subject, desired = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
-            raise Ungranted(subject, found=f"{given_mib} MiB", expected=desired)
+            found = f"{given_mib} MiB of {ask.resource} are more than {most_mib} MiB"
+            raise Ungranted(f"{assignment_of(pod)}, more than is requested", found=found)
 
 
 def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
@@ -228,7 +228,7 @@ def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
     try:
         found = _DECODER.decode(field.text())
     except UNDECODABLE as error:
-        raise field.refuse("a version and a list of shares in JSON", found=shown(error)) from error
+        raise field.refuse(found=f"it is not a version and a list of shares in JSON ({shown(error)})") from error
     asked = None
     if isinstance(found, AssignmentFields) and found.asks is not None:
         asked = Need(asks=msgspec.convert(found.asks, tuple[Ask, ...], from_attributes=True), models=found.models)
@@ -245,7 +245,7 @@ def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
             for gpu, amount in by_gpu.items():
                 amounts[int(gpu)] = amounts.get(int(gpu), 0) + amount * unit_mib
     except (ValueError, RecursionError) as error:
-        raise field.refuse("JSON of container index, GPU index and amount", found=shown(error)) from error
+        raise field.refuse(found=f"it is not JSON of container index, GPU index and amount ({shown(error)})") from error
     return tuple(_share(gpu, memory_mib) for gpu, memory_mib in sorted(amounts.items()))
 
 

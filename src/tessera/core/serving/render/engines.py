@@ -104,7 +104,7 @@ def program(server: ModelServer, subject: str) -> Program:
     given = options_of(spec.args)
     for name in given.keys() & _OWN[spec.engine].keys():
         hint = _OWN[spec.engine][name]
-        raise InvalidInput(f"{place}[{given[name]}]", found=f"--{name}", expected="options but this one", hint=hint)
+        raise InvalidInput(f"{place}[{given[name]}]", found=f"--{name} is set by Tessera", hint=hint)
     found = _triton(server) if spec.engine == "triton" else _vllm(server)
     head = tuple(each for each in found.args if options_of([each]).keys().isdisjoint(given))
     return msgspec.structs.replace(found, command=spec.command or found.command, args=(*head, *spec.args))

@@ -324,8 +324,7 @@ def victims(
     if missing_bytes > 0:
         raise Unavailable(
             subject,
-            found=f"{-(-missing_bytes // 2**20)} MiB too little on the disk for models",
-            expected="room for the model",
-            hint="a larger disk, fewer models on this node, or a higher priority than those that are there",
+            found=f"the disk for models has {-(-missing_bytes // 2**20)} MiB too little",
+            hint="use a larger disk, fewer models on this node, or a higher priority than those that are there",
         )
     return tuple(found)
