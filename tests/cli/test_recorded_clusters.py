@@ -219,8 +219,7 @@ WANT = {
 NO_JSON = "expected an object with apiVersion and kind: kubectl prints objects with -o yaml or -o json"
 REFUSED = {
     "not-saved-as-json": NO_JSON,
-    "pods-only": "it has no node: nodes: in a fleet file, or Node objects, as in "
-    "kubectl get nodes,pods -A -o json",
+    "pods-only": "it has no node: nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods -A -o json",
     "unknown-gpus-only": "GPUs of an unknown model: the label "
     "tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model gpu-1=MODEL",
     "vgpu-guests": "GPU model: 'NVIDIA-A16-16Q' is not a GPU model that Tessera knows: T4, L4",

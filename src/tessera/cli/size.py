@@ -126,8 +126,8 @@ def _parameters(text: str) -> int:
 def _by_options(given: dict[str, Any]) -> ModelConfig:
     """Return a model by its numbers; its widths are those of models of this size."""
     if not all(given[name] for name in ("parameters", "layers", "kv_heads", "head_dim")):
-        wanted = "a folder or config.json, or --parameters, --layers, --kv-heads and --head-dim"
-        raise InvalidInput("MODEL", found="it is missing", hint=f"give {wanted}")
+        accepted = "a folder or config.json, or --parameters, --layers, --kv-heads and --head-dim"
+        raise InvalidInput("MODEL", found="it is missing", hint=f"give {accepted}")
     parameters, dtype = _parameters(given["parameters"]), given["dtype"] or "bf16"
     hidden = max(1, round((parameters / (12 * given["layers"])) ** 0.5))
     architecture = Architecture(

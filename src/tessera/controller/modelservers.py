@@ -70,7 +70,7 @@ class ModelServers:
 
     Args:
         kube: the Kubernetes API.
-        namespaces: where it may write; a ModelServer elsewhere is told so.
+        namespaces: where it may write; the status of a ModelServer elsewhere says so.
         prometheus: URL of the Prometheus that KEDA asks; empty for none.
         now: the wall clock.
         least_s: shortest pause between two looks, however much changes.

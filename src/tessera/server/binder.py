@@ -212,4 +212,4 @@ def _subject(args: BindingArgs) -> str:
 def _check_node(args: BindingArgs, bound: str) -> None:
     """Accept a pod that is bound already where it shall be."""
     if bound != args.node:
-        raise Conflict(_subject(args), found=f"the pod is bound to node {bound}")
+        raise Conflict(_subject(args), found=f"the pod is bound to node {bound}", hint="observe it again")

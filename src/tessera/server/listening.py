@@ -107,10 +107,10 @@ class _Protocol(H11Protocol):
         super().connection_made(transport)
         app, peer = self.app, transport.get_extra_info("peercert") or None
 
-        async def told(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        async def with_peer(scope: dict[str, Any], receive: Any, send: Any) -> None:
             await app({**scope, PEER: peer}, receive, send)
 
-        self.app = told
+        self.app = with_peer
 
 
 @contextmanager

@@ -189,9 +189,7 @@ FORMER = "; the former layout is in force, as far as nothing used stands in its 
             "it could not be withdrawn from the pods; MIG is off as before",
             id="no plugin to withdraw the GPU",
         ),
-        pytest.param(
-            card(layout=SEVEN), TWO, refuses("held"), "held: a fault is not no fault", id="no kubelet to ask"
-        ),
+        pytest.param(card(layout=SEVEN), TWO, refuses("held"), "held: a fault is not no fault", id="no kubelet to ask"),
         pytest.param(
             card(layout=SEVEN),
             TWO,

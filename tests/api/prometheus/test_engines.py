@@ -83,9 +83,7 @@ def test_models_of_a_server_are_added_up() -> None:
 @pytest.mark.parametrize("text", ["nan", "NaN", "+Inf", "-Inf", "-1", "1e15", "1e400"])
 def test_values_that_no_counter_has(text: str) -> None:
     content = f'nv_inference_queue_duration_us{{model="a",version="1"}} {text}\n'.encode()
-    with pytest.raises(
-        InvalidInput, match=r"pod ns/p: nv_inference_queue_duration_us is .*, not from 0 to 1e\+15"
-    ):
+    with pytest.raises(InvalidInput, match=r"pod ns/p: nv_inference_queue_duration_us is .*, not from 0 to 1e\+15"):
         read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
 
 

@@ -192,17 +192,17 @@ class ShareAllocator:
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
 
     def _check(self, holder: Allocation, request: AssignedRequest, *, fixed: bool) -> None:
-        """Check that a container starts with what its pod asked for, and with what it was told.
+        """Check that a container starts with what its pod asked for, and with the device that `Allocate` answered.
 
         Raises:
-            Conflict: GPUs were exchanged or renumbered since; nobody can change what a container was told.
+            Conflict: GPUs were exchanged or renumbered since; a container keeps the device that it started with.
 
         """
         now = {use.device for use in self._maker.uses(request.shares)}
-        told = {use.device for use in self._gate.recorded(holder)} if fixed else set[DeviceId]()
+        recorded = {use.device for use in self._gate.recorded(holder)} if fixed else set[DeviceId]()
         why = self._maker.misfit(request)
-        if told and told != now:
-            why = f"told to use {_named(told)}, and assigned {_named(now)}"
+        if recorded and recorded != now:
+            why = f"it uses {_named(recorded)}, and is assigned {_named(now)}"
         if why:
             self._gate.refuse(holder, why)
             raise Conflict(

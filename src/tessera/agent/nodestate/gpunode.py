@@ -56,7 +56,7 @@ class GpuNodeLink:
         self._log = log
         self._wake = wake
         selection = Selection(fields=(("metadata.name", node),))
-        self._store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._told, on_trouble=self._trouble)
+        self._store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._changed, on_trouble=self._trouble)
         self._installed = False
         self._absent = False
         self._known = asyncio.Event()
@@ -99,7 +99,7 @@ class GpuNodeLink:
             fix = "upgrade the chart, so that the agent may list and watch gpunodes, and let it reach the API server"
             self._log.warning("gpunode_awaited", reason=self._complaint or "no answer", fix=fix)
 
-    def _told(self, change: Change) -> None:
+    def _changed(self, change: Change) -> None:
         if change.object is not None and change.gone:
             self._gone = uid_of(change.object)
         if change.object is None:

@@ -111,7 +111,7 @@ class NodePods:
     async def held(self, inventory: Inventory) -> tuple[PodDevices, ...]:
         """Return what pods hold; who has an assignment holds what that says.
 
-        What `Allocate` answered is held before the kubelet's record shows by whom: its container was told UUIDs, which
+        What `Allocate` answered is held before the kubelet's record shows by whom: its container has UUIDs, which
         instances that are made again do not have. Until then the pod has no name.
 
         Raises:
@@ -135,5 +135,5 @@ class NodePods:
         raise Unavailable(
             "the record of devices",
             found=f"it lacks pods that run with devices: {', '.join(missing[:3])}",
-            hint="a kubelet that has just started has not read all pods yet; the agent tries again",
+            hint="the agent tries again: a kubelet that has just started has not read all pods yet",
         )

@@ -109,14 +109,14 @@ class ImageWarmer:
         # 1. Read what the node shall have; an object that is there says that an agent is.
         version = await self._runtime.version()
         found = self._store.objects.get(("", self._node)) or await self._made()
-        told = read_node_images(found)
-        former = {each.image: each for each in told.observed}
+        node_images = read_node_images(found)
+        former = {each.image: each for each in node_images.observed}
         # 2. Observe what it has.
-        observed = [await self._observe(each, former.get(each.image)) for each in told.desired]
+        observed = [await self._observe(each, former.get(each.image)) for each in node_images.desired]
         percent = await self._runtime.disk_percent()
         # 3. Do what is next.
         changed = False
-        for step in next_steps(told.desired, observed, await self._runtime.pinned()):
+        for step in next_steps(node_images.desired, observed, await self._runtime.pinned()):
             if step.kind == "pull":
                 self._begin(step.image)
             else:
@@ -124,7 +124,7 @@ class ImageWarmer:
             changed = True
         # 4. Report.
         if changed:
-            observed = [await self._observe(each, former.get(each.image)) for each in told.desired]
+            observed = [await self._observe(each, former.get(each.image)) for each in node_images.desired]
         self._states = Counter(each.state for each in observed)
         status = node_status(observed, disk_percent=percent, runtime=version)
         if found.get("status") != status:

@@ -44,8 +44,8 @@ def read_samples(source: str, content: bytes, names: Collection[str]) -> tuple[S
         text = content.decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(source, found=f"it is not metrics in UTF-8 ({shown(error)})") from error
-    wanted = frozenset(names)
-    lines = [line for line in text.split("\n") if _name(line) in wanted]
+    requested = frozenset(names)
+    lines = [line for line in text.split("\n") if _name(line) in requested]
     if len(lines) > _MOST_LINES:
         raise InvalidInput(source, found=f"{len(lines)} lines of its series are more than {_MOST_LINES}")
     found, seen = [], set()
@@ -53,7 +53,9 @@ def read_samples(source: str, content: bytes, names: Collection[str]) -> tuple[S
         sample = _sample(source, line)
         series = (sample.name, *sorted(sample.labels.items()))
         if series in seen:
-            raise InvalidInput(source, found=f"it has {shown(line)}, a series that came before")
+            raise InvalidInput(
+                source, found=f"it has {shown(line)}, a series that came before", hint="expose each series once"
+            )
         seen.add(series)
         found.append(sample)
     return tuple(found)

@@ -66,7 +66,7 @@ _Moment = Annotated[str, msgspec.Meta(max_length=32)]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The model, and the nodes that shall have it. Pods ask for it by the limit `models.tessera.dev/NAME: 1`."""
+    """The model, and the nodes that should have it. Pods request it by the limit `models.tessera.dev/NAME: 1`."""
 
     source: _Source
     """Where it is: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, `hf://OWNER/NAME@REVISION`,
@@ -156,7 +156,7 @@ class ModelCache(msgspec.Struct, frozen=True):
 class DesiredFields(
     msgspec.Struct, frozen=True, kw_only=True, rename={"interval_s": "intervalSeconds"}, omit_defaults=True
 ):
-    """A model that the node shall have; the fields are those of its ModelCache."""
+    """A model that the node should have; the fields are those of its ModelCache."""
 
     name: _Name
     source: _Source
@@ -173,7 +173,7 @@ class DesiredFields(
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the node shall have, as the controller decides."""
+    """What the node should have, as the controller decides."""
 
     models: Annotated[tuple[DesiredFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] | None = None
     """In the order in which they are fetched; left out where nothing is decided yet, so that nothing is removed."""
@@ -273,7 +273,7 @@ def read_model_cache(
 
 
 def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeModels:
-    """Return what a node was told and what it reports.
+    """Return what is desired of a node and what it reports.
 
     Raises:
         InvalidInput: the object has not the form of one.
@@ -415,7 +415,7 @@ def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -
 
 
 def refused_status(generation: int, problem: str, former: Status, now: dt.datetime) -> Status:
-    """Return the status of a model that cannot be read; nodes keep what they were told before."""
+    """Return the status of a model that cannot be read; nodes keep what was desired before."""
     found = (Finding("Accepted", "False", "Invalid", problem),)
     conditions = settled(former.conditions, found, now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)

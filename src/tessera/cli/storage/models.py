@@ -77,9 +77,9 @@ def sync_command(
     store = open_store(source, os.environ)
     try:
         with progress_bar("listing") as report:
-            told = functools.partial(report, "fetching")
+            fetching = functools.partial(report, "fetching")
             done = (
-                sync_mirror(store, folder, desired, told) if mirror else sync(store, ModelFolder(folder), desired, told)
+                sync_mirror(store, folder, desired, fetching) if mirror else sync(store, ModelFolder(folder), desired, fetching)
             )
     except Unavailable as error:
         raise TesseraError(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error

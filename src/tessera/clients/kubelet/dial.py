@@ -122,9 +122,13 @@ class Endpoint:
         try:
             return await call(request, timeout=deadline_s)
         except grpc.aio.AioRpcError as error:
-            raise Conflict(f"socket {self._socket}", found=f"{method}: {error.details()}") from error
+            raise Conflict(
+                f"socket {self._socket}", found=f"{method}: {error.details()}", hint="see the device plugin's log"
+            ) from error
         except grpc.aio.UsageError as error:
-            raise Conflict(f"socket {self._socket}", found=f"{method}: {error}") from error
+            raise Conflict(
+                f"socket {self._socket}", found=f"{method}: {error}", hint="see the device plugin's log"
+            ) from error
 
     async def _follow(self) -> None:
         assert self._channel is not None, "connect comes first"

@@ -63,5 +63,5 @@ def _url(address: str) -> str:
     try:
         port = urlsplit(full).port
     except ValueError:
-        return full  # it is told with the rest that is wrong with it
+        return full  # it is reported with the rest that is wrong with it
     return full.rstrip("/") if port is not None else f"{full.rstrip('/')}:{_PORT}"

@@ -88,15 +88,15 @@ class Response:
         """Fill the view's beginning; 0 after the last byte. A body of unknown length ends with the connection."""
         if self._chunked:
             raise Temporary("a range came without its length")
-        wanted = len(view) if self._left is None else min(len(view), self._left)
-        if wanted == 0:
+        most = len(view) if self._left is None else min(len(view), self._left)
+        if most == 0:
             return 0
         if self._rest:
-            count = min(wanted, len(self._rest))
+            count = min(most, len(self._rest))
             view[:count] = self._rest[:count]
             self._rest = self._rest[count:]
         else:
-            count = self._socket.recv_into(view, wanted)
+            count = self._socket.recv_into(view, most)
             if count == 0 and self._left is not None:
                 raise Temporary(f"the connection ended {self._left} bytes too early")
         if self._left is not None:

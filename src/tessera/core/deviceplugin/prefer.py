@@ -59,7 +59,7 @@ def prefer(
     if not len(must) <= desired.size <= len(available):
         raise InvalidInput(
             f"preferred allocation of {resource.name}",
-            found=f"{desired.size} devices are wanted of {len(available)} available ones, {len(must)} of them given",
+            found=f"{desired.size} devices are requested of {len(available)} available ones, {len(must)} of them given",
             hint="ask for at least the given and at most the available ones",
         )
     groups = _groups(resource, available, must)

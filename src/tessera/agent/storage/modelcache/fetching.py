@@ -114,7 +114,9 @@ class _Fetch:
         try:
             return await result
         except _Abandoned as error:
-            raise Unavailable(self.model.name, found="no ModelCache or pod wants it any more") from error
+            raise Unavailable(
+                self.model.name, found="no ModelCache or pod needs it any more", hint="its fetching ends"
+            ) from error
         except OSError as error:
             raise Unavailable(
                 str(self._disk.folder),

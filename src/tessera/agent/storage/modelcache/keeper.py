@@ -166,8 +166,8 @@ class ModelKeeper:
         """
         # 1. Read what the node shall have; an object that is there says that an agent is.
         found = self._store.objects.get(("", self._node)) or await self._made()
-        told = read_node_models(found)
-        for each in told.observed:
+        node_models = read_node_models(found)
+        for each in node_models.observed:
             self._fetches.reports.setdefault(each.name, each)
         problem = await asyncio.to_thread(self._disk.problem)
         # 2. Observe what it has, and what pods have of it. What is not listed when the kubelet's record is read cannot
@@ -182,8 +182,8 @@ class ModelKeeper:
         # What a pod got before it could be withdrawn makes no room: it is offered again, and others are chosen.
         held = [name for name, there in self._there.items() if there.current in self._held[name]]
         self._fetches.displace_no_more(held)
-        if told.desired is not None:
-            self._desired = {each.name: each for each in told.desired}
+        if node_models.desired is not None:
+            self._desired = {each.name: each for each in node_models.desired}
             # 3. Protect what pods have or may get, then offer it.
             offered = {name: self._offered(each) for name, each in self._desired.items()}
             superseded = await self._protect(offered, listed)

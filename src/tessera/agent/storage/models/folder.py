@@ -136,7 +136,7 @@ class ModelFolder:
             if not target.is_dir() or self.host_images.is_mounted(target) or self.host_images.why_not():
                 continue
             if not damaged_in_image(path, self.manifest(path.stem), content=False):
-                with contextlib.suppress(TesseraError, OSError):  # whoever wants this revision is told why
+                with contextlib.suppress(TesseraError, OSError):  # whoever uses this revision gets the reason
                     self.host_images.mount(path, target)
 
     def is_readable(self, revision: str) -> bool:

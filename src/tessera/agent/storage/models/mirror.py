@@ -30,7 +30,7 @@ def sync_mirror(
         store: where from.
         top: where to.
         options: what is desired; `keep` is of no account.
-        report: is told bytes done and bytes in all.
+        report: gets bytes done and bytes in all.
 
     Raises:
         TesseraError: the store does not answer, the disk is full, a folder or a link is where a file belongs, another

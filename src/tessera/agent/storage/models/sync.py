@@ -73,8 +73,8 @@ def sync(
         store: where from.
         folder: where to.
         options: what is desired.
-        report: is told bytes done and bytes in all.
-        make_room: is told the bytes that are needed, and what is kept here, before anything here is evicted.
+        report: gets bytes done and bytes in all.
+        make_room: gets the bytes that are needed, and what is kept here, before anything here is evicted.
 
     Raises:
         TesseraError: the store does not answer, the disk is full, another process syncs there; `current` is as before.

@@ -132,7 +132,7 @@ class Transfer:
         store: where from.
         folder: where to; its sub-folder `files` gets the files, `journal` says what of them is there.
         limits: how hard.
-        progress: is told of all bytes.
+        progress: gets the number of all bytes.
 
     """
 

@@ -189,8 +189,8 @@ def _known(field: Field, row: Kind, scale: Scale | None, others: dict[tuple[str,
         return _left_out(field, notes[0] if notes else "describes no pods here", gpu_names(field))
     unread = gpu_names(field, _read_of(sets)) if row.group not in {"", "apps", "batch"} else ()
     missed = (LeftOut(object=field.label, reason="Tessera reads no pod where it names these", resources=unread),)
-    told = [f"{field.label}: {note}" for note in dict.fromkeys((*notes, *((row.note,) if row.note else ())))]
-    return _Object(field, tuple(sets), tuple(told), missed if unread else (), row)
+    named_notes = [f"{field.label}: {note}" for note in dict.fromkeys((*notes, *((row.note,) if row.note else ())))]
+    return _Object(field, tuple(sets), tuple(named_notes), missed if unread else (), row)
 
 
 def _pod(part: Part, place: Place) -> Field | None:

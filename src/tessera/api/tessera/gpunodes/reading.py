@@ -48,7 +48,7 @@ def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
     try:
         found = msgspec.convert(each, _Object)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"GPUNode {name}", found=str(error)) from error
+        raise InvalidInput(f"GPUNode {name}", found=str(error), hint="see `kubectl explain gpunode`") from error
     return in_place(f"GPUNode {found.metadata.name}", partial(_state, found))
 
 

@@ -14,7 +14,7 @@ __all__ = ["DRAIN_SECONDS", "HTTP_PORT", "METRICS_PORT", "Port", "Program", "bat
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
 DRAIN_SECONDS: Final = 15
-"""A replica that ends serves on for so long before it is told to: until no proxy sends it new requests."""
+"""A replica that ends serves on for so long before it gets SIGTERM: until no proxy sends it new requests."""
 _MARGIN_SECONDS: Final = 5
 """Between the engine's own end and the kubelet's SIGKILL."""
 _CONNECTION_AGE_MS: Final = 300_000
