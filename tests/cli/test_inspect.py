@@ -240,10 +240,10 @@ def gpushare_clusters(draw: st.DrawFn) -> list[Object]:
         count, name = draw(st.integers(1, 4)), f"n{number}"
         objects.append(node(name, {MEMORY: str(15 * count), "aliyun.com/gpu-count": str(count)}))
         objects.append(gpunode(name, *(gpu(i, "T4", node=name) for i in range(count))))
-        for index, asked in enumerate(draw(st.lists(st.integers(1, 5), max_size=5))):
+        for index, requested in enumerate(draw(st.lists(st.integers(1, 5), max_size=5))):
             where = draw(st.sampled_from(["", *map(str, range(count))]))
             notes = {"ALIYUN_COM_GPU_MEM_IDX": where} if where else {}
-            objects.append(pod(f"{name}-{index}", {MEMORY: asked}, node=name, annotations=notes))
+            objects.append(pod(f"{name}-{index}", {MEMORY: requested}, node=name, annotations=notes))
     return objects
 
 

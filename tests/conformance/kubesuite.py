@@ -254,8 +254,8 @@ class KubeSuite:
         questions = [Attributes(verb="list", resource="pods", namespace=each) for each in ("", NAMESPACE)]
         for groups, want in (((), False), (("system:masters",), True)):
             user = User(username="somebody", groups=groups)
-            for asked in (*questions, Attributes(path="/no-such-path")):
-                answer = await kube.create(SUBJECT_ACCESS_REVIEWS, access_review(user, asked))
+            for requested in (*questions, Attributes(path="/no-such-path")):
+                answer = await kube.create(SUBJECT_ACCESS_REVIEWS, access_review(user, requested))
                 assert (refusal(answer) is None) is want
 
     # Binding

@@ -229,11 +229,11 @@ class Forgetful(MemoryKube):
     def __init__(self) -> None:
         super().__init__()
         self.without = False
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         if self.without and kind == CONFIG_MAPS:
-            self.asked.set()
+            self.requested.set()
             return None
         return await super().get(kind, name, namespace)
 
@@ -248,7 +248,7 @@ async def test_who_asks_for_an_unknown_key_waits_while_the_object_is_gone() -> N
         forged["metadata"]["resourceVersion"] = "1000"
         server.server.view.take_pod(forged)
         async with asyncio.timeout(20):
-            await kube.asked.wait()
+            await kube.requested.wait()
         await settle()
         assert server.server.view.ledger.pods_on("a")[0].shares
         kube.without = False

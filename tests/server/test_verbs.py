@@ -181,9 +181,9 @@ async def test_choose_answers_with_the_one_node_that_filter_and_prioritize_lead_
     await settle()
     limits, want = CHOSEN[case]
     waiting = await make_pod(kube, "p", limits)
-    asked = {"Pod": waiting, "NodeNames": ALL}
-    _, filtered = await server.post("/filter", asked)
-    _, chosen = await server.post("/choose", asked)
+    requested = {"Pod": waiting, "NodeNames": ALL}
+    _, filtered = await server.post("/filter", requested)
+    _, chosen = await server.post("/choose", requested)
     assert chosen["NodeNames"] == want
     if len(want) == 1:
         _, scores = await server.post("/prioritize", {"Pod": waiting, "NodeNames": filtered["NodeNames"]})
@@ -254,9 +254,9 @@ async def test_preempt_names_the_cheapest_victims_of_one_device(kube: MemoryKube
 
 async def test_preempt_leaves_pods_without_gpus_to_kube_scheduler(kube: MemoryKube, server: Asked) -> None:
     waiting = await make_pod(kube, "p", {"cpu": 1})
-    asked = {"plain": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
-    _, answer = await server.post("/preempt", {"Pod": waiting, "NodeNameToMetaVictims": asked})
-    assert answer == {"NodeNameToMetaVictims": asked}
+    requested = {"plain": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
+    _, answer = await server.post("/preempt", {"Pod": waiting, "NodeNameToMetaVictims": requested})
+    assert answer == {"NodeNameToMetaVictims": requested}
 
 
 async def test_inspect_tells_who_holds_what_as_gpushare_does(kube: MemoryKube, server: Asked) -> None:

@@ -76,9 +76,9 @@ class _Handlers:
         return _json(write_priorities(args.names, self._verbs.prioritize(args)))
 
     async def preempt(self, request: Request) -> Response:
-        asked = read_preemption(await self._body(request))
+        requested = read_preemption(await self._body(request))
         self._check_ready()
-        return _json(write_victims(self._verbs.preempt(asked)))
+        return _json(write_victims(self._verbs.preempt(requested)))
 
     async def bind(self, request: Request) -> Response:
         args = read_binding(await self._body(request))

@@ -30,14 +30,14 @@ class Shares:
     """Notes what it is asked for shares."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, int]] = []
+        self.requested: list[tuple[str, str, int]] = []
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
-        self.asked.append(("allocate", resource, len(ids)))
+        self.requested.append(("allocate", resource, len(ids)))
         return Grant()
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
-        self.asked.append(("pre_start", resource, len(ids)))
+        self.requested.append(("pre_start", resource, len(ids)))
 
 
 def give(_: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
@@ -92,12 +92,12 @@ async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None
         await each.pre_start((IDS[0], IDS[2]))
     view.record("p", GPU, IDS[0], IDS[2])
     await each.pre_start((IDS[0], IDS[2]))
-    assert (shares.asked, each.options.pre_start) == ([], True)
+    assert (shares.requested, each.options.pre_start) == ([], True)
     units = plugin(two(MEMORY, UNITS), shares)
     ids = tuple(device.id for device in units.resource.devices[:3])
     await units.allocate(ids)
     await units.pre_start(ids)
-    assert shares.asked == [("allocate", UNITS, 3), ("pre_start", UNITS, 3)]
+    assert shares.requested == [("allocate", UNITS, 3), ("pre_start", UNITS, 3)]
     assert units.options.pre_start
 
 

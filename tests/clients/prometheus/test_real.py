@@ -15,8 +15,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    def play(asked: Asked) -> bytes:
-        return answer(CONTENT) if asked.target == "/metrics?a=b" else answer(b"no such page", "404 Not Found")
+    def play(requested: Asked) -> bytes:
+        return answer(CONTENT) if requested.target == "/metrics?a=b" else answer(b"no such page", "404 Not Found")
 
     async with serving(play) as server:
         yield server

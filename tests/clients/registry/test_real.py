@@ -60,7 +60,7 @@ async def test_a_token_is_had_once_for_a_repository(served: RegistryServer, case
     entry, served.user = ENTRIES[case]
     async with HttpRegistry(keychain(served.host, entry)) as client:
         assert (await read_image(client, one(served, "several"), AMD64)).bytes
-    assert len([each for each in served.server.asked if each.target.startswith("/token")]) == 1
+    assert len([each for each in served.server.requested if each.target.startswith("/token")]) == 1
 
 
 async def test_without_the_right_to_pull_it_says_how_to_get_it(served: RegistryServer, registry: HttpRegistry) -> None:
@@ -74,10 +74,10 @@ async def test_without_the_right_to_pull_it_says_how_to_get_it(served: RegistryS
 
 
 async def test_basic_credentials_are_sent_where_they_are_asked_for(served: RegistryServer) -> None:
-    def spoil(asked: Asked) -> bytes | None:
+    def spoil(requested: Asked) -> bytes | None:
         return (
             None
-            if asked.headers.get("authorization", "").startswith("Basic ")
+            if requested.headers.get("authorization", "").startswith("Basic ")
             else headed("401 No", "WWW-Authenticate: Basic realm=x")
         )
 
@@ -93,15 +93,15 @@ async def test_a_redirect_to_another_server_gets_no_credentials(served: Registry
     served.user = "user:p"
     async with serving(lambda _: answer(CONTENT.content, content_type=MANIFEST)) as store:
 
-        def spoil(asked: Asked) -> bytes | None:
-            to_store = "/manifests/" in asked.target and "authorization" in asked.headers
+        def spoil(requested: Asked) -> bytes | None:
+            to_store = "/manifests/" in requested.target and "authorization" in requested.headers
             return headed("307 Temporary Redirect", f"Location: {store.url}/blob?signed=1") if to_store else None
 
         served.spoil = spoil
         async with HttpRegistry(keychain(served.host, '{"username": "user", "password": "p"}')) as client:
             assert await client.manifest(one(served)) == CONTENT
-        assert [each.target for each in store.asked] == ["/blob?signed=1"]
-        assert "authorization" not in store.asked[0].headers
+        assert [each.target for each in store.requested] == ["/blob?signed=1"]
+        assert "authorization" not in store.requested[0].headers
 
 
 MISBEHAVING: dict[str, tuple[bytes | None, type[TesseraError], str]] = {

@@ -32,26 +32,26 @@ class Fleet:
     def external(self) -> frozenset[str]:
         return frozenset({"my-external-metric"})
 
-    async def values(self, asked: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[Value]:
         if self.trouble:
             raise self.trouble
         names = {"nodes": ["foo", "b", "c", "d"], "namespaces": ["ns"], "pods": ["foo", *(f"p{n}" for n in range(15))]}
         found = [
-            Value(name=name, namespace=asked.namespace, value=1.5, at_s=1_700_000_000)
-            for number, name in enumerate(names[asked.resource])
-            if asked.name in {"", name} and selects(asked.selector, {"foo": "bar"} if number % 2 else {})
+            Value(name=name, namespace=requested.namespace, value=1.5, at_s=1_700_000_000)
+            for number, name in enumerate(names[requested.resource])
+            if requested.name in {"", name} and selects(requested.selector, {"foo": "bar"} if number % 2 else {})
         ]
         if not found:
-            raise Absent(f"metric {asked.metric}", found="no such object", expected="another")
+            raise Absent(f"metric {requested.metric}", found="no such object", expected="another")
         return found
 
-    async def series(self, asked: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[Series]:
         if self.trouble:
             raise self.trouble
         labels = ({"foo": "bar"}, {"foo": "baz"})
-        found = [Series(labels=each, value=42, at_s=1.0) for each in labels if selects(asked.selector, each)]
+        found = [Series(labels=each, value=42, at_s=1.0) for each in labels if selects(requested.selector, each)]
         if not found:
-            raise Absent(f"external metric {asked.metric}", found="no series has such labels", expected="foo=bar")
+            raise Absent(f"external metric {requested.metric}", found="no series has such labels", expected="foo=bar")
         return found
 
 

@@ -49,10 +49,10 @@ class Scene:
         (series,) = await self.looks.series(External(metric="tessera_replicas", namespace="ns"))
         return series.value
 
-    async def pods(self, metric: str = "tessera_queue_time_seconds", **asked: Any) -> dict[str, float]:
+    async def pods(self, metric: str = "tessera_queue_time_seconds", **requested: Any) -> dict[str, float]:
         """Return a metric of pods by their names."""
         values = await self.looks.values(
-            Custom(version="v1beta1", resource="pods", namespace="ns", metric=metric, **asked)
+            Custom(version="v1beta1", resource="pods", namespace="ns", metric=metric, **requested)
         )
         return {each.name: each.value for each in values}
 
@@ -221,10 +221,10 @@ class Hanging(MemoryMetrics):
     def __init__(self, hanging: str) -> None:
         super().__init__()
         self.hanging = hanging
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     async def get(self, url: str) -> bytes:
-        self.asked.append(url)
+        self.requested.append(url)
         if self.hanging in url:
             raise TimeoutError  # as when the time for all is over
         return await super().get(url)
@@ -235,11 +235,11 @@ async def test_pods_that_give_no_answer_are_asked_last() -> None:
     one.metrics = Hanging("10.0.0.1")
     one.looks = Looks(one.kube, one.scraped(), logger(), now_s=lambda: one.now_s)
     async with scene(*WHOLE, one=one):
-        one.metrics.asked.clear()
+        one.metrics.requested.clear()
         await one.look(b"", triton(ended=100))
-        assert [each[7:15] for each in one.metrics.asked] == ["10.0.0.1", "10.0.0.2"]
+        assert [each[7:15] for each in one.metrics.requested] == ["10.0.0.1", "10.0.0.2"]
         await one.look(b"", triton(ended=101))
-        assert [each[7:15] for each in one.metrics.asked[2:]] == ["10.0.0.2", "10.0.0.1"]
+        assert [each[7:15] for each in one.metrics.requested[2:]] == ["10.0.0.2", "10.0.0.1"]
         with pytest.raises(Absent, match="not asked within 12 s, because other pods did not answer"):
             await one.pods(name="llm-1")
         assert await one.pods() == {"llm-2": 0.0}

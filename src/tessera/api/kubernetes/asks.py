@@ -222,8 +222,8 @@ def _need(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
     ]
 
 
-def _memory_mib(field: Field, units_asked: int, unit_mib: int) -> int:
-    memory_mib = units_asked * unit_mib
+def _memory_mib(field: Field, units_requested: int, unit_mib: int) -> int:
+    memory_mib = units_requested * unit_mib
     if memory_mib > _MAX_GPU_MEMORY_MIB:
         unit = "GiB" if unit_mib > 1 else "MiB"
         raise field.refuse(f"a number of {unit} that some GPU has", f"6 for 6 {unit}; no suffix")

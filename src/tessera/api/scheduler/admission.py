@@ -123,9 +123,9 @@ def read_review(body: bytes) -> Review:
         raise InvalidInput(subject, found=f"it is not {desired} ({shown(error)})") from error
     if review.api_version != _VERSION:
         raise InvalidInput(subject, found=review.api_version, expected=desired)
-    asked = review.request
-    created = asked.kind == _Kind(kind="Pod") and asked.operation == "CREATE"
-    return Review(uid=asked.uid, namespace=asked.namespace, pod=asked.object if created else None)
+    requested = review.request
+    created = requested.kind == _Kind(kind="Pod") and requested.operation == "CREATE"
+    return Review(uid=requested.uid, namespace=requested.namespace, pod=requested.object if created else None)
 
 
 def write_review(uid: str, *, routed: bool) -> bytes:

@@ -79,7 +79,9 @@ def sync_command(
         with progress_bar("listing") as report:
             fetching = functools.partial(report, "fetching")
             done = (
-                sync_mirror(store, folder, desired, fetching) if mirror else sync(store, ModelFolder(folder), desired, fetching)
+                sync_mirror(store, folder, desired, fetching)
+                if mirror
+                else sync(store, ModelFolder(folder), desired, fetching)
             )
     except Unavailable as error:
         raise TesseraError(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error

@@ -182,7 +182,7 @@ class HostDisks:
         try:
             return msgspec.json.decode(text, type=Creation)
         except UNDECODABLE as error:
-            hint = "remove the file; what an interrupted creation left on disks can then no longer be distinguished from data"
+            hint = "remove the file; what an interrupted creation left on disks then looks like data"
             raise InvalidInput(str(self._file), found=shown(error), hint=hint) from error
 
     def _record(self, creation: Creation) -> None:

@@ -106,18 +106,18 @@ class HttpRegistry:
             raise Unavailable(
                 subject, found=f"its tokens are at {shown(challenge.realm)}, which is not https", hint=_PLAIN
             )
-        asked = {"scope": challenge.scope or f"repository:{reference.repository}:pull"}
-        asked |= {"service": challenge.service} if challenge.service else {}
+        requested = {"scope": challenge.scope or f"repository:{reference.repository}:pull"}
+        requested |= {"service": challenge.service} if challenge.service else {}
         if credential and credential.identity_token:
             # Source: distribution `docs/content/spec/auth/oauth.md`.
-            form = {**asked, "grant_type": "refresh_token", "refresh_token": credential.identity_token}
+            form = {**requested, "grant_type": "refresh_token", "refresh_token": credential.identity_token}
             body = urlencode({**form, "client_id": "tessera"}).encode()
             headers = {"Content-Type": "application/x-www-form-urlencoded"}
             answer = await self._ask(challenge.realm, headers, subject, body)
         else:
             headers = {"Authorization": _basic(credential)} if credential else {}
             separator = "&" if "?" in challenge.realm else "?"
-            answer = await self._ask(f"{challenge.realm}{separator}{urlencode(asked)}", headers, subject)
+            answer = await self._ask(f"{challenge.realm}{separator}{urlencode(requested)}", headers, subject)
         if not answer.success:
             raise _refusal(answer, reference)
         return f"Bearer {read_token(answer.content, subject)}"

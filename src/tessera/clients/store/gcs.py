@@ -187,7 +187,7 @@ class GcsStore:
     def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
         """Open a range of the generation that was listed."""
         target, whole = self._target(found), (start, stop) == (0, found.size)
-        headers = (self._endpoint.asked(target) if whole else None) or self._headers(found, start, stop)
+        headers = (self._endpoint.requested(target) if whole else None) or self._headers(found, start, stop)
         any_etag = msgspec.structs.replace(found, etag="")  # the header's ETag is not the generation
         try:
             with read_range(self._endpoint, target, headers, any_etag, (start, stop)) as response:

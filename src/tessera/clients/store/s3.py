@@ -185,7 +185,7 @@ class S3Store:
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of the object, if it still has the ETag that was listed."""
         target, whole = self._target(found), (start, stop) == (0, found.size)
-        headers = self._endpoint.asked(target) if whole else None
+        headers = self._endpoint.requested(target) if whole else None
         headers = headers or self._headers(target, condition(found, start, stop))
         return read_range(self._endpoint, target, headers, found, (start, stop))
 

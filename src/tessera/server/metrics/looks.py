@@ -254,27 +254,28 @@ class Looks:
         """Return the metrics of servers."""
         return frozenset({*_SERVER_METRICS, REPLICAS})
 
-    async def values(self, asked: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[Value]:
         """Return a metric of pods."""
-        subject = f"metric {asked.metric} of pods in namespace {asked.namespace}"
+        subject = f"metric {requested.metric} of pods in namespace {requested.namespace}"
         self._check_fresh(subject)
         windows = {
             name: (found.at_s, window)
             for (namespace, _), found in self._seen.items()
-            if namespace == asked.namespace
+            if namespace == requested.namespace
             for name, window in found.observation.pods.items()
         }
         objects = self._stores[PODS].objects
         chosen = {
             name: each
             for name, each in windows.items()
-            if asked.name in {"", name} and selects(asked.selector, labels_of(objects.get((asked.namespace, name), {})))
+            if requested.name in {"", name}
+            and selects(requested.selector, labels_of(objects.get((requested.namespace, name), {})))
         }
         values = [
             Value(
                 name=name,
-                namespace=asked.namespace,
-                value=_POD_METRICS[asked.metric](window),
+                namespace=requested.namespace,
+                value=_POD_METRICS[requested.metric](window),
                 at_s=at_s,
                 window_s=window.seconds,
             )
@@ -291,21 +292,21 @@ class Looks:
             )
         return values
 
-    async def series(self, asked: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[Series]:
         """Return a metric of servers, by their label."""
-        subject = f"external metric {asked.metric} in namespace {asked.namespace}"
+        subject = f"external metric {requested.metric} in namespace {requested.namespace}"
         self._check_fresh(subject)
         series, reasons = list[Series](), list[str]()
         for (namespace, server), seen in sorted(self._seen.items()):
             labels = {SERVER_LABEL: server}
-            if namespace != asked.namespace or not selects(asked.selector, labels):
+            if namespace != requested.namespace or not selects(requested.selector, labels):
                 continue
             found: float | Missing
-            if asked.metric == REPLICAS:
+            if requested.metric == REPLICAS:
                 decision = seen.decision
                 found = Missing(decision.reason) if decision.replicas is None else float(decision.replicas)
             else:
-                found = _SERVER_METRICS[asked.metric](seen.observation)
+                found = _SERVER_METRICS[requested.metric](seen.observation)
             if isinstance(found, Missing):
                 reasons.append(f"{server}: {found.reason}")
             else:

@@ -70,7 +70,7 @@ def test_what_is_written_on_a_pod_after_its_ask_was_signed_judges_nothing(case: 
 def test_the_unit_in_which_a_pod_counts_follows_from_what_was_signed(unit: str, mib: int) -> None:
     each, need = assigned("p", amount(0, memory_mib=4 * mib), gpu_memory_unit=unit)
     field = object_field("Pod", annotated(each, gpu_memory_unit=None))
-    signed_now = read_need(field, asked=signed_ask(field, keys()))
+    signed_now = read_need(field, requested=signed_ask(field, keys()))
     assert (signed_now.asks, signed_now.unit_mib) == (need.asks, mib)
 
 

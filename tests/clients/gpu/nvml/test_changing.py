@@ -32,16 +32,16 @@ async def test_a_mode_that_does_not_come_into_force_is_taken_back(
     world: NvmlWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a100, _ = (await world.driver.inventory()).gpus
-    asked: list[int] = []
+    requested: list[int] = []
 
     def answer(_: object, mode: int) -> int:
-        asked.append(mode)
+        requested.append(mode)
         return 999
 
     monkeypatch.setattr(pynvml, "nvmlDeviceSetMigMode", answer)
     with pytest.raises(Unavailable, match="Unknown Error"):
         await world.driver.set_mig(a100.uuid, enabled=True)
-    assert asked == [1, 0]
+    assert requested == [1, 0]
 
 
 async def test_an_instance_in_use_unseen_is_not_destroyed(world: NvmlWorld) -> None:

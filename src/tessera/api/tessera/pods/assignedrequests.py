@@ -82,8 +82,8 @@ def read_assigned_requests(
 
 def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[AssignedRequest]:
     namespace, name = identity(pod)
-    asked = signed_ask(pod, keys)
-    need = read_need(pod, share_unit_mib=share_unit_mib, asked=asked)
+    requested = signed_ask(pod, keys)
+    need = read_need(pod, share_unit_mib=share_unit_mib, requested=requested)
     shares = read_shares(pod, need, share_unit_mib=share_unit_mib, keys=keys)
     if shares is None:
         return
@@ -106,7 +106,7 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
                 since_ns=since_ns,
                 ending=ending,
                 running=running,
-                ask=_asked(ask, need, signed=asked is not None),
+                ask=_requested(ask, need, signed=requested is not None),
                 memory_mib=ask.memory_mib if ask.form is Form.NEED else 0,
                 models=need.models,
                 bound=(uid or f"{namespace}/{name}") if len(parts) > 1 else "",
@@ -121,7 +121,7 @@ def _initial(pod: Field) -> Iterator[str]:
             yield container.get("name").text()
 
 
-def _asked(ask: Ask, need: Need, *, signed: bool) -> str:
+def _requested(ask: Ask, need: Need, *, signed: bool) -> str:
     """Return a need as text: two pods with equal needs may change shares, though one be a MIG instance.
 
     What a pod says now never equals what was signed for another, whose share it would get so.
@@ -208,11 +208,11 @@ def corrected(
 
     """
     field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
-    asked = signed_ask(field, keys)
-    need = read_need(field, share_unit_mib=share_unit_mib, asked=asked)
+    requested = signed_ask(field, keys)
+    need = read_need(field, share_unit_mib=share_unit_mib, requested=requested)
     shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     request, end = correction.request, correction.request.at + len(correction.shares)
-    annotations = {ASSIGNMENT: write_shares((*shares[: request.at], *correction.shares, *shares[end:]), asked)}
+    annotations = {ASSIGNMENT: write_shares((*shares[: request.at], *correction.shares, *shares[end:]), requested)}
     if request.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
         annotations |= {_INDEX: str(correction.shares[0].gpu), _ASSIGNED: "true"}
     return annotations

@@ -227,7 +227,7 @@ def _keys_of(field: Field, keys: Mapping[str, Keys] | None) -> Keys | None:
 
 def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> _Reading:
     try:
-        need = read_need(field, share_unit_mib=share_unit_mib, asked=signed_ask(field, keys))
+        need = read_need(field, share_unit_mib=share_unit_mib, requested=signed_ask(field, keys))
         priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
         pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
     except InvalidInput as error:

@@ -1,7 +1,7 @@
 """Which models a node keeps on its disk: what it fetches next, what makes room, what pods are offered.
 
-The controller writes what a node should have, and the node reports what it has. A revision that the kubelet may choose, or
-that a pod has, stays; what is to go is offered no more first.
+The controller writes what a node should have, and the node reports what it has. A revision that the kubelet may
+choose, or that a pod has, stays; what is to go is offered no more first.
 """
 
 import hashlib
