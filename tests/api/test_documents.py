@@ -116,7 +116,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a control character": ("a: 1\nb: ö\x07\n", r"a.yaml, line 2: character '\x07' is not text without control"),
     "a duplicate key": (
         "a: 1\nb: 2\na: 3\n",
-        "document 1, line 3: key 'a' again, after line 1 is not each key once",
+        "document 1, line 3: key 'a' is there again, after line 1 is not each key once",
     ),
     "a duplicate key in JSON": ('{"a": 1,\n "a": 2}', "a.yaml, document 1, line 2: key 'a' again"),
     "an unknown tag": ("a: !!python/object:os.x y\n", "tag 'tag:yaml.org,2002:python/object:os.x'; expected"),

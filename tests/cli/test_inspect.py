@@ -164,7 +164,7 @@ def test_what_is_wrong_is_shown_below() -> None:
         "! allocated twice",
         "conflict",
         "a: ns/p3 holds GPU 9, which the node does not have",
-        "a GPU 0: held at once: 3g.20gb at 0 and 2g.10gb at 2 share unit 2",
+        "a GPU 0: held at once: 3g.20gb at 0 and 2g.10gb at 2 share memory slice 2",
         "a GPU 1: 50000 MiB is more than the GPU's 40960 MiB",
         "a: ns/p4 runs here, and its GPU is not recorded",
         "GeForce-9999",

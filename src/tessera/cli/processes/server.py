@@ -182,7 +182,7 @@ def _history(given: dict[str, Any]) -> PageMetrics:
     if not url.startswith(("http://", "https://")):
         raise InvalidInput("--page-prometheus", found=shown(url), expected="http://HOST[:PORT], or https://")
     connect = partial(
-        requested,
+        asked,
         url,
         given["page_prometheus_token_file"],
         given["page_prometheus_ca_file"],

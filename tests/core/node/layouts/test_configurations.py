@@ -270,5 +270,5 @@ def test_gpus_that_are_alike_are_one_group_and_lost_ones_are_in_none() -> None:
 
 def test_exact_targets() -> None:
     assert not exact(card(), None).mig
-    with pytest.raises(InvalidInput, match=r"GPU 0 \(A100-40GB\): .* share unit 4"):
+    with pytest.raises(InvalidInput, match=r"GPU 0 \(A100-40GB\): .* share memory slice 4"):
         exact(card(), at(A100, ("3g.20gb", 4), ("1g.5gb", 4)))

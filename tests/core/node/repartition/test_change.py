@@ -204,7 +204,7 @@ def test_present_instances_are_kept_where_they_are() -> None:
             RTX_PRO_6000,
             (),
             at(RTX_PRO_6000, ("2g.48gb", 3)),
-            "the target is no layout: 2g.48gb takes 6 units at start 0, 6, not 6 at 3",
+            "the target is no layout: 2g.48gb takes 6 memory slices at start 0, 6, not 6 at 3",
             id="a target that is no layout",
         ),
     ],
@@ -223,7 +223,7 @@ def test_a_refusal_says_what_is_in_the_way(
         pytest.param(
             at(H100, ("2g.20gb", 6)),
             (),
-            "present MIG layout of H100-80GB: 2g.20gb takes 2 units at start 0, 2, 4, not 2 at 6",
+            "present MIG layout of H100-80GB: 2g.20gb takes 2 memory slices at start 0, 2, 4, not 2 at 6",
             id="a present layout that cannot be",
         ),
         pytest.param(

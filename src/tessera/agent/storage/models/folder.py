@@ -273,9 +273,12 @@ class ModelFolder:
             [self.current()] if prefix == "current" else [name for name in self.manifests() if name.startswith(prefix)]
         )
         if len(names) != 1 or not names[0]:
-            have = ", ".join(name[:12] for name in self.manifests()) or "none"
-            found = "several revisions" if len(names) > 1 else "no revision"
-            raise InvalidInput(f"{self.top}: revision {shown(prefix)}", found=found, hint=f"choose one of: {have}")
+            have = ", ".join(name[:12] for name in self.manifests())
+            found = (
+                "several revisions begin so" if names[1:] else "no revision begins so" if have else "it has no revision"
+            )
+            fix = f"choose one of {have}" if have else f"`tessera models sync SRC {self.top}` fetches one"
+            raise InvalidInput(f"{self.top}: revision {shown(prefix)}", found=found, hint=fix)
         return names[0]
 
     def kept(self, revisions: list[Revision]) -> list[Kept]:

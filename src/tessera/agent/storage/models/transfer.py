@@ -100,7 +100,8 @@ def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
                 raise _unavailable(store.source, str(error)) from error
             time.sleep(wait)
         except Refused as error:
-            raise _unavailable(store.source, str(error)) from error
+            fix = "check the address, and your right to read it"
+            raise Unavailable(store.source, found=str(error), hint=fix) from error
 
 
 def _unavailable(subject: str, found: str) -> Unavailable:

@@ -285,7 +285,7 @@ class _Maker:
         for key, own in named:
             if key in self._seen:
                 before = self._seen[key]
-                found = f"pod {key} again, after {before.label} at {before.place}"
+                found = f"pod {key} is there again, after {before.label} at {before.place}"
                 raise field.refuse(found=found, hint="name each pod once")
             self._seen[key] = field
             self.pods.append(Pod(key=key, need=own, priority=priority, owner=owner))
