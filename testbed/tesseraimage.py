@@ -135,6 +135,5 @@ def _run(*arguments: str) -> None:
         raise Unavailable(
             "Tessera's image",
             found=(done.stderr or done.stdout).strip()[-1000:],
-            expected="an image of this checkout",
             hint="see docs/image.md, or --from source, which needs no image",
         )

@@ -27,6 +27,6 @@ def test_the_words_are_the_same_wherever_the_object_is_from(source: str) -> None
     with pytest.raises(InvalidInput) as raised:
         field.get("spec", "priority").integer()
     assert in_words(raised.value, field) == "spec.priority: 'x' is not an integer from 0 to 2147483647"
-    assert in_words(field.refuse("a Pod", "another", found="this"), field) == "this: send a Pod: another"
+    assert in_words(field.refuse("a Pod", "another", found="this"), field) == "this is not a Pod: another"
     elsewhere = InvalidInput("assignment of pod ns/p", found="no signature", expected="one")
     assert in_words(elsewhere, field) == "assignment of pod ns/p: no signature is not one"

@@ -216,7 +216,7 @@ WANT = {
         told=("--gpu-model virtual-node-aci-linux=MODEL",),
     ),
 }
-NO_JSON = "expected an object with apiVersion and kind: kubectl prints objects with -o yaml or -o json"
+NO_JSON = "an object with apiVersion and kind: kubectl prints objects with -o yaml or -o json"
 REFUSED = {
     "not-saved-as-json": NO_JSON,
     "pods-only": "it has no node: nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods -A -o json",
@@ -333,7 +333,7 @@ def test_a_model_may_be_given(rule: str) -> None:
 
 
 WRONG_RULES = {
-    "no node": ("gpu-9=T4", "--gpu-model gpu-9=T4: no Node object of this name, pattern or label"),
+    "no node": ("gpu-9=T4", "--gpu-model gpu-9=T4: no Node object has this name, pattern or label"),
     "no model": ("gpu-2", "it names no node or no model"),
     "an unknown model": ("gpu-2=X9", "--gpu-model 'gpu-2=X9': GPU model: 'X9'"),
 }
@@ -360,7 +360,7 @@ def test_no_files_partition_gpus_by_guess(name: str, want: str, tmp_path: Path) 
     result = run("--fleet", path(name), "--write", str(tmp_path / "out"))
     assert result.exit_code == 2
     assert want in result.stderr
-    assert "hint: run tessera agent there, drain the node, or label it" in result.stderr
+    assert "use: run tessera agent there, drain the node, or label it" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

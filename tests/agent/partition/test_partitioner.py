@@ -446,7 +446,7 @@ def test_an_instance_is_waited_for_no_longer_than_asked() -> None:
         partitioner = Partitioner(machine.gpus)
         change = asyncio.create_task(partitioner.apply((TWO,), 200))
         await asyncio.sleep(1)
-        with pytest.raises(Unavailable, match="a change of its layout under way"):
+        with pytest.raises(Unavailable, match="GPU GPU-0: its layout is being changed"):
             await partitioner.add("GPU-0", SEVEN[0], 3)
         await change
         await partitioner.add("GPU-0", SEVEN[0], 200)

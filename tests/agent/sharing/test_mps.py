@@ -273,7 +273,7 @@ async def test_a_folder_that_cannot_be_written(bench: Bench) -> None:
     (bench.root / "mps").write_text("a file")
     (state,) = await bench.apply(await bench.target())
     assert state.phase == "failed"
-    assert "expected a folder to write to" in state.reason
+    assert "a folder that the agent may write to" in state.reason
 
 
 @pytest.mark.anyio

@@ -142,14 +142,14 @@ BAD_NEEDS = {
     "memory beyond any GPU in MiB": (
         "{tessera.dev/gpu-memory: 6Gi}",
         "{tessera.dev/gpu-memory-unit: MiB}",
-        "expected a number of MiB that some GPU has: 6 for 6 MiB; no suffix",
+        "a number of MiB that some GPU has: 6 for 6 MiB; no suffix",
     ),
     "compute above a whole GPU": (
         "{tessera.dev/gpu-memory: 6, tessera.dev/gpu-compute: 101}",
         "{}",
         "101 is not a percentage from 1 to 100",
     ),
-    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "expected tessera.dev/gpu-memory beside it"),
+    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "tessera.dev/gpu-memory beside it"),
     "no memory": (
         "{tessera.dev/gpu-memory: 0}",
         "{}",
@@ -158,8 +158,12 @@ BAD_NEEDS = {
     "no memory of gpushare": ("{aliyun.com/gpu-mem: 0}", "{}", "0 is not 1 or more"),
     "no compute": ("{tessera.dev/gpu-compute: 0}", "{}", "gpu-compute]: 0 is not 1"),
     "no GPUs": ("{tessera.dev/gpu-count: '0'}", "{}", "gpu-count]: '0' is not 1"),
-    "a count without memory": ("{tessera.dev/gpu-count: 5}", "{}", "tessera.dev/gpu-count; expected"),
-    "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "expected at most 64 GPUs"),
+    "a count without memory": (
+        "{tessera.dev/gpu-count: 5}",
+        "{}",
+        "spec.containers[0].resources.limits[tessera.dev/gpu-count]: tessera.dev/gpu-count",
+    ),
+    "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "at most 64 GPUs"),
     "a name of ours that is none": (
         "{tessera.dev/gpu-mem: 6}",
         "{}",
@@ -169,7 +173,7 @@ BAD_NEEDS = {
     "a profile no model has": (
         "{nvidia.com/mig-1g.11gb: 1}",
         "{}",
-        "nvidia.com/mig-1g.11gb is not a MIG profile that some GPU model has: those that `tessera pro",
+        "nvidia.com/mig-1g.11gb is not a MIG profile that some GPU model has: `tessera profiles MODEL`",
     ),
     "two forms in a container": (
         "{nvidia.com/gpu: 1, aliyun.com/gpu-mem: 5}",

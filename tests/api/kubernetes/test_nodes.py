@@ -402,7 +402,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "no model": (
         {},
         gpus("1"),
-        "Node n: GPUs of an unknown model is not a label that names",
+        "Node n: GPUs of an unknown model: the label tessera.dev/gpu-model=MODEL",
     ),
     "a partition the model does not offer": (
         gke("nvidia-h100-80gb", "gpu-partition-size=1g.5gb"),
@@ -422,7 +422,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "a profile without placements": (
         labels("RTX-PRO-5000-Blackwell-48GB-MIG-1g.12gb", "mig.strategy=single"),
         gpus("4"),
-        "expected a profile of RTX-PRO-5000-Blackwell-48GB whose placements are known",
+        "a profile of RTX-PRO-5000-Blackwell-48GB whose placements are known",
     ),
     "a count that is none": (labels(T4, "gpu.count=many"), gpus("1"), "gpu.count]: 'many' is not a Kubernetes"),
     "an unknown wish": (labels(T4) | {"tessera.dev/sharing": "x"}, gpus("1"), "'x' is not one of the words"),

@@ -132,10 +132,10 @@ BAD_PODS = {
     "no containers": ("containers: []", "spec.containers: a list is not at least one container"),
     "containers that are no list": ("containers: {a: 1}", "spec.containers: a mapping is not a list"),
     "a container that is no mapping": ("containers: [5]", "spec.containers[0]: 5 is not a mapping"),
-    "a container without a name": ("containers: [{image: a}]", "spec.containers[0].name: nothing is not a text"),
+    "a container without a name": ("containers: [{image: a}]", "spec.containers[0].name: it is missing: write a"),
     "two containers of one name": (
         "containers: [{name: a}, {name: a}]",
-        "expected a name no other container of the pod",
+        "a name no other container of the pod",
     ),
     "too many containers": (
         f"containers: [{', '.join(['{name: a}'] * 251)}]",
@@ -147,7 +147,7 @@ BAD_PODS = {
     ),
     "affinity without terms": (
         "containers: [{name: a}]\n  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {}}}",
-        "nodeSelectorTerms: nothing is not at least one term",
+        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: it is missing: write at least one",
     ),
     "a toleration without key": (
         "containers: [{name: a}]\n  tolerations: [{value: x}]",
@@ -163,7 +163,7 @@ BAD_PODS = {
     ),
     "a selector that is no text": (
         "containers: [{name: a}]\n  nodeSelector: {gpu: true}",
-        "hint: the value in quotes",
+        "text: the value in quotes",
     ),
 }
 
@@ -177,9 +177,12 @@ def test_a_bad_pod_is_refused_with_its_place(spec: str, want: str) -> None:
 
 
 BAD_TERMS = {
-    "In without values": ("{key: a, operator: In}", "values: nothing is not at least one value for In"),
-    "Exists with values": ("{key: a, operator: Exists, values: [x]}", "expected no value for Exists"),
-    "Gt without a number": ("{key: a, operator: Gt, values: [x]}", "expected one integer in quotes for Gt"),
+    "In without values": (
+        "{key: a, operator: In}",
+        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].values: it is missing: write at least one value for In",
+    ),
+    "Exists with values": ("{key: a, operator: Exists, values: [x]}", "no value for Exists"),
+    "Gt without a number": ("{key: a, operator: Gt, values: [x]}", "one integer in quotes for Gt"),
     "an unknown operator": ("{key: a, operator: Equals}", "'Equals' is not one of the words accepted"),
 }
 
@@ -190,9 +193,9 @@ def test_a_bad_expression_is_refused(expression: str, want: str) -> None:
 
 
 BAD_FIELDS = {
-    "another field": ("{key: spec.x, operator: In, values: [x]}", "expected metadata.name, the one field"),
-    "another operator": ("{key: metadata.name, operator: Exists}", "Exists: write In or NotIn with one name"),
-    "two names": ("{key: metadata.name, operator: In, values: [x, y]}", "expected In or NotIn with one name"),
+    "another field": ("{key: spec.x, operator: In, values: [x]}", "metadata.name, the one field"),
+    "another operator": ("{key: metadata.name, operator: Exists}", "supported: write In or NotIn with one name"),
+    "two names": ("{key: metadata.name, operator: In, values: [x, y]}", "In or NotIn with one name"),
 }
 
 

@@ -97,11 +97,11 @@ def test_the_gpu_operators_config_map_is_read_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("data", "want"),
     [
-        ("data: {other.yaml: ''}", "data[config.yaml]: nothing is not a text"),
+        ("data: {other.yaml: ''}", "data[config.yaml]: it is missing: write a"),
         ("data: {config.yaml: 'version: v2'}", "config.yaml, data[config.yaml], document 1, line 1: version: 'v2'"),
         (
             "data: {config.yaml: 'kind: ConfigMap'}",
-            "config.yaml, data[config.yaml], document 1, line 1: kind: an unknown field",
+            "config.yaml, data[config.yaml], document 1, line 1: kind: it is an unknown",
         ),
     ],
     ids=["another key", "another version", "a ConfigMap in it"],
@@ -113,9 +113,9 @@ def test_a_config_map_without_such_a_file_is_refused(data: str, want: str) -> No
 
 
 REFUSED = {
-    "no version": ("mig-configs: {}\n", "version: nothing is not a text"),
+    "no version": ("mig-configs: {}\n", "version: it is missing: write a"),
     "another version": ("version: v2\nmig-configs: {}\n", "'v2' is not a version this reader knows"),
-    "an unknown field": ("version: v1\nmig-config: {}\n", "mig-config: an unknown field"),
+    "an unknown field": ("version: v1\nmig-config: {}\n", "mig-config: it is an unknown field"),
     "no configuration": ("version: v1\nmig-configs: {}\n", "mig-configs: a mapping is not at least one config"),
     "no configurations": ("version: v1\n", "mig-configs: nothing is not at least one configuration"),
     "an empty configuration": (
@@ -126,7 +126,10 @@ REFUSED = {
         config("{devices: all, mig-enabled: false, x: 1}"),
         "x: an unknown field",
     ),
-    "no devices": (config("{mig-enabled: false}"), "devices: nothing is not all, or a list of GPU indices"),
+    "no devices": (
+        config("{mig-enabled: false}"),
+        "mig-configs.a[0].devices: it is missing: write all, or a list of GPU indices",
+    ),
     "devices by another word": (config("{devices: some, mig-enabled: false}"), "'some' is not all, or a list"),
     "a device below zero": (config("{devices: [-1], mig-enabled: false}"), "devices[0]: -1 is not an integer"),
     "no word about MIG": (config("{devices: all}"), "mig-enabled: nothing is not true or false"),

@@ -90,7 +90,7 @@ def test_values_that_no_counter_has(text: str) -> None:
 @pytest.mark.parametrize("content", [b"", b"up 1\n", b"<html>not found</html>", b"nv_inference_count 1\n"])
 def test_another_program(content: bytes) -> None:
     with pytest.raises(
-        InvalidInput, match=r"no series of queue time is not nv_inference_queue_duration_us \(triton\) or"
+        InvalidInput, match=r"ns/p: it has no series of queue time, nv_inference_queue_duration_us \(triton\) or"
     ):
         read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
 

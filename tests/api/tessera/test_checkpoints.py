@@ -32,7 +32,7 @@ GOOD = write((Recorded(uuid="GPU-1", model="A30-24GB", mig=True, placements=()),
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        pytest.param(b"", "file: 'Input data was truncated'", id="empty"),
+        pytest.param(b"", "('Input data was truncated')", id="empty"),
         pytest.param(GOOD[:-9], "'Input data was truncated'", id="cut off"),
         pytest.param(b"[" * 100_000, "file: ", id="deep"),
         pytest.param(b"\xff\x00", "file: ", id="not JSON"),

@@ -135,7 +135,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "no name": (["pod", "-n", "ns", "--cluster", "-"], ["Missing argument 'NAME'"]),
     "a file beside a cluster": (["pod", "large", "--cluster", "-", "--context", "x"], ["--context", "--cluster"]),
     "a kubeconfig that is not there": (["pod", "large", "--kubeconfig", "missing"], ["kubeconfig missing"]),
-    "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "manifests, with -f"]),
+    "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "give manifests with -f"]),
 }
 
 

@@ -12,7 +12,7 @@ from tessera.cli import main
         ([], "--node: the agent's node has no name"),
         (
             ["--node=n1", "--reboot-command=/nowhere/reboot now"],
-            "--reboot-command: no program '/nowhere/reboot' is not a program of this machine and its arguments",
+            "--reboot-command: there is no program '/nowhere/reboot': give a program of this machine and its arguments",
         ),
         (
             ["--node=n1", "--reboot-command=sh -c 'reboot"],

@@ -109,20 +109,20 @@ MISBEHAVING: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "a redirect in a circle": (
         headed("307 Temporary Redirect", "Location: /v2/"),
         Unavailable,
-        "more than 5 redirects",
+        "more than 5 times: name",
     ),
-    "a redirect to nowhere": (headed("302 Found"), Unavailable, "more than 5 redirects"),
+    "a redirect to nowhere": (headed("302 Found"), Unavailable, "more than 5 times: name"),
     "a redirect out of HTTP": (
         headed("302 Found", "Location: file:///etc/passwd"),
         Unavailable,
-        "redirect to 'file:///etc/passwd",
+        "redirects to 'file:///etc/passwd'",
     ),
     "too many requests": (headed("429 Too Many Requests"), Unavailable, "HTTP 429.*try again later"),
     "a failure": (headed("500 Internal Server Error"), Unavailable, "HTTP 500"),
     "an unknown demand": (headed("401 Unauthorized", "WWW-Authenticate: Negotiate"), Unavailable, "Bearer or Basic"),
     "a page": (answer(b"<html>", content_type="text/html"), Unsupported, "media type 'text/html'"),
     "other content than the digest says": (answer(b"{}", content_type=MANIFEST), Unavailable, "layers|config"),
-    "a body cut short": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", Unavailable, "expected an answer from"),
+    "a body cut short": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", Unavailable, "not completed"),
 }
 
 
@@ -140,7 +140,10 @@ async def test_a_registry_that_misbehaves_is_found_out(
 async def test_content_of_another_digest_is_refused(served: RegistryServer, registry: HttpRegistry) -> None:
     served.spoil = lambda _: answer(b"{}", content_type=MANIFEST)
     named = Reference(registry=served.host, repository="suite/one", digest=CONTENT.digest)
-    with pytest.raises(Unavailable, match="content of digest sha256:44136fa355b3678a"):
+    with pytest.raises(
+        Unavailable,
+        match="the content has digest sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
+    ):
         await registry.manifest(named)
     with pytest.raises(Unavailable, match="content of digest"):
         await registry.blob(named, CONTENT.digest)
@@ -161,5 +164,5 @@ async def test_a_password_is_not_sent_without_tls_for_a_registry_with_it() -> No
     refused = Answer(401, b"", {"www-authenticate": 'Bearer realm="http://127.0.0.1:1/token"'})
     named = Reference(registry="registry.example", repository="a", tag="1")
     async with HttpRegistry(keychain("registry.example", '{"username": "user", "password": "p"}')) as client:
-        with pytest.raises(Unavailable, match="expected an address of https"):
+        with pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:1/token', which is not https"):
             await client._authorize(named, refused, plain=False)

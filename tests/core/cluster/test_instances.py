@@ -66,7 +66,7 @@ NOWHERE = {
     "a start that the profile does not have": (
         CUT,
         share(1, "3g.20gb", 2),
-        "at 2 is not .*hint: 3g.20gb at 0, 4$",
+        "at 2 is not .*: 3g.20gb at 0, 4$",
     ),
     "a profile without a start": (CUT, share(1, "3g.20gb"), "profile '3g.20gb' at no start"),
     "a start without a profile": (CUT, share(1, start=4), "no profile at 4"),

@@ -139,5 +139,5 @@ def test_replicas_of_an_instance_have_no_more_than_its_compute_divided(clients: 
 
 
 def test_a_container_is_a_client_of_one_daemon() -> None:
-    with pytest.raises(Unsupported, match="container main: MPS shares of 2 GPUs is not MPS shares of one GPU"):
+    with pytest.raises(Unsupported, match="container main: it has MPS shares of 2 GPUs; a GPU has its own MPS daemon"):
         edits([share(0, Mode.MPS), share(1, Mode.MIG_MPS, start=0)], GPUS, PLACE)

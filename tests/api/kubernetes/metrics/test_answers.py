@@ -87,7 +87,7 @@ def test_a_quantity_is_read_as_it_was_to_the_thousandth(value: float) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e16, -1e16])
 def test_what_an_autoscaler_cannot_hold(value: float) -> None:
-    with pytest.raises(InvalidInput, match=r"metric m: .* expected a number of at most 9223372036854775"):
+    with pytest.raises(InvalidInput, match=r"metric m: .* is not a number of at most 9223372036854775"):
         quantity_text(value, "metric m")
 
 

@@ -232,11 +232,11 @@ BAD_DOCUMENTS = {
         workload("Deployment", spec="replicas: '{{ .Values.replicas }}'"),
         "hint: a value; what stands there is a template's, so pass what `helm template`",
     ),
-    "a list in a list": ("kind: List\nitems:\n- {kind: List, items: []}\n", "line 3: items[0]: a list in a list"),
-    "no name": ("kind: Pod\n", "document 1, line 1: Pod: metadata.name: nothing is not a text"),
+    "a list in a list": ("kind: List\nitems:\n- {kind: List, items: []}\n", "line 3: items[0]: it is a list in a"),
+    "no name": ("kind: Pod\n", "document 1, line 1: Pod: metadata.name: it is missing: write a"),
     "a name Kubernetes refuses": (
         "kind: Pod\nmetadata: {name: A_b}\n",
-        "line 2: Pod A_b: metadata.name: 'A_b'; expected",
+        "line 2: Pod A_b: metadata.name: 'A_b' is not a name",
     ),
     "a name with a line break": ('kind: Pod\nmetadata: {name: "a\\nb"}\n', r"line 2: Pod: metadata.name: 'a\nb'"),
     "an annotation where no pod would carry it": (
@@ -254,7 +254,7 @@ BAD_DOCUMENTS = {
     "suspend that is text": (workload("Job", spec="suspend: 'yes'"), "spec.suspend: 'yes' is not true or false"),
     "absurdly many pods": (
         workload("Job", spec="parallelism: 2000000000"),
-        "2000000000 more pods is not at most",
+        "2000000000 more pods are more than 1000000",
     ),
 }
 

@@ -144,7 +144,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "more shares than devices": (pod({"a": {NEED: 6}}, share(1, 6144), share(1, 6144)), "of the 1 devices asked"),
     "no shares at all": (
         pod({"main": {GPUSHARE: 6}}, annotations={"tessera.dev/assignment": "[]"}),
-        "an assignment of 0 shares",
+        "it has 0 shares, and",
     ),
     "an allocation of less than nothing": (
         pod({"main": {GPUSHARE: 1}}, annotations={GPUSHARE_ALLOCATION: '{"0": {"0": 16, "1": -15}}'}),
@@ -160,7 +160,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a time that is none": (
         pod({"main": {NEED: 6}}, share(1, 6144)) | {"metadata": {"name": "p", "creationTimestamp": "soon"}},
-        "expected a time",
+        "a time",
     ),
 }
 

@@ -143,7 +143,7 @@ def record(*shares: dict[str, Plain]) -> Plain:
 NOTES: dict[str, tuple[Plain, str]] = {
     "a recorded GPU that is not there": (
         pod("a", GPU, annotations=record({"gpu": 7})),
-        "the devices recorded on pod ns/a are not used: pod ns/a on node n: a share of GPU 7",
+        "the devices recorded on pod ns/a are not used: pod ns/a on node n: GPU 7 cannot give",
     ),
     "a node that is not there": (pod("a", GPU, "m"), "pod ns/a is left out: it runs on node m, which is not among"),
     "a pod that cannot be read": (
@@ -160,11 +160,11 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an allocation that is none": (
         pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": "{"}),
-        "gpushare.allocation]: 'Input data was truncated' is not JSON of container index",
+        "gpushare.allocation]: it is not JSON of container index",
     ),
     "an allocation of words": (
         pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"x": 1}}'}),
-        "expected JSON of container index, GPU index and amount",
+        "JSON of container index, GPU index and amount",
     ),
     "an assignment that is none": (
         pod("a", GPU, annotations={"tessera.dev/assignment": "[{}]"}),
@@ -176,7 +176,7 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an allocation nested without end": (
         pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0":' + "[" * 100_000}),
-        "expected JSON of container index, GPU index and amount",
+        "JSON of container index, GPU index and amount",
     ),
     "an assignment beyond a GPU": (
         pod("a", GPU, annotations=record({"compute_percent": 101})),

@@ -344,7 +344,10 @@ def test_the_private_key_comes_back_from_its_secret() -> None:
 
 @pytest.mark.parametrize("data", [None, {}, {"seed": None}, {"seed": "AAAA"}, {"seed": "*"}])
 def test_a_secret_without_a_key_is_told_without_showing_it(data: object) -> None:
-    with pytest.raises(InvalidInput, match=r"no private key in data\.seed is not 32 bytes in base64") as raised:
+    with pytest.raises(
+        InvalidInput,
+        match=r"tessera-system/tessera-assignment-key: data\.seed is not a private key, 32 bytes in base64",
+    ) as raised:
         secret_seed({"data": data})
     assert "delete secret" in raised.value.hint
 

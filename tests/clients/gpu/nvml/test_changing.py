@@ -93,7 +93,7 @@ async def test_a_gpu_instance_filled_by_several_compute_instances_is_not_offered
 async def test_want_of_rights_is_told(world: NvmlWorld) -> None:
     _, t4 = (await world.driver.inventory()).gpus
     world.machine.fault("nvmlDeviceSetPowerManagementLimit*", code=pynvml.NVML_ERROR_NO_PERMISSION)
-    with pytest.raises(Unavailable, match=r"power limit of GPU 1 .*running as root"):
+    with pytest.raises(Unavailable, match=r"power limit of GPU 1 .*run as root"):
         await world.driver.set_power_limit(t4.uuid, 65)
     world.machine.fault("nvmlDeviceGetMemoryLimits_v1", code=pynvml.NVML_ERROR_NO_PERMISSION)
     with pytest.raises(Unavailable, match="memory limit of /pod on GPU 1"):

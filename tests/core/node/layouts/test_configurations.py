@@ -174,13 +174,13 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "all-4g.20gb, all-7g.40gb, all-balanced",
             id="unknown name",
         ),
-        pytest.param("all-9g.5gb", (), node(card("T4")), "hint: mine, all-disabled", id="a node without MIG"),
+        pytest.param("all-9g.5gb", (), node(card("T4")), "have: mine, all-disabled", id="a node without MIG"),
         pytest.param(
             "all-2g.10gb",
             (),
             MIXED,
-            "configuration all-2g.10gb, GPU 1 (H100-80GB): a model without it is not one that all GPUs with MIG "
-            "of this node have, or a file that says what each of them gets: mine, all-disabled, all-enabled, "
+            "configuration all-2g.10gb, GPU 1 (H100-80GB): the GPU's model does not have it: write a file that says what "
+            "each GPU gets, or choose one that all GPUs with MIG here have: mine, all-disabled, all-enabled, "
             "all-1g.10gb, all-balanced",
             id="a name of one model alone",
         ),
@@ -188,7 +188,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "mine",
             (Group(enabled=True, instances=(("1g.5gb", 8),)),),
             node(card()),
-            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb is not instances that fit on one A100-40GB "
+            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb do not fit on one A100-40GB "
             "together: choose from what `tessera profiles A100-40GB` shows",
             id="too many",
         ),
@@ -196,7 +196,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "mine",
             (Group(enabled=True, instances=(("1g.10gb", 7),)),),
             node(card("A30")),
-            "configuration mine, GPU 0 (A30-24GB): '1g.10gb' is not a profile this model offers; ",
+            "configuration mine, GPU 0 (A30-24GB): '1g.10gb' is not a profile this model offers: 1g.6gb",
             id="a profile the GPU lacks",
         ),
         pytest.param(
