@@ -75,7 +75,7 @@ class Binder:
             InvalidInput: the pod's request or the node's object makes no sense, or the server refuses for good.
 
         """
-        seen = self._view.pod(args.key)
+        seen = self._view.pods.find(args.key)
         uid = args.uid or (seen[1].uid if seen else args.key)
         known = self._under_way.get(uid)
         if known is None:
@@ -153,7 +153,7 @@ class Binder:
                 found="the claim was written too long ago: the API server is slow",
                 hint="kube-scheduler tries again",
             )
-        if self._view.fate(live.uid) is Fate.OPEN and not self._view.has_claim(args.node, made.claim):
+        if self._view.pods.fate(live.uid) is Fate.OPEN and not self._view.has_claim(args.node, made.claim):
             # Its GPUNode was deleted: the agent may have offered these devices to the kubelet by now.
             found = f"no claim for it in GPUNode {args.node} any more"
             raise Conflict(_subject(args), found=found, hint="the pod is scheduled again")
@@ -166,19 +166,19 @@ class Binder:
             live.need,
             made.claim.shares,
             self._view.gpus(args.node),
-            share_unit_mib=self._view.share_unit_mib,
+            share_unit_mib=self._view.pods.share_unit_mib,
             now_ns=self._clocks.wall_ns(),
         )
         return self._key.signer.sealed(annotations, uid=live.uid, node=args.node)
 
     async def _pod(self, args: BindingArgs) -> tuple[Object, LivePod]:
         """Return the pod, looked up at the API server where it is not known."""
-        known = self._view.pod(args.key)
+        known = self._view.pods.find(args.key)
         if known is None or (args.uid and known[1].uid != args.uid):
             found = await self._kube.get(PODS, args.name, args.namespace)
             if found is not None:
                 self._view.take_pod(found)
-            known = self._view.pod(args.key)
+            known = self._view.pods.find(args.key)
         if known is None or (args.uid and known[1].uid != args.uid):
             found_text = "no such pod" if known is None else f"another pod of that name, {known[1].uid}"
             raise Conflict(_subject(args), found=found_text, hint=f"the pod {args.uid} is scheduled again")

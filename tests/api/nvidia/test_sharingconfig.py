@@ -142,7 +142,7 @@ REFUSED = {
     "one replica": (sharing("{mps: {resources: [{name: a, replicas: 1}]}}"), "1 is not an integer from 2"),
     "a resource twice": (
         sharing("{mps: {resources: [{name: a, replicas: 2}, {name: a, replicas: 2}]}}"),
-        "sharing.mps.resources[1].name: nvidia.com/a is there twice: name each resource once, or each device of it once",
+        "resources[1].name: nvidia.com/a is there twice: name each resource once, or each device of it once",
     ),
     "a device of a resource twice": (
         sharing("{mps: {resources: [{name: a, devices: [0], replicas: 2}, {name: a, devices: ['0'], replicas: 2}]}}"),

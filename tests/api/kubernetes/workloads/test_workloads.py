@@ -245,7 +245,7 @@ BAD_DOCUMENTS = {
     ),
     "a pod twice": (
         workload("Job") + "---\nkind: Pod\nmetadata: {name: web-0}\nspec: {containers: [{name: m}]}\n",
-        "document 2, line 7: Pod web-0: pod default/web-0 is there again, after Job web at pods.yaml, document 1, line 1",
+        "line 7: Pod web-0: pod default/web-0 is there again, after Job web at pods.yaml, document 1, line 1",
     ),
     "replicas below zero": (workload("Deployment", spec="replicas: -1"), "-1 is not an integer from 0 to"),
     "replicas that are text": (workload("Deployment", spec="replicas: '2'"), "'2' is not an integer from 0"),
