@@ -243,7 +243,9 @@ def main() -> int:
         print("\n".join(table(f"{name} {weights}", found)), flush=True)
         below += misses(name, found)
     if requested.random:
-        print("\n".join(summary([measure(mix, seeds, quick=requested.quick) for mix in random_mixes(requested.random)])))
+        print(
+            "\n".join(summary([measure(mix, seeds, quick=requested.quick) for mix in random_mixes(requested.random)]))
+        )
     print("", *below, sep="\n")
     return int(bool(below) and not requested.quick)
 
