@@ -112,7 +112,7 @@ async def test_where_nobody_listens_nothing_was_sent() -> None:
     async with serving(lambda _: None) as server:
         port = server.port
     async with connected(f"http://127.0.0.1:{port}") as client:
-        with pytest.raises(Unreachable):
+        with pytest.raises(Unreachable, match=r"no connection to .*: Connection refused"):
             await client.ask("GET", "/x", {})
         with pytest.raises(Unreachable):
             async with client.stream("/x", {}):

@@ -1,6 +1,7 @@
 """Requests to one server over connections that are kept; the one importer of aiohttp."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -265,4 +266,7 @@ def _check(url: str, subject: str, schemes: set[str]) -> None:
 
 
 def _text(error: Exception) -> str:
+    """Return an error in words; where there is no connection, the address and the system's reason alone."""
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionError):
+        return f"no connection to {error.host}:{error.port}: {os.strerror(error.os_error.errno or 0)}"
     return str(error) or type(error).__name__
