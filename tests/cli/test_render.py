@@ -63,7 +63,7 @@ WRONG = {
     "an option": (("-f", "-"), json.dumps(model_server({"args": ["--grpc-prt=1"]})), "spec.args[0]: '--grpc-prt=1'"),
     "a list": (("-f", "-"), "- a\n", "no mapping"),
     "nothing": (("-f", "-"), "", "nothing in it"),
-    "a command for a server": (("-f", "-", "run"), "{}", "no command without --job"),
+    "a command for a server": (("-f", "-", "run"), "{}", "give --job, or no command"),
     "a number for a server": (("-f", "-", "--completions", "3"), "{}", "no --job"),
 }
 

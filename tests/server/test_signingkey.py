@@ -317,7 +317,7 @@ async def test_a_secret_without_a_key_is_said_and_nothing_is_bound_before_there_
         await settle()
         code, text = await server.get("/readyz")
         assert code == 503
-        assert "no private key in data.seed" in text
+        assert "data.seed is not a private key" in text
         with pytest.raises(Unavailable, match="not read yet"):
             _ = server.server.key.signer
         await kube.delete(SECRETS, SECRET, namespace=NAMESPACE)

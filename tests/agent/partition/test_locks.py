@@ -41,7 +41,7 @@ def test_one_at_a_time_for_each_gpu(tmp_path: Path) -> None:
             await take(other, "GPU-1")
             with pytest.raises(Conflict, match=rf"being changed by `.*` \(pid {os.getpid()}, since 2\d\d\d-"):
                 await take(other)
-            with pytest.raises(Conflict, match="one process at a time"):
+            with pytest.raises(Conflict, match="is changing its layout"):
                 await take(other, wait_s=5.0)
         await take(other)
 

@@ -147,7 +147,7 @@ REFUSED = {
     ),
     "counts of zero alone": (
         config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 0}}"),
-        "counts of 0 alone is not at least one instance",
+        "all counts are 0: write at least one instance",
     ),
     "a negative count": (config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}}"), "-1 is not an"),
     "a filter of numbers": (

@@ -145,7 +145,7 @@ async def test_content_of_another_digest_is_refused(served: RegistryServer, regi
         match="the content has digest sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
     ):
         await registry.manifest(named)
-    with pytest.raises(Unavailable, match="content of digest"):
+    with pytest.raises(Unavailable, match="the content has digest"):
         await registry.blob(named, CONTENT.digest)
 
 

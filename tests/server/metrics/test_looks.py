@@ -246,7 +246,7 @@ async def test_pods_that_give_no_answer_are_asked_last() -> None:
 
 
 NOTHING: dict[str, tuple[tuple[tuple[Any, dict[str, Any]], ...], str]] = {
-    "no server": ((), "no such server is not servers with the label serving.tessera.dev/server"),
+    "no server": ((), "no such server: label servers with serving.tessera.dev/server"),
     "no autoscaler": (WHOLE[:1] + WHOLE[2:], "no HorizontalPodAutoscaler targets its Deployment"),
     "no slots": (((DEPLOYMENTS, deployment()), *WHOLE[1:]), "annotate its Deployment with serving.tessera.dev/slots"),
     "slots that are none": (

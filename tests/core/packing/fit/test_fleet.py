@@ -36,7 +36,7 @@ REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
     "a mode that the GPU does not serve": (
         (ONE,),
         (running("a", share(mode=Mode.TIME_SLICING)),),
-        r"a share of GPU 0: 1000 MiB, 0 % compute \(time-slicing\)",
+        r"GPU 0 cannot give its share beside other running pods: 1000 MiB, 0 % compute \(time-slicing\)",
     ),
     "an instance where none can be": (
         (ONE,),
