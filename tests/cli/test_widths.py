@@ -32,6 +32,14 @@ def test_a_table_fits_80_columns(arguments: tuple[str, ...], whole: tuple[str, .
     assert [text for text in whole if text not in result.stdout] == []
 
 
+def test_a_column_that_nobody_fills_is_not_shown() -> None:
+    """No node has more to say than its verdict."""
+    arguments = ("explain", "vllm", "--gpus", "8xH100-80GB", "-f", f"{EXAMPLES}/2-vllm-replicas")
+    result = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
+    heading = next(line for line in result.stdout.splitlines() if line.startswith("node "))
+    assert heading.split() == ["node", "verdict"]
+
+
 @pytest.mark.parametrize("command", ["list", "verify", "warm", "evict"])
 def test_a_missing_folder_of_models_is_said(command: str, tmp_path: Path) -> None:
     """It is most often a wrong path."""
