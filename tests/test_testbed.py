@@ -268,7 +268,7 @@ def test_there_is_no_version_where_there_is_no_go(tmp_path: Path) -> None:
     ("folder", "nodes", "want"),
     [
         ("/var/tmp/x", -1, "nodes: -1"),
-        ("/var/tmp/x", 100, "expected 0 to 99"),
+        ("/var/tmp/x", 100, "0 to 99"),
         ("/var/tmp/" + "x" * 60, 1, "at most 48 characters"),
         ("/run/x", 1, "outside of /run"),
     ],

@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         "a: 1\nb: 2\na: 3\n",
         "document 1, line 3: key 'a' is there again, after line 1: write each key once",
     ),
-    "a duplicate key in JSON": ('{"a": 1,\n "a": 2}', "a.yaml, document 1, line 2: key 'a' again"),
+    "a duplicate key in JSON": ('{"a": 1,\n "a": 2}', "a.yaml, document 1, line 2: key 'a' is there"),
     "an unknown tag": ("a: !!python/object:os.x y\n", "tag 'tag:yaml.org,2002:python/object:os.x': write plain"),
     "an unknown tag on a collection": ("a: !x [1]\n", "line 1: tag '!x': write plain YAML"),
     "bytes as a tag": ("a: !!binary aGk=\n", "line 1: tag 'tag:yaml.org,2002:binary'"),
@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "an integer without end": (f"a: {'1' * 5000}\n", "a value of tag int"),
     "an integer without end in JSON": (f'{{"a": {"1" * 5000}}}', "document 1, line 1: '1111"),
     "deep nesting": ("[" * 500, "line 1: more than 100 levels of nesting"),
-    "nesting that exhausts the stack in JSON": ("[" * 200_000, "a.yaml, document 1: nesting without end"),
+    "nesting that exhausts the stack in JSON": ("[" * 200_000, "a.yaml, document 1: it is nested too deeply"),
     "aliases that multiply": (_bomb(), "line 7: more than 2000000 values, aliases written out"),
     "merges that multiply": (_merge_bomb(), "more than 2000000 values, aliases written out"),
     "an alias of nothing": ("a: *x\n", "document 1, line 1: alias 'x': write an alias of a value that ended before"),
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "not UTF-8": (b"a: 1\nb: \xff\n", "a.yaml, line 2: byte 0xff at offset 8: write text in UTF-8"),
     "half a surrogate": ("a: \ud800\n", "a.yaml, line 1: it has half of a surrogate pair"),
     "half a surrogate in JSON": ('{"a": "\\ud800"}', "a.yaml, document 1: it has half of a surrogate pair"),
-    "a constant that is not JSON, as YAML": ('{"a": NaN, "a": 1}', "line 1: key 'a' again"),
+    "a constant that is not JSON, as YAML": ('{"a": NaN, "a": 1}', "line 1: key 'a' is there again"),
 }
 
 

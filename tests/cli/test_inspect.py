@@ -321,7 +321,7 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "a selector without a value": (["--cluster", "-", "-l", "zone"], kubectl(*CLUSTER), ["--selector", "zone=a"]),
     "a file beside a cluster": (["--cluster", "-", "--context", "x"], kubectl(*CLUSTER), ["--context", "--cluster"]),
     "a file to watch": (["--cluster", "-", "--watch"], kubectl(*CLUSTER), ["--watch", "--cluster"]),
-    "details of a drawing": (["--cluster", "-", "-d", "-o", "wide"], kubectl(*CLUSTER), ["--details", "-o wide"]),
+    "details of a drawing": (["--cluster", "-", "-d", "-o", "wide"], kubectl(*CLUSTER), ["--details", "-o is wide"]),
     "a kubeconfig that is not there": (["--kubeconfig", "missing"], "", ["kubeconfig missing"]),
 }
 

@@ -58,7 +58,7 @@ ERRORS: dict[str, tuple[Callable[[], BaseException], int, str]] = {
     "the disk is full": (
         lambda: OSError(errno.ENOSPC, "No space left on device"),
         4,
-        "error: the operating system: No space left on device is not an answer\n",
+        "error: the operating system: No space left on device: try again\n",
     ),
     "interrupted": (KeyboardInterrupt, 130, "\n"),
     "the reader went away": (lambda: BrokenPipeError(errno.EPIPE, "broken pipe"), 141, ""),

@@ -294,7 +294,7 @@ def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
             2,
             "--evict: it names no node: give --node or NODE_NAME, the name of this node's Node object",
         ),
-        (("--node", "n2", "--timeout", "1"), 5, "pod ns/p is not evicted: it on node n1"),
+        (("--node", "n2", "--timeout", "1"), 5, "pod ns/p is not evicted: it is on node"),
     ],
 )
 def test_evictions_that_cannot_be(arguments: tuple[str, ...], code: int, want: str, tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
             card(layout=HALVES),
             ("restore", "--checkpoint", "none.json"),
             2,
-            "none.json: no such file is not a checkpoint",
+            "none.json: there is no such file: write a checkpoint",
         ),
     ],
 )

@@ -219,14 +219,14 @@ WANT = {
 NO_JSON = "an object with apiVersion and kind: kubectl prints objects with -o yaml or -o json"
 REFUSED = {
     "not-saved-as-json": NO_JSON,
-    "pods-only": "it has no node: nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods -A -o json",
+    "pods-only": "it has no node: write nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods",
     "unknown-gpus-only": "GPUs of an unknown model: the label "
     "tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model gpu-1=MODEL",
     "vgpu-guests": "GPU model: 'NVIDIA-A16-16Q' is not a GPU model that Tessera knows: T4, L4",
 }
 WITHOUT_USAGE = {
     "not-saved-as-json": NO_JSON,
-    "pods-only": "expected a cluster: the output of `kubectl get nodes,pods,gpunodes -A -o json`",
+    "pods-only": "use the output of `kubectl get nodes,pods,gpunodes -A -o json`",
 }
 UNKNOWN = {"unknown-gpus-only": {"gpu-1"}, "vgpu-guests": {"vm-1", "vm-2"}}
 """Nodes whose GPUs are not known, of clusters without a plan."""
@@ -360,7 +360,7 @@ def test_no_files_partition_gpus_by_guess(name: str, want: str, tmp_path: Path) 
     result = run("--fleet", path(name), "--write", str(tmp_path / "out"))
     assert result.exit_code == 2
     assert want in result.stderr
-    assert "use: run tessera agent there, drain the node, or label it" in result.stderr
+    assert ": run tessera agent there, drain the node, or label it" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

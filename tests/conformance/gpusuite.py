@@ -196,7 +196,7 @@ class GpuSuite:
     async def test_no_room_is_a_conflict_and_changes_nothing(self, world: World) -> None:
         a100 = await cut(world, LARGE)
         for each in (LARGE, Placement(4, 1, "1g.5gb"), Placement(0, 8, "7g.40gb")):
-            with pytest.raises(Conflict, match="share unit"):
+            with pytest.raises(Conflict, match="share memory"):
                 await world.driver.create_instance(a100.uuid, each)
         assert (await read(world))[0] == a100
 

@@ -115,7 +115,7 @@ async def test_plan_extender_and_explain_pod_agree_word_for_word(sentence: str) 
 
 async def test_a_request_that_cannot_be_read_is_refused_in_the_words_of_explain_pod_and_of_plan() -> None:
     want = (
-        "metadata.annotations[tessera.dev/isolation]: 'strong' is not one of the words accepted; hardware, driver, none"
+        "metadata.annotations[tessera.dev/isolation]: 'strong' is not one of the words accepted: hardware, driver, none"
     )
     kube = MemoryKube()
     await make_node(kube, "a", gpu(0))

@@ -66,7 +66,7 @@ def read_registered(annotation: Field) -> tuple[RegisteredGpu, ...]:
             found=f"it is not GPUs as HAMi's device plugin registers them ({shown(error)})"
         ) from error
     if len({each.id for each in gpus}) < len(gpus) or len({each.index for each in gpus}) < len(gpus):
-        raise annotation.refuse("each GPU once")
+        raise annotation.refuse(found="a GPU is there twice", hint="list each once")
     return tuple(sorted(gpus, key=lambda each: each.index))
 
 

@@ -136,11 +136,12 @@ def _print_model(console: Console, gpu: GpuModel) -> None:
     notes = Table.grid(padding=(0, 2))
     for label, text in _notes(gpu):
         notes.add_row(label, Text(text, overflow="fold"))
-    console.print(trimmed(notes))
+    if notes.row_count:
+        console.print(trimmed(notes))
     console.print("sources")
     for key in _sources(gpu):
         said, mark, address = SOURCES[key].partition("https://")
-        console.print(Padding(Text(f"{key}: {said.rstrip('; ')}"), (0, 0, 0, 2)))
+        console.print(trimmed(Padding(Text(f"{key}: {said.rstrip('; ')}"), (0, 0, 0, 2))))
         if address:
             console.print(f"  {mark}{address}", soft_wrap=True)
 

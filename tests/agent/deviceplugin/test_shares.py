@@ -203,7 +203,7 @@ async def test_a_container_starts_with_what_it_was_told_though_answers_were_not_
     await node.kill()
     node.plugins = node.started()
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
-    with pytest.raises(Conflict, match=rf"told to use GPU {facts(0).uuid}, and assigned GPU {facts(1).uuid}"):
+    with pytest.raises(Conflict, match=rf"it uses GPU {facts(0).uuid}, and is assigned GPU {facts(1).uuid}"):
         await node.kubelet.create("default", "p1", "main")
     with pytest.raises(Conflict, match="used by pod default/p1"):
         await node.kubelet.admit("default", "p0", container)
@@ -220,7 +220,7 @@ async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since
     await node.kubelet.restart()
     node.plugins = node.started()
     await node.offer(*((msgspec.structs.replace(facts(index + 1, "T4"), index=index), MEMORY) for index in range(2)))
-    with pytest.raises(Conflict, match=rf"told to use GPU {facts(1).uuid}, and assigned GPU {facts(2).uuid}"):
+    with pytest.raises(Conflict, match=rf"it uses GPU {facts(1).uuid}, and is assigned GPU {facts(2).uuid}"):
         await node.kubelet.create("default", "p", "main")
     node.assign("next", 10, share(0, 10240))
     with pytest.raises(Conflict, match="used by pod default/p"):

@@ -206,7 +206,7 @@ BAD_NEEDS = {
     "an annotation of ours that is none": (
         "{}",
         "{tessera.dev/isolaton: none}",
-        "expected an annotation Tessera knows",
+        "is not an annotation Tessera knows",
     ),
     "an annotation that is no text": ("{}", "{tessera.dev/isolation: true}", "true is not one of the words"),
 }

@@ -117,14 +117,14 @@ REFUSED = {
     "another version": ("version: v2\nmig-configs: {}\n", "'v2' is not a version this reader knows"),
     "an unknown field": ("version: v1\nmig-config: {}\n", "mig-config: it is an unknown field"),
     "no configuration": ("version: v1\nmig-configs: {}\n", "mig-configs: a mapping is not at least one config"),
-    "no configurations": ("version: v1\n", "mig-configs: nothing is not at least one configuration"),
+    "no configurations": ("version: v1\n", "mig-configs: it is missing: write at least one configuration"),
     "an empty configuration": (
         "version: v1\nmig-configs: {a: []}\n",
-        "mig-configs.a: a list; expected",
+        "mig-configs.a: a list is not",
     ),
     "an unknown field in a group": (
         config("{devices: all, mig-enabled: false, x: 1}"),
-        "x: an unknown field",
+        "x: it is an unknown field",
     ),
     "no devices": (
         config("{mig-enabled: false}"),
@@ -132,14 +132,14 @@ REFUSED = {
     ),
     "devices by another word": (config("{devices: some, mig-enabled: false}"), "'some' is not all, or a list"),
     "a device below zero": (config("{devices: [-1], mig-enabled: false}"), "devices[0]: -1 is not an integer"),
-    "no word about MIG": (config("{devices: all}"), "mig-enabled: nothing is not true or false"),
+    "no word about MIG": (config("{devices: all}"), "mig-enabled: it is missing: write true or false"),
     "MIG without a word about instances": (
         config("{devices: all, mig-enabled: true}"),
-        "expected the instances, {}",
+        "write the instances, {}",
     ),
     "instances without MIG": (
         config("{devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}}"),
-        "expected no instances where mig-enabled is false",
+        "where mig-enabled is false",
     ),
     "a profile that is none": (
         config("{devices: all, mig-enabled: true, mig-devices: {big: 1}}"),

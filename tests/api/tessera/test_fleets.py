@@ -162,7 +162,7 @@ REFUSED = {
         "nodes: [{name: a, gpu: 1}]\n",
         "nodes[0].gpu: it is an unknown field: known are name",
     ),
-    "an unknown field of the fleet": ("nodes: []\nx: 1\n", "x: an unknown field"),
+    "an unknown field of the fleet": ("nodes: []\nx: 1\n", "x: it is an unknown field"),
     "another version": ("apiVersion: v1\nkind: Fleet\nnodes: []\n", "apiVersion: 'v1' is not one of the words"),
     "a name twice": ("nodes: [{name: a}, {name: a}]\n", "node a is there twice: name each once"),
     "a count of none": ("nodes: [{name: a, count: 0}]\n", "count: 0 is not an integer from 1 to 100000"),

@@ -149,7 +149,7 @@ SHARING_REFUSED = {
         "{mig: all-1g.5gb, mps: 2, allow-repartition: true}",
         "allow-repartition: true is not a fixed",
     ),
-    "replicas of what is not there": ("{mig: all-1g.5gb, mps: {3g.20gb: 2}}", "3g.20gb is not replicas of inst"),
+    "replicas of what is not there": ("{mig: all-1g.5gb, mps: {3g.20gb: 2}}", "the layout has no instance 3g.20gb"),
     "several profiles as one": (
         "{mig: all-balanced, strategy: single}",
         "'single' is not mixed where",

@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
     "a token in the clear": (["--prometheus", "http://prometheus:9090", "--token-file", "token"], 2, "https://"),
     "a token to no address": (["--prometheus", "http://[1/", "--token-file", "token"], 2, "https://"),
     "no token": (["--prometheus", "http://localhost:1", "--token-file", "lines"], 2, "one line of ASCII"),
-    "no certificates": (["--prometheus", "https://127.0.0.1:1", "--ca-file", "token"], 2, "expected PEM"),
+    "no certificates": (["--prometheus", "https://127.0.0.1:1", "--ca-file", "token"], 2, "it is not PEM"),
 }
 
 

@@ -67,7 +67,7 @@ WRONG_PODS = {
     "no records": ("", ["openb_pod_list_tiny.csv: it has no records"]),
     "a negative number": ("p,-1,1,0,0,", ["line 2, column cpu_milli", '"-1"', "0 to 10,000,000 milli"]),
     "a fraction": ("p,1,1.5,0,0,", ["line 2, column memory_mib", '"1.5"', "a whole number"]),
-    "an empty number": ("p,1,,0,0,", ["line 2, column memory_mib", "nothing"]),
+    "an empty number": ("p,1,,0,0,", ["line 2, column memory_mib", "it is empty"]),
     "digits of another script": ("p,1,\u0661,0,0,", ["line 2, column memory_mib"]),
     "an absurd number": ("p,1,1,1000,1000,", ["line 2, column num_gpu", '"1000"', "0 to 64 GPUs"]),
     "a number of a thousand digits": (f"p,{'9' * 1000},1,1,1000,", ["line 2, column cpu_milli", '9..."']),
@@ -79,7 +79,7 @@ WRONG_PODS = {
     "an empty model": ("p,1,1,1,1000,T4|", ["line 2, column gpu_spec", '"T4|"', "joined by |"]),
     "a model without a GPU": ("p,1,1,0,0,T4", ["line 2, column gpu_spec"]),
     "two pods of one name": ("p,1,1,0,0,\np,1,1,0,0,", ["line 3, column name", '"p"']),
-    "no name": (",1,1,0,0,", ["line 2, column name", "nothing"]),
+    "no name": (",1,1,0,0,", ["line 2, column name", "it is empty"]),
     "too few fields": ("p,1,1", ["line 2: it has 3 fields, not 6 fields"]),
     "a quote that is never closed": ('"p,1,1,0,0,', ["line 2: unexpected end of data"]),
 }

@@ -218,7 +218,9 @@ def _expression(field: Field) -> Requirement:
     if operator in {"In", "NotIn"} and not values:
         raise field.get("values").refuse(f"at least one value for {operator}")
     if operator in {"Exists", "DoesNotExist"} and values:
-        raise field.get("values").refuse(f"no value for {operator}")
+        raise field.get("values").refuse(
+            found=f"operator {operator} has a value", hint=f"write no value for {operator}"
+        )
     if operator in {"Gt", "Lt"} and not (len(values) == 1 and _is_integer(values[0])):
         raise field.get("values").refuse(f"one integer in quotes for {operator}")
     return Requirement(key=field.get("key").text(), operator=operator, values=values)
@@ -248,5 +250,5 @@ def _toleration(field: Field) -> Toleration:
     if not toleration.key and toleration.operator != "Exists":
         raise field.refuse(found=f"it has operator {toleration.operator} and no key", hint="write operator Exists")
     if toleration.operator == "Exists" and toleration.value:
-        raise field.get("value").refuse("no value for Exists")
+        raise field.get("value").refuse(found="operator Exists has a value", hint="write no value for Exists")
     return toleration

@@ -113,6 +113,6 @@ def _pairs(source: str, text: bytes) -> Mapping[str, str]:
         if not equals and not line.strip():
             continue
         if not equals or key in pairs:
-            raise InvalidInput(source, found=shown(line), expected="each KEY=value once")
+            raise InvalidInput(source, found=f"{shown(line)} has not each KEY=value once")
         pairs[key] = value
     return pairs

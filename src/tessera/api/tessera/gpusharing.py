@@ -62,7 +62,9 @@ def _allocator(field: Field) -> Allocator:
 
 def _check_no_allocator(field: Field, reason: str) -> None:
     if "allocator" in field.mapping():
-        raise field.get("allocator").refuse(f"no such field: {reason}, so that the scheduler allocates there")
+        raise field.get("allocator").refuse(
+            found=f"{reason}, so that the scheduler allocates there", hint="take it out"
+        )
 
 
 def _renamed(field: Field) -> bool:

@@ -434,7 +434,7 @@ NOTES = {
     ),
     "a Workflow": (
         manifest("argoproj.io/v1alpha1", "Workflow", "{templates: [{name: t, container: {}}]}"),
-        "Workflow a: each template is one pod; steps that run at once or several times are not told apart",
+        "Workflow a: each template is one pod; steps that run at once or several times are not distinguished",
     ),
 }
 
@@ -537,11 +537,11 @@ REFUSED = {
     ),
     "a misspelled field of resources": (
         manifest(NIM, "NIMService", "{resources: {limit: {nvidia.com/gpu: 1}}}"),
-        "spec.resources.limit: an unknown field is not a known one: limits, requests, claims",
+        "spec.resources.limit: it is an unknown field: known are limits, requests, claims",
     ),
     "a container of KServe without a name": (
         manifest(KSERVE, "InferenceService", "{predictor: {containers: [{image: x}]}}"),
-        "spec.predictor.containers[0].name: nothing",
+        "spec.predictor.containers[0].name: it is missing",
     ),
 }
 

@@ -222,15 +222,15 @@ BAD_DOCUMENTS = {
     "a document that is a list": ("- a\n", "pods.yaml, document 1, line 1: a list is not an object with"),
     "limits outside of resources": (
         "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, limits: {nvidia.com/gpu: 1}}]}\n",
-        "spec.containers[0].limits: limits: move it there",
+        "spec.containers[0].limits: limits is not under resources",
     ),
     "a misspelled field of resources": (
         "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, resources: {limit: {nvidia.com/gpu: 1}}}]}\n",
-        "resources.limit: an unknown field is not a known one: limits, requests, claims",
+        "spec.containers[0].resources.limit: it is an unknown field: known are limits, requests, claims",
     ),
     "a placeholder of a template": (
         workload("Deployment", spec="replicas: '{{ .Values.replicas }}'"),
-        "hint: a value; what stands there is a template's, so pass what `helm template`",
+        "a value; what stands there is a template's, so pass what `helm template`",
     ),
     "a list in a list": ("kind: List\nitems:\n- {kind: List, items: []}\n", "line 3: items[0]: it is a list in a"),
     "no name": ("kind: Pod\n", "document 1, line 1: Pod: metadata.name: it is missing: write a"),
@@ -241,7 +241,7 @@ BAD_DOCUMENTS = {
     "a name with a line break": ('kind: Pod\nmetadata: {name: "a\\nb"}\n', r"line 2: Pod: metadata.name: 'a\nb'"),
     "an annotation where no pod would carry it": (
         workload("Job").replace("{name: web}", "{name: web, annotations: {a: b, tessera.dev/isolation: none}}"),
-        "tessera.dev/isolation on the workload is not the annotation on the pods",
+        "tessera.dev/isolation is on the workload, where it has no effect",
     ),
     "a pod twice": (
         workload("Job") + "---\nkind: Pod\nmetadata: {name: web-0}\nspec: {containers: [{name: m}]}\n",

@@ -233,7 +233,7 @@ def test_a_refusal_says_what_is_in_the_way(
             id="a used instance that does not exist",
         ),
         pytest.param(
-            (), at(H100, ("2g.20gb", 2)), "hint: observe the GPU again: it has no instance", id="no instance at all"
+            (), at(H100, ("2g.20gb", 2)), "observe the GPU again: it has no instance", id="no instance at all"
         ),
     ],
 )

@@ -22,7 +22,11 @@ def running(where: str, *shares: Share) -> Running:
 ONE = node("a", gpu(0))
 REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
     "two nodes of a name": ((ONE, node("b"), ONE), (), "node a: two nodes have this name"),
-    "a pod on a node that is not there": ((ONE,), (running("b"),), "pod default/p-0: node b is not a node of"),
+    "a pod on a node that is not there": (
+        (ONE,),
+        (running("b"),),
+        "pod default/p-0: it runs on node b, which the fleet does not have",
+    ),
     "more memory than the GPU has": (
         (ONE,),
         (running("a", share(memory_mib=1 << 20)),),
