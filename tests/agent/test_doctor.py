@@ -252,4 +252,4 @@ async def test_what_does_not_answer(places: Places) -> None:
     assert (seen.driver_problem, seen.node_problem) == (str(refused), f"there is no node {NODE}")
     assert (await look(places, driver, kube, "")).node_problem == ""
     kube.stop()
-    assert "expected" in (await look(places, driver, kube)).node_problem
+    assert "start it again" in (await look(places, driver, kube)).node_problem

@@ -191,7 +191,7 @@ async def test_nothing_is_bound_while_the_key_that_signs_does_not_count() -> Non
         for _ in range(2):
             error = await server.bind(waiting, "a")
             assert f"key {stolen}, which ConfigMap {NAMESPACE}/{KEYS} does not have any more" in error
-            assert "another try" in error
+            assert "another key" in error
             assert await server.fitting(other, "a") == ["a"]
         assert "bind" not in kube.calls
 

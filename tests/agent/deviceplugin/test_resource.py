@@ -68,9 +68,9 @@ HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
     "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "'GPU-x' is not one of the 4 ids"),
     "a hostile id": (two(SLICED), ["../../x\n" * 100], InvalidInput, r"\\n"),
     "more than there are": (two(SLICED), [*IDS, "GPU-y::0"], InvalidInput, "GPU-y::0"),
-    "an unhealthy device": (two(SLICED, options=UNHEALTHY), [IDS[2]], Conflict, "an unhealthy device"),
+    "is unhealthy: request": (two(SLICED, options=UNHEALTHY), [IDS[2]], Conflict, "is unhealthy: request"),
     "more than one of MPS": (two(MPS), IDS[:2], InvalidInput, "failRequestsGreaterThanOne"),
-    "an unhealthy unit": (two(MEMORY, UNITS, UNHEALTHY), [f"{facts(1).uuid}-_-0"], Conflict, "an unhealthy device"),
+    "an unhealthy unit": (two(MEMORY, UNITS, UNHEALTHY), [f"{facts(1).uuid}-_-0"], Conflict, "is unhealthy: request"),
 }
 
 

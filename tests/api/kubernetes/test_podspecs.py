@@ -155,7 +155,7 @@ BAD_PODS = {
     ),
     "a toleration that exists with a value": (
         "containers: [{name: a}]\n  tolerations: [{key: a, operator: Exists, value: x}]",
-        "spec.tolerations[0].value: 'x' is not no value for Exists",
+        "spec.tolerations[0].value: operator Exists has a value",
     ),
     "an unknown effect": (
         "containers: [{name: a}]\n  tolerations: [{key: a, effect: NoRun}]",

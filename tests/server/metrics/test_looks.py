@@ -168,9 +168,9 @@ async def test_what_is_served() -> None:
         assert "tessera_replicas" in one.looks.external()
 
 
-DOWN = Unavailable("http://10.0.0.1:8002/metrics", found="no answer in 5 s", expected="metrics")
+DOWN = Unavailable("http://10.0.0.1:8002/metrics", found="no answer in 5 s", hint="check that it runs")
 BAD_INPUT: dict[str, tuple[bytes | Unavailable, str]] = {
-    "no answer": (DOWN, "no answer in 5 s: check that it runs"),
+    "no answer": (DOWN, "no answer in 5 s; the"),
     "NaN": (b'nv_inference_queue_duration_us{model="m"} nan\n', "nv_inference_queue_duration_us is nan"),
     "infinite": (b'nv_inference_queue_duration_us{model="m"} +Inf\n', "nv_inference_queue_duration_us is inf"),
     "absurd": (triton(ended=10**16), "nv_inference_request_success is 1e+16"),
@@ -246,7 +246,7 @@ async def test_pods_that_give_no_answer_are_asked_last() -> None:
 
 
 NOTHING: dict[str, tuple[tuple[tuple[Any, dict[str, Any]], ...], str]] = {
-    "no server": ((), "no such server: label servers with serving.tessera.dev/server"),
+    "no server": ((), "no such server: check the pods with the label serving.tessera.dev/server"),
     "no autoscaler": (WHOLE[:1] + WHOLE[2:], "no HorizontalPodAutoscaler targets its Deployment"),
     "no slots": (((DEPLOYMENTS, deployment()), *WHOLE[1:]), "annotate its Deployment with serving.tessera.dev/slots"),
     "slots that are none": (

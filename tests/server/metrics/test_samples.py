@@ -44,7 +44,7 @@ async def test_what_a_real_prometheus_scraped_last(tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[bytes | Unavailable, str]] = {
-    "down": (Unavailable("x", found="no answer in 10 s", expected="metrics"), "no answer in 10 s: check that it runs"),
+    "down": (Unavailable("x", found="no answer in 10 s", hint="check that it runs"), "no answer in 10 s"),
     "a login page": (b"<html>", "it is not an answer of Prometheus' HTTP API"),
 }
 

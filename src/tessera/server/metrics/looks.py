@@ -313,7 +313,7 @@ class Looks:
                 series.append(Series(labels=labels, value=found, at_s=seen.at_s))
         if reasons or not series:  # a sum without one of its servers would be too small
             found_text = "; ".join(reasons) or "no such server"
-            raise Absent(subject, found=found_text, hint=f"label servers with {SERVER_LABEL}")
+            raise Absent(subject, found=found_text, hint=f"check the pods with the label {SERVER_LABEL}")
         return series
 
     def _check_fresh(self, subject: str) -> None:

@@ -222,7 +222,7 @@ async def test_a_rollback_takes_what_is_on_the_disk(node: Node) -> None:
         assert (found.revision, second != first) == ("", True)
         node.put("llama", a=b"3")
         node.now_s += 1000
-        found = await node.model(lambda each: "expected ffffffffffff" in each.reason)
+        found = await node.model(lambda each: "spec.revision is ffffffffffff" in each.reason)
         assert found.revision == ""
 
 
@@ -305,7 +305,7 @@ async def test_credentials_are_those_of_the_secret_that_is_named(node: Node) -> 
     await node.tell(desired("s3://models/llama", endpoint="http://127.0.0.1:9", secret="bucket"))
     async with node.running():
         found = await node.model(lambda each: each.state == "Failed")
-        assert "Secret tessera-system/bucket: none of this name" in found.reason
+        assert "Secret tessera-system/bucket: there is no Secret" in found.reason
         secret = {"metadata": {"name": "bucket", "namespace": "tessera-system"}, "data": {"password": "cA=="}}
         await node.kube.create(SECRETS, secret)
         node.now_s += 1000
