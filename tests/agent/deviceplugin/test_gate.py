@@ -26,7 +26,7 @@ async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(nod
     second = dict((await node.run("q", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
     assert {first, second} == {each.uuid for each in gpu.instances}, "steered round the one that is in use"
     node.kubelet.forgotten.add(first)
-    with pytest.raises(Conflict, match=f"device {first} of {SLICE}, used by pod default/p, container main"):
+    with pytest.raises(Conflict, match=f"device {first} of {SLICE} is used by pod default/p, container main"):
         await node.run("r", SLICE)
     node.end("q")
     assert dict((await node.run("s", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"] == second, "the refusal healed the kubelet"

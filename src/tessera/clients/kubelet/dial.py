@@ -122,13 +122,9 @@ class Endpoint:
         try:
             return await call(request, timeout=deadline_s)
         except grpc.aio.AioRpcError as error:
-            raise Conflict(
-                f"socket {self._socket}", found=f"{method}: {error.details()}", hint="see the device plugin's log"
-            ) from error
+            raise Conflict(f"socket {self._socket}", found=f"{method} cannot be answered: {error.details()}") from error
         except grpc.aio.UsageError as error:
-            raise Conflict(
-                f"socket {self._socket}", found=f"{method}: {error}", hint="see the device plugin's log"
-            ) from error
+            raise Conflict(f"socket {self._socket}", found=f"{method} cannot be answered: {error}") from error
 
     async def _follow(self) -> None:
         assert self._channel is not None, "connect comes first"
