@@ -208,7 +208,9 @@ def read_documents(path: str) -> tuple[Document, ...]:
 def _files(path: str) -> Iterator[str]:
     """Yield a file, or the manifests below a folder, sorted; what is hidden, or in a hidden folder, is left out."""
     if path.startswith(("https://", "http://")):
-        raise InvalidInput(path, found="it is an address, and nothing is fetched", hint=f"curl -fsSL {path} ")
+        raise InvalidInput(
+            path, found="it is an address, and nothing is fetched", hint=f"curl -fsSL {path} | tessera ... -f -"
+        )
     if not path:
         raise InvalidInput(
             "a file to read", found="its name is empty", hint="name a file, a folder, or - for standard input"

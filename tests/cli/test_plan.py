@@ -75,11 +75,11 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "an unknown policy": (["--gpus", "T4", "--policy", "best"], "", ["best", "best-fit"]),
     "a limit that is no number": (["--gpus", "T4", "--exact", "--limit", "nan"], "", ["--limit", "nan"]),
     "a limit without end": (["--gpus", "T4", "--exact", "--limit", "inf"], "", ["--limit", "inf"]),
-    "a limit of nothing": (["--gpus", "T4", "--limit", "5"], "", ["--limit", "no --exact"]),
+    "a limit of nothing": (["--gpus", "T4", "--limit", "5"], "", ["--limit", "give --exact as well"]),
     "a policy beside the exact solver": (
         ["--gpus", "T4", "--exact", "--policy", "tessera"],
         "",
-        ["--policy", "--exact as well"],
+        ["--policy", "no effect beside --exact"],
     ),
     "a price without a model": (["--gpus", "T4", "--price", "2.50"], "", ["--price", "H100-80GB=2.50"]),
     "a price without money": (["--gpus", "T4", "--price", "T4=cheap"], "", ["--price", "T4=cheap"]),
@@ -96,8 +96,8 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "no number of GPUs": (["--cluster", "-"], "nodes:\n- {name: a, count: .nan}", ["line 2", "count", "NaN"]),
     "cores without end": (["--cluster", "-"], "nodes:\n- {name: a, cpu: .inf}", ["line 2", "cpu", "Infinity"]),
     "memory that is no number": (["--gpus", "T4", "-f", "-"], pod("memory: .nan"), ["line 8", "memory", "NaN"]),
-    "a file without a name": (["--gpus", "T4", "-f", ""], "", ["a file to read", "an empty name"]),
-    "a fleet without a name": (["--cluster", ""], "", ["a file to read", "an empty name"]),
+    "a file without a name": (["--gpus", "T4", "-f", ""], "", ["a file to read", "its name is empty"]),
+    "a fleet without a name": (["--cluster", ""], "", ["a file to read", "its name is empty"]),
     "a picture without a name": (["--gpus", "T4", "--draw", ""], "", ["output file"]),
     "a picture of another kind": (["--gpus", "T4", "--draw", "a.png"], "", ["--draw a.png", ".svg"]),
     "a picture in a folder that is not there": (["--gpus", "T4", "--draw", "missing/a.svg"], "", ["missing/a.svg"]),
@@ -156,8 +156,10 @@ def test_a_policy_of_the_environment_yields_to_the_exact_solver_on_the_command_l
         return json.loads(result.stdout)["policy"] if result.exit_code == 0 else result.stderr
 
     assert outcome("--exact", TESSERA_PLAN_POLICY="best-fit") == "exact"
-    assert "--policy: --exact" in outcome(TESSERA_PLAN_POLICY="best-fit", TESSERA_PLAN_EXACT="1")
-    assert "--policy: --exact" in outcome("--policy", "best-fit", TESSERA_PLAN_EXACT="1")
+    assert "--policy: it has no effect beside --exact" in outcome(
+        TESSERA_PLAN_POLICY="best-fit", TESSERA_PLAN_EXACT="1"
+    )
+    assert "--policy: it has no effect beside --exact" in outcome("--policy", "best-fit", TESSERA_PLAN_EXACT="1")
     assert outcome(TESSERA_PLAN_POLICY="best-fit", TESSERA_PLAN_LIMIT="5") == "best-fit"
 
 

@@ -310,7 +310,7 @@ class KubeSuite:
         assert found["spec"]["nodeName"] == nodes[answers.index(None)] == annotations_of(found)["tessera.dev/node"]
 
     async def test_a_binding_without_a_node_is_refused(self, kube: Kube) -> None:
-        with pytest.raises(InvalidInput, match="name of one"):
+        with pytest.raises(InvalidInput, match="name one"):
             await kube.bind("suite-pod", NAMESPACE, uid="1", node="", annotations={})
 
     # Custom resources and apply

@@ -409,7 +409,7 @@ _MEANINGS: dict[int, tuple[type[TesseraError], str, str, str]] = {
     ),
     _NOT_FOUND: (
         InvalidInput,
-        "there is no such process or instance",
+        "no such process, or none there: with MIG on it needs an instance, with MIG off none",
         "one that is there; with MIG on an instance, with MIG off none",
         "`tessera sim-gpus list` shows them",
     ),
