@@ -235,17 +235,19 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="100 GPUs to fill and 20 stays: a smoke run, reported only"
     )
-    asked = parser.parse_args()
-    seeds = range(FIRST_SEED, FIRST_SEED + asked.seeds)
+    requested = parser.parse_args()
+    seeds = range(FIRST_SEED, FIRST_SEED + requested.seeds)
     below: list[str] = []
     for name, weights in MIXES.items():
-        found = measure(weights, seeds, quick=asked.quick)
+        found = measure(weights, seeds, quick=requested.quick)
         print("\n".join(table(f"{name} {weights}", found)), flush=True)
         below += misses(name, found)
-    if asked.random:
-        print("\n".join(summary([measure(mix, seeds, quick=asked.quick) for mix in random_mixes(asked.random)])))
+    if requested.random:
+        print(
+            "\n".join(summary([measure(mix, seeds, quick=requested.quick) for mix in random_mixes(requested.random)]))
+        )
     print("", *below, sep="\n")
-    return int(bool(below) and not asked.quick)
+    return int(bool(below) and not requested.quick)
 
 
 if __name__ == "__main__":

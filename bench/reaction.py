@@ -46,11 +46,11 @@ def react(policy: str, factor: float, seed: int) -> Reaction:
     found = run(arrivals - arrivals[0], services, model, POLICIES[policy](model, MOST), start)
     enough = math.ceil(BASE_RATE * factor * SERVICE_S / model.slots)
     step_s = STEADY_S - float(arrivals[0])
-    asked = [each for each in found.log if each.desired >= enough]
+    requested = [each for each in found.log if each.desired >= enough]
     before = [each for each in found.log if each.time_s <= step_s]
     if before[-1].desired >= enough:
         return Reaction(0.0, before[-1].desired, found.within_slo)
-    at_s = next((each.time_s for each in asked if each.time_s > step_s), math.inf)
+    at_s = next((each.time_s for each in requested if each.time_s > step_s), math.inf)
     return Reaction(at_s - step_s + model.cold_start_s, before[-1].desired, found.within_slo)
 
 

@@ -62,7 +62,7 @@ def _testbed(name: str) -> Cluster:
 def _running(name: str) -> Cluster:
     testbed = _testbed(name)
     if not testbed.running:
-        raise Unavailable(f"testbed {name}", found="not running", expected="a running one", hint="scripts/testbed up")
+        raise Unavailable(f"testbed {name}", found="it does not run", hint="run scripts/testbed up")
     return testbed
 
 
@@ -187,7 +187,9 @@ def run(name: str, node: str, command: tuple[str, ...]) -> None:
     found = next((one for one in testbed.nodes if one.name == node), None)
     if found is None or not found.running:
         names = ", ".join(one.name for one in testbed.nodes if one.running)
-        raise InvalidInput("--node", found=node, expected="a node that runs", hint=names or "none runs")
+        raise InvalidInput(
+            "--node", found=f"{node} does not run", hint=f"there run {names}" if names else "run scripts/testbed up"
+        )
     line = found.command(*command)
     os.execvpe(line[0], line, found.environment())  # noqa: S606
 

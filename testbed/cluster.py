@@ -152,9 +152,8 @@ class Cluster:
             if self.running and record and record.desired != desired:
                 raise Conflict(
                     f"testbed {self.folder.name}",
-                    found=f"running with {record.desired}",
-                    expected=str(desired),
-                    hint="scripts/testbed down, then up",
+                    found=f"it runs with {record.desired}, not {desired}",
+                    hint="run scripts/testbed down, then up",
                 )
             if not self.running:
                 self._clean()
@@ -180,7 +179,7 @@ class Cluster:
         """
         done = self._kubectl(arguments, input_text)
         if done.returncode:
-            raise Unavailable(f"kubectl {' '.join(arguments)}", found=done.stderr.strip(), expected="success")
+            raise Unavailable(f"kubectl {' '.join(arguments)}", found=done.stderr.strip(), hint="see what kubectl says")
         return done.stdout
 
     def get(self, *arguments: str) -> Any:
@@ -217,10 +216,10 @@ class Cluster:
         if desired.gpus:
             gpus_of(desired.gpus)
         if desired.source == "image" and not desired.nodes:
-            raise InvalidInput("--from", found="image, and no node", expected="a node to run it", hint="--from source")
+            raise InvalidInput("--from", found="an image needs a node to run it", hint="give --nodes, or --from source")
         if len(str(self.folder)) > _LONGEST_FOLDER:
             what = f"at most {_LONGEST_FOLDER} characters, because sockets lie in it"
-            raise InvalidInput("run folder", found=str(self.folder), expected=what)
+            raise InvalidInput("run folder", found=f"{self.folder} is not {what}", hint="give another --name")
         for path in (self.folder, self.bin, Path(sys.prefix)):
             if any(path.resolve().is_relative_to(hidden) for hidden in _HIDDEN):
                 raise InvalidInput("folder", found=str(path), expected=f"outside of {', '.join(_HIDDEN)}")
@@ -231,7 +230,7 @@ class Cluster:
         parent = self.folder.parent
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if parent.stat().st_uid != os.getuid():
-            raise Conflict(str(parent), found="a folder of another user", expected="our own", hint="another folder")
+            raise Conflict(str(parent), found="it is a folder of another user", hint="name another folder")
         with (parent / f"{self.folder.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -450,7 +449,9 @@ class Cluster:
         while (left := remove_cgroup(self.cgroup)) and time.monotonic() < deadline:
             time.sleep(0.1)
         if left:
-            raise Unavailable("control groups", found=", ".join(map(str, left)), expected="none", hint="down again")
+            raise Unavailable(
+                "control groups", found=f"still there: {', '.join(map(str, left))}", hint="run down again"
+            )
         self._remove_folder()
 
     def _remove_folder(self) -> None:
@@ -459,9 +460,8 @@ class Cluster:
         if busy := [mount for mount in mounts if mount.startswith(below)]:
             raise Conflict(
                 f"run folder {self.folder}",
-                found=f"something mounted on {busy[0]}",
-                expected="no mounts in it",
-                hint=f"umount {busy[0]}, then down again",
+                found=f"something is mounted on {busy[0]}",
+                hint=f"umount {busy[0]}, then run down again",
             )
         if self.folder.exists():
             shutil.rmtree(self.folder)

@@ -206,19 +206,19 @@ def boot(root: Path, disks: Mapping[str, Path], job: str, timeout_s: float, *, u
         except subprocess.TimeoutExpired as error:
             said = (error.stdout or b"").decode(errors="replace")
             found = f"no end within {timeout_s:g} s, after: {said[-_TAIL:]}"
-            raise Unavailable("virtual machine", found=found, expected="a job that ends") from error
+            raise Unavailable("virtual machine", found=found, hint="see its log") from error
     said = done.stdout.decode(errors="replace")
     ended = _ENDED.search(said)
     if not ended:
         found = f"no end of the job: {said[-_TAIL:]}{done.stderr.decode(errors='replace')[-_TAIL:]}"
-        raise Unavailable("virtual machine", found=found, expected="a job that ends")
+        raise Unavailable("virtual machine", found=found, hint="see its log")
     return Ran(int(ended[1]), said[: ended.start()])
 
 
 def _program(name: str) -> str:
     found = shutil.which(name, path=_PATH)
     if not found:
-        raise Unavailable("virtual machine", found=f"no {name}", expected=f"the package {PROGRAMS[name]}")
+        raise Unavailable("virtual machine", found=f"there is no {name}", hint=f"install the package {PROGRAMS[name]}")
     return found
 
 
@@ -228,7 +228,9 @@ def _kernel() -> Path:
     depends = _run("apt-cache", "depends", _KERNEL)
     package = next(iter(re.findall(r"Depends: (linux-image-\S+)", depends)), "")
     if not package:
-        raise Unavailable("kernel of the virtual machine", found=f"no package {_KERNEL}", expected="Debian's packages")
+        raise Unavailable(
+            "kernel of the virtual machine", found=f"there is no package {_KERNEL}", hint="use Debian's packages"
+        )
     folder = cache / package
     if not folder.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
@@ -276,5 +278,5 @@ def _run(*command: str, cwd: str | None = None) -> str:
         command, cwd=cwd, capture_output=True, text=True, check=False, env={**os.environ, "PATH": _PATH, "LC_ALL": "C"}
     )
     if done.returncode:
-        raise Unavailable(" ".join(command[:3]), found=done.stderr.strip()[-_TAIL:], expected="success")
+        raise Unavailable(" ".join(command[:3]), found=done.stderr.strip()[-_TAIL:], hint="see what it says")
     return done.stdout

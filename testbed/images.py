@@ -53,7 +53,7 @@ def write_images(folder: Path, waiter: Path, machine: str) -> tuple[Path, ...]:
     """
     busybox = shutil.which("busybox", path="/usr/bin:/bin")
     if busybox is None:
-        raise Unavailable("busybox", found="none", expected="a static one", hint="apt-get install busybox-static")
+        raise Unavailable("busybox", found="there is none", hint="apt-get install busybox-static")
     folder.mkdir(parents=True, exist_ok=True)
     content = Path(busybox).read_bytes()
 

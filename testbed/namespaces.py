@@ -88,7 +88,7 @@ class Namespaces(msgspec.Struct, frozen=True):
         )
         if done.returncode:
             raise Unavailable(
-                " ".join(command[:4]), found=done.stderr.strip() or done.stdout.strip(), expected="success"
+                " ".join(command[:4]), found=done.stderr.strip() or done.stdout.strip(), hint="see what it says"
             )
         return done.stdout
 
@@ -114,7 +114,9 @@ def build_waiter(target: Path) -> Path:
             ["gcc", "-O2", "-static", "-o", str(target), str(source)], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise Unavailable("compiler gcc", found=done.stderr.strip(), expected="a static program")
+            raise Unavailable(
+                "compiler gcc", found=done.stderr.strip(), hint="install a compiler that links static programs"
+            )
     return target
 
 
@@ -145,7 +147,7 @@ def _hold(
 
     def settled() -> bool:
         if not process.alive:
-            raise Unavailable(f"namespaces {name}", found=processes.last_words(name), expected="their first process")
+            raise Unavailable(f"namespaces {name}", found=processes.last_words(name), hint="see its log")
         return Path(f"/proc/{process.pid}/exe").readlink().name == waiter.name
 
     until(f"namespaces {name}", settled, timeout_s=10, found=lambda: processes.last_words(name))

@@ -120,4 +120,4 @@ class Pki:
     def _openssl(self, *arguments: str) -> None:
         done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise Unavailable(f"openssl {arguments[0]}", found=done.stderr.strip(), expected="success")
+            raise Unavailable(f"openssl {arguments[0]}", found=done.stderr.strip(), hint="see what it says")

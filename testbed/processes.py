@@ -100,7 +100,7 @@ def until(
     deadline = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > deadline:
-            raise Unavailable(what, found=found(), expected=f"ready within {timeout_s:g} s")
+            raise Unavailable(what, found=f"not ready within {timeout_s:g} s: {found()}", hint="see its log")
         time.sleep(_POLL_S)
 
 
@@ -252,7 +252,7 @@ class Processes:
         return found[0] if found else None
 
     def _ended(self, name: str) -> Unavailable:
-        return Unavailable(f"start of {name}", found=f"it ended; {self.last_words(name)}", expected="a running process")
+        return Unavailable(f"start of {name}", found=f"it ended; {self.last_words(name)}", hint="see its log")
 
 
 def _stat(pid: int) -> list[str]:

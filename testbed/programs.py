@@ -272,6 +272,5 @@ def _failure(command: list[str], said: str) -> Unavailable:
     return Unavailable(
         f"building the testbed's programs: {' '.join(command[:3])}",
         found="\n".join(said.strip().splitlines()[-_TAIL_LINES:]) or "failure without a word",
-        expected="success",
         hint="see to what it says, often a network without Go's module proxy or PyPI, and run it again",
     )

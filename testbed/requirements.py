@@ -55,4 +55,4 @@ def check_machine() -> None:
     lack = missing()
     if lack:
         desired = "Linux, root, and what `apt-get install` calls " + " ".join(sorted(set(PACKAGES.values())))
-        raise Unsupported("this machine", found=lack, expected=desired)
+        raise Unsupported("this machine", found=lack, hint=f"needed is {desired}")

@@ -176,6 +176,5 @@ def _run(script: str, *arguments: str) -> None:
         raise Unavailable(
             f"image by {script}",
             found=(done.stderr or done.stdout).strip()[-1000:],
-            expected="an image of this checkout",
             hint="see docs/image.md, or --from source, which needs no image",
         )

@@ -70,9 +70,9 @@ def test_they_are_what_grafana_imports() -> None:
 def test_queries_ask_for_metrics_that_there_are(name: str) -> None:
     known = {each.name for each in (*NODE_METRICS, *PROCESS_METRICS)}
     for title, expr in queries(DASHBOARDS[name]):
-        asked = {each.removesuffix("_bucket") for each in re.findall(r"\b(?:tessera|DCGM_FI)_\w+", expr)}
-        assert asked, title
-        assert asked <= known, title
+        requested = {each.removesuffix("_bucket") for each in re.findall(r"\b(?:tessera|DCGM_FI)_\w+", expr)}
+        assert requested, title
+        assert requested <= known, title
         assert "$" not in expr, title
 
 
@@ -93,8 +93,8 @@ def test_no_panel_is_empty_where_everything_is_exposed(tmp_path: Path) -> None:
         empty = []
         for board in DASHBOARDS.values():
             for title, expr in queries(board):
-                asked = urllib.parse.urlencode({"query": expr, "time": NOW_S})
-                with urllib.request.urlopen(f"{url}/api/v1/query?{asked}", timeout=30) as response:
+                requested = urllib.parse.urlencode({"query": expr, "time": NOW_S})
+                with urllib.request.urlopen(f"{url}/api/v1/query?{requested}", timeout=30) as response:
                     answer = msgspec.json.decode(response.read())
                 found = answer["data"]["result"]
                 if not found or any(each["value"][1] == "NaN" for each in found):

@@ -59,10 +59,10 @@ def test_each_alert_says_what_to_do_in_a_section_of_its_name() -> None:
 
 def test_rules_ask_for_metrics_that_there_are() -> None:
     for each in ALERTS:
-        asked = set(re.findall(r"(?<!:)\b(?:tessera|DCGM_FI)_\w+", each["expr"]))
+        requested = set(re.findall(r"(?<!:)\b(?:tessera|DCGM_FI)_\w+", each["expr"]))
         recorded = {name for name in RECORDED if name in each["expr"]}
-        assert {name.removesuffix("_bucket") for name in asked} <= EXPOSED, each["alert"]
-        assert asked | recorded
+        assert {name.removesuffix("_bucket") for name in requested} <= EXPOSED, each["alert"]
+        assert requested | recorded
 
 
 def test_each_alert_has_a_case() -> None:
@@ -75,8 +75,8 @@ def test_prometheus_adapter_serves_the_metrics_of_tessera_metrics_from_what_is_r
     looks = Looks(MemoryKube(), ScrapedSamples(MemoryMetrics()), logger())
     assert {("pods", each["name"]["as"]) for each in ADAPTER["rules"]} == looks.custom()
     assert {each["name"]["as"] for each in ADAPTER["externalRules"]} == looks.external() - {"tessera_replicas"}
-    asked = {each["seriesQuery"].partition("{")[0] for each in (*ADAPTER["rules"], *ADAPTER["externalRules"])}
-    assert asked == RECORDED
+    requested = {each["seriesQuery"].partition("{")[0] for each in (*ADAPTER["rules"], *ADAPTER["externalRules"])}
+    assert requested == RECORDED
 
 
 def test_each_alert_fires_for_what_it_is_about_alone(tmp_path: Path) -> None:

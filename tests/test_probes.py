@@ -12,7 +12,7 @@ from tessera.probes import MetricsPort, answering, exposing
 pytestmark = pytest.mark.anyio
 
 
-async def asked(port: int, request: bytes) -> bytes:
+async def requested(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     writer.write_eof()
@@ -34,7 +34,7 @@ ANSWERS = {
 async def test_a_probe_is_answered(case: str) -> None:
     request, waiting, status, body = ANSWERS[case]
     async with answering(0, lambda: waiting) as port:
-        answer = await asked(port, request)
+        answer = await requested(port, request)
     assert answer.startswith(b"HTTP/1.1 " + status + b"\r\n")
     assert answer.endswith(b"\r\n\r\n" + body)
 
@@ -43,14 +43,14 @@ async def test_a_probe_is_answered(case: str) -> None:
 async def test_what_is_no_request_gets_no_answer_and_the_next_is_answered(request_: bytes) -> None:
     async with answering(0, str) as port:
         with contextlib.suppress(ConnectionError):  # closed before it had read all
-            assert await asked(port, request_) == b""
-        assert (await asked(port, b"GET /readyz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert await requested(port, request_) == b""
+        assert (await requested(port, b"GET /readyz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
 async def test_who_holds_connections_open_ends_their_own_and_the_kubelet_is_answered() -> None:
     async with answering(0, str) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
-        assert (await asked(port, b"GET /readyz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert (await requested(port, b"GET /readyz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
         async with asyncio.timeout(2):  # before the deadline of a request, which would end them too
             assert [await reader.read() for reader, _ in held[:60]] == [b""] * 60
         for _, writer in held:
@@ -59,7 +59,7 @@ async def test_who_holds_connections_open_ends_their_own_and_the_kubelet_is_answ
 
 async def test_a_port_that_is_taken_is_told() -> None:
     async with answering(0, str) as port:
-        with pytest.raises(Unavailable, match=r"expected a free port; hint: another --health-port"):
+        with pytest.raises(Unavailable, match=r"choose another --health-port"):
             async with answering(port, str):
                 pass
 
@@ -72,13 +72,13 @@ async def test_without_a_port_nothing_listens() -> None:
 async def test_metrics_are_answered_whole_and_nothing_else_is() -> None:
     text = b"m 1\n" * 200_000
     async with exposing(MetricsPort(port=0), lambda: text) as port:
-        answer = await asked(port, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = await requested(port, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n")
         assert answer.endswith(b"\r\n\r\n" + text)
-        assert (await asked(port, b"GET /healthz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
-        assert (await asked(port, b"GET /usage HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+        assert (await requested(port, b"GET /healthz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+        assert (await requested(port, b"GET /usage HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
     async with exposing(MetricsPort(port=0), bytes, lambda: b"{}") as port:
-        assert (await asked(port, b"GET /usage HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n{}")
+        assert (await requested(port, b"GET /usage HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n{}")
     async with exposing(MetricsPort(), bytes) as port:
         assert port == 0
 
@@ -111,7 +111,7 @@ async def test_metrics_over_tls_and_nothing_in_the_clear(pki: Path) -> None:
     async with exposing(MetricsPort(port=0, tls=tls(pki)), lambda: b"secret 1\n") as port:
         assert await scraped(port, pki) == (OK, "server")
         with contextlib.suppress(ConnectionError):
-            assert b"secret" not in await asked(port, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b"secret" not in await requested(port, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
 
 
 @pytest.mark.parametrize("client", ["", "stranger", "expired"])
@@ -154,6 +154,6 @@ async def test_a_renewed_certificate_is_shown(pki: Path, tmp_path: Path) -> None
 
 async def test_files_that_are_none_are_told_before_anything_listens(pki: Path) -> None:
     broken = Tls(certificate=pki / "server.crt", key=pki / "client.key")
-    with pytest.raises(InvalidInput, match=r"TLS files: .*expected a certificate, its key and an authority in PEM"):
+    with pytest.raises(InvalidInput, match=r"TLS files: .*give a certificate, its key and an authority in PEM"):
         async with exposing(MetricsPort(port=0, tls=broken), bytes):
             pass

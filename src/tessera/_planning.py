@@ -151,12 +151,7 @@ def snapshot_of(
     observed = fleets.read(fleet, share_unit_mib=unit_mib, gpu_models=rules) if fleet else Snapshot(nodes=())
     nodes = (*observed.nodes, *fleets.short(gpus))
     if not nodes:
-        raise InvalidInput(
-            "fleet",
-            found="no node",
-            expected="at least one node with GPUs",
-            hint="--cluster FILE or --gpus 8xH100-80GB",
-        )
+        raise InvalidInput("fleet", found="it has no node", hint="give --cluster FILE or --gpus 8xH100-80GB")
     read = workloads.read(with_pods(manifests), share_unit_mib=unit_mib, nodes=nodes)
     notes = [*observed.notes, *read.notes, *_left_out(read.left_out)]
     if share_unit is None and _looks_like_mib(nodes, (*observed.pending, *read.pods)):
@@ -164,7 +159,7 @@ def snapshot_of(
     notes += _assumed_models(nodes, (*observed.pending, *read.pods))
     twice = next((name for name, count in Counter(node.name for node in nodes).items() if count > 1), None)
     if twice is not None:
-        raise InvalidInput(f"node {twice}", found="it in both --cluster and --gpus", expected="each node once")
+        raise InvalidInput(f"node {twice}", found="it is in both --cluster and --gpus", hint="leave out one")
     there = {pod.key for pod in (*(running.pod for running in observed.running), *observed.pending)}
     notes += [
         f"pod {pod.key} is already in the fleet; the manifest is ignored" for pod in read.pods if pod.key in there
@@ -213,10 +208,12 @@ def read_documents(path: str) -> tuple[Document, ...]:
 def _files(path: str) -> Iterator[str]:
     """Yield a file, or the manifests below a folder, sorted; what is hidden, or in a hidden folder, is left out."""
     if path.startswith(("https://", "http://")):
-        raise InvalidInput(path, found="an address", expected="a file", hint=f"curl -fsSL {path} | tessera ... -f -")
+        raise InvalidInput(
+            path, found="it is an address, and nothing is fetched", hint=f"curl -fsSL {path} | tessera ... -f -"
+        )
     if not path:
         raise InvalidInput(
-            "a file to read", found="an empty name", expected="a file, a folder, or - for standard input"
+            "a file to read", found="its name is empty", hint="name a file, a folder, or - for standard input"
         )
     folder = Path(path)
     if path == "-" or not folder.is_dir():
@@ -225,7 +222,9 @@ def _files(path: str) -> Iterator[str]:
     inside = (p for p in folder.rglob("*") if not any(part.startswith(".") for part in p.relative_to(folder).parts))
     found = sorted(p for p in inside if p.suffix in _ENDINGS and p.is_file())
     if not found:
-        raise InvalidInput(path, found="a folder without manifests", expected="files ending in .yaml, .yml or .json")
+        raise InvalidInput(
+            path, found="the folder has no manifests", hint="name a folder with files ending in .yaml, .yml or .json"
+        )
     yield from map(str, found)
 
 
@@ -240,7 +239,7 @@ def read_bytes(path: str) -> tuple[str, bytes]:
         with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise InvalidInput(path, found=error.strerror or str(error), expected="a file that can be read") from error
+        raise InvalidInput(path, found=error.strerror or str(error), hint="name a file that can be read") from error
     if len(data) > _MOST_BYTES:
-        raise InvalidInput(path, found="more than 256 MiB", expected="manifests")
+        raise InvalidInput(path, found="it has more than 256 MiB", hint="divide it")
     return ("standard input" if path == "-" else path), data

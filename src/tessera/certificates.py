@@ -38,7 +38,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
         _load(tls, context)
     except OSError as error:  # ssl.SSLError is one
         found, desired = shown(error), "a certificate, its key and an authority in PEM"
-        raise InvalidInput("TLS files", found=found, expected=desired) from error
+        raise InvalidInput("TLS files", found=found, hint=f"give {desired}") from error
     if tls.client_authority is not None:
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -25,27 +25,39 @@ def shown(value: object) -> str:
 
 
 class TesseraError(Exception):
-    """Any error Tessera raises on purpose. Its text names the object, what was found, what was expected, and a hint.
+    """Any error Tessera raises on purpose. Its text names the object, the cause, and what to do: `object: cause: fix`.
+
+    A value that is wrong is said with what it should be: `line 7: limit nvidia.com/gpu: 0.5 is not a whole number`. Any
+    other cause is a phrase of its own: `node gpu-1: it has no label nvidia.com/gpu.product: label it, or ...`.
 
     Args:
         subject: the object the error is about, with its place: `pods.yaml, document 2, line 7: limit nvidia.com/gpu`.
-        found: what was there, as the user wrote it.
-        expected: what should be in its place.
-        hint: what would be accepted, or what to do next; left out of the text when empty.
+        found: the value that is wrong, as the user wrote it; without `expected` the cause, as a phrase.
+        expected: what `found` is not.
+        hint: the fix: what to do, or what would be accepted.
 
     """
 
-    def __init__(self, subject: str, *, found: str, expected: str, hint: str = "") -> None:
+    def __init__(self, subject: str, *, found: str, expected: str = "", hint: str = "") -> None:
         self.subject = subject
         self.found = found
         self.expected = expected
         self.hint = hint
         super().__init__(subject, found, expected, hint)
 
+    @property
+    def cause(self) -> str:
+        """What is wrong with the object, as a phrase."""
+        return f"{self.found} is not {self.expected}" if self.expected else self.found
+
+    @property
+    def advice(self) -> str:
+        """The cause and the fix, without the object."""
+        return f"{self.cause}: {self.hint}" if self.hint else self.cause
+
     def __str__(self) -> str:
-        """Return one line: subject, cause, what was expected, and the hint where there is one."""
-        text = f"{self.subject}: {self.found}; expected {self.expected}"
-        return f"{text}; hint: {self.hint}" if self.hint else text
+        """Return one line: object, cause, and the fix where there is one."""
+        return f"{self.subject}: {self.advice}"
 
 
 class InvalidInput(TesseraError):

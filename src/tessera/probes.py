@@ -113,8 +113,8 @@ async def _listening(
         family = socket.AF_INET6 if both else socket.AF_INET
         created = socket.create_server(("", port), family=family, dualstack_ipv6=both)
     except OSError as error:
-        desired, accepted = "a free port", f"another {option}"
-        raise Unavailable(f"port {port}", found=shown(error), expected=desired, hint=accepted) from error
+        accepted = f"choose another {option}"
+        raise Unavailable(f"port {port}", found=shown(error), hint=accepted) from error
     listener = BoundedListener(created, _CONNECTIONS)
     handshake_s = _DEADLINE_S if tls else None
     async with await asyncio.start_server(answer, sock=listener, ssl=tls, ssl_handshake_timeout=handshake_s):

@@ -188,7 +188,7 @@ async def test_cdi_files_that_cannot_be_read(places: Places) -> None:
     (folder / "d.json").write_text("")
     problems = (await look(places)).cdi_problems
     assert len(problems) == 4
-    assert "d.json: nothing; expected a CDI specification" in problems[3]
+    assert "d.json: it has no CDI specification" in problems[3]
     assert problems[1].endswith("b.yaml: Is a directory")
     assert "more than 8 MiB" in problems[2]
 
@@ -252,4 +252,4 @@ async def test_what_does_not_answer(places: Places) -> None:
     assert (seen.driver_problem, seen.node_problem) == (str(refused), f"there is no node {NODE}")
     assert (await look(places, driver, kube, "")).node_problem == ""
     kube.stop()
-    assert "expected" in (await look(places, driver, kube)).node_problem
+    assert "start it again" in (await look(places, driver, kube)).node_problem

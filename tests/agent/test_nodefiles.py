@@ -17,7 +17,7 @@ def test_a_file_of_a_sensible_size_is_read(tmp_path: Path, most: int, size: int)
 
 
 def test_a_larger_file_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="/dev/zero: more than 1 MiB; expected a file of at most that"):
+    with pytest.raises(InvalidInput, match="/dev/zero: it has more than 1 MiB: divide it"):
         read_file(Path("/dev/zero"))
 
 

@@ -162,7 +162,7 @@ async def test_a_layout_that_the_gpus_cannot_have_makes_the_policy_not_ready(soc
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
         await machine.policy(SLICES)
         ready = await machine.until_policy("Ready", lambda found: found["reason"] == "Refused")
-        assert "'all-1g.10gb'; expected a MIG configuration of T4" in ready["message"]
+        assert "'all-1g.10gb' is not a MIG configuration of T4" in ready["message"]
         assert "all-1g.10gb" in (await machine.until_condition())["message"]
         assert machine.kubelet.allocatable("nvidia.com/gpu") == 2
 

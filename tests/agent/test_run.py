@@ -124,7 +124,7 @@ async def test_a_gpu_that_was_lost_before_fails_the_label_until_it_is_back(machi
 # sentence: (mig-parted's file, what the node's condition says)
 BAD_FILES: dict[str, tuple[bytes | None, str]] = {
     "no file": (None, "No such file"),
-    "two documents": (b"version: v1\n---\nversion: v1\n", "2 documents; expected one document"),
+    "two documents": (b"version: v1\n---\nversion: v1\n", "it has 2 documents: write one document"),
     "no text": (b"\xff\xff", "mig.yaml"),
     "far too large": (b" " * ((1 << 20) + 1), "more than 1 MiB"),
 }
@@ -201,11 +201,11 @@ async def test_memory_shares_go_where_the_assignment_says(machine: Machine) -> N
 class Silent(MemoryKube):
     """Does not answer who changes one pod."""
 
-    asked = 0
+    requested = 0
 
     async def patch(self, kind: Kind, name: str, *words: Any, **more: Any) -> Object:
         if (kind, name) == (PODS, "silent"):
-            self.asked += 1
+            self.requested += 1
             raise Unavailable("pod default/silent", found="no answer", expected="one")
         return await super().patch(kind, name, *words, **more)
 
@@ -225,16 +225,16 @@ async def test_a_pod_is_given_its_assignment_back_while_another_cannot_be_writte
             await machine.start(name, resource, 4)
         waits = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}}}
         await MemoryKube.patch(kube, PODS, "silent", waits, namespace="default")
-        granted, before = await assignment(), kube.asked
+        granted, before = await assignment(), kube.requested
         for _ in range(2):  # the second comes when it is known for certain that the other is asked again and again
             change = {"metadata": {"annotations": {"tessera.dev/assignment": "[]"}}}
             await kube.patch(PODS, "spoiled", change, namespace="default")
             for _ in range(1000):
-                if await assignment() == granted and kube.asked > before:
+                if await assignment() == granted and kube.requested > before:
                     break
                 await asyncio.sleep(0.01)
-            assert (await assignment(), kube.asked > before) == (granted, True)
-            before = kube.asked
+            assert (await assignment(), kube.requested > before) == (granted, True)
+            before = kube.requested
 
 
 async def test_gpus_that_do_not_share_their_memory_are_not_counted_for_gpushare(machine: Machine) -> None:

@@ -113,34 +113,37 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         "a: 1\n---\nb: c: d\n",
         "a.yaml, document 2, line 3, column 5: broken syntax",
     ),
-    "a control character": ("a: 1\nb: ö\x07\n", r"a.yaml, line 2: character '\x07'; expected text without control"),
+    "a control character": ("a: 1\nb: ö\x07\n", r"a.yaml, line 2: character '\x07': write text without control"),
     "a duplicate key": (
         "a: 1\nb: 2\na: 3\n",
-        "document 1, line 3: key 'a' again, after line 1; expected each key once",
+        "document 1, line 3: key 'a' is there again, after line 1: write each key once",
     ),
-    "a duplicate key in JSON": ('{"a": 1,\n "a": 2}', "a.yaml, document 1, line 2: key 'a' again"),
-    "an unknown tag": ("a: !!python/object:os.x y\n", "tag 'tag:yaml.org,2002:python/object:os.x'; expected"),
-    "an unknown tag on a collection": ("a: !x [1]\n", "line 1: tag '!x'; expected plain YAML"),
+    "a duplicate key in JSON": ('{"a": 1,\n "a": 2}', "a.yaml, document 1, line 2: key 'a' is there"),
+    "an unknown tag": ("a: !!python/object:os.x y\n", "tag 'tag:yaml.org,2002:python/object:os.x': write plain"),
+    "an unknown tag on a collection": ("a: !x [1]\n", "line 1: tag '!x': write plain YAML"),
     "bytes as a tag": ("a: !!binary aGk=\n", "line 1: tag 'tag:yaml.org,2002:binary'"),
-    "a tag the value does not fit": ("a: !!int hello\n", "line 1: 'hello'; expected a value of tag int"),
-    "a truth value that is none": ("a: !!bool maybe\n", "line 1: 'maybe'; expected a value of tag bool"),
-    "a decimal that is none": ("a: !!float maybe\n", "line 1: 'maybe'; expected a value of tag float"),
-    "an integer without end": (f"a: {'1' * 5000}\n", "expected a value of tag int"),
+    "a tag the value does not fit": ("a: !!int hello\n", "document 1, line 1: 'hello': write a value of tag int"),
+    "a truth value that is none": ("a: !!bool maybe\n", "document 1, line 1: 'maybe': write a value of tag bool"),
+    "a decimal that is none": ("a: !!float maybe\n", "document 1, line 1: 'maybe': write a value of tag float"),
+    "an integer without end": (f"a: {'1' * 5000}\n", "a value of tag int"),
     "an integer without end in JSON": (f'{{"a": {"1" * 5000}}}', "document 1, line 1: '1111"),
     "deep nesting": ("[" * 500, "line 1: more than 100 levels of nesting"),
-    "nesting that exhausts the stack in JSON": ("[" * 200_000, "a.yaml, document 1: nesting without end"),
+    "nesting that exhausts the stack in JSON": ("[" * 200_000, "a.yaml, document 1: it is nested too deeply"),
     "aliases that multiply": (_bomb(), "line 7: more than 2000000 values, aliases written out"),
     "merges that multiply": (_merge_bomb(), "more than 2000000 values, aliases written out"),
-    "an alias of nothing": ("a: *x\n", "line 1: alias 'x'; expected an alias of a value that ended before"),
-    "an alias of itself": ("a: &x [*x]\n", "line 1: alias 'x'; expected an alias of a value that ended before"),
+    "an alias of nothing": ("a: *x\n", "document 1, line 1: alias 'x': write an alias of a value that ended before"),
+    "an alias of itself": (
+        "a: &x [*x]\n",
+        "document 1, line 1: alias 'x': write an alias of a value that ended before",
+    ),
     "an alias of another document": ("a: &x 1\n---\nb: *x\n", "document 2, line 3: alias 'x'"),
     "a merge of a scalar": ("a:\n  <<: 5\n", "line 2: a merge of something else"),
     "a collection as a key": ("{{ .Values.name }}: x\n", "line 1: a collection as a key"),
     "an alias as a key": ("a: &x b\n*x : c\n", "line 2: alias 'x' as a key"),
-    "not UTF-8": (b"a: 1\nb: \xff\n", "a.yaml, line 2: byte 0xff at offset 8; expected text in UTF-8"),
-    "half a surrogate": ("a: \ud800\n", "a.yaml, line 1: half of a surrogate pair"),
-    "half a surrogate in JSON": ('{"a": "\\ud800"}', "a.yaml, document 1: half of a surrogate pair"),
-    "a constant that is not JSON, as YAML": ('{"a": NaN, "a": 1}', "line 1: key 'a' again"),
+    "not UTF-8": (b"a: 1\nb: \xff\n", "a.yaml, line 2: byte 0xff at offset 8: write text in UTF-8"),
+    "half a surrogate": ("a: \ud800\n", "a.yaml, line 1: it has half of a surrogate pair"),
+    "half a surrogate in JSON": ('{"a": "\\ud800"}', "a.yaml, document 1: it has half of a surrogate pair"),
+    "a constant that is not JSON, as YAML": ('{"a": NaN, "a": 1}', "line 1: key 'a' is there again"),
 }
 
 
@@ -169,16 +172,16 @@ def test_a_json_file_gets_the_json_error(text: str, want: str) -> None:
 def test_a_huge_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "_MAX_YAML_CHARACTERS", 10)
     monkeypatch.setattr(documents, "_MAX_JSON_CHARACTERS", 20)
-    with pytest.raises(InvalidInput, match="14 characters of YAML; expected at most 10; hint: JSON"):
+    with pytest.raises(InvalidInput, match="14 characters of YAML are more"):
         documents.read("a.yaml", "a: 123456789ab")
-    with pytest.raises(InvalidInput, match="30 characters; expected at most 20 of JSON"):
+    with pytest.raises(InvalidInput, match="30 characters are more than 20 of JSON"):
         documents.read("a.json", f'"{"x" * 28}"'.replace('"', "[", 1))
     assert documents.read("a.json", '{"a": 1234567}')[0].data == {"a": 1234567}
 
 
 @pytest.mark.parametrize(("text", "found"), [("", 0), ("a: 1\n---\nb: 2\n", 2), ("{}\n{}\n[]", 3), (b"---\n---\n", 0)])
 def test_where_one_document_is_desired_others_are_counted(text: str | bytes, found: int) -> None:
-    with pytest.raises(InvalidInput, match=f"a.yaml: {found} documents; expected one document"):
+    with pytest.raises(InvalidInput, match=f"a.yaml: it has {found} documents: write one document"):
         documents.one("a.yaml", text)
 
 

@@ -26,7 +26,7 @@ def test_the_words_are_the_same_wherever_the_object_is_from(source: str) -> None
     field = FROM[source]
     with pytest.raises(InvalidInput) as raised:
         field.get("spec", "priority").integer()
-    assert in_words(raised.value, field) == "spec.priority: 'x'; expected an integer from 0 to 2147483647"
-    assert in_words(field.refuse("a Pod", "another", found="this"), field) == "this; expected a Pod; hint: another"
+    assert in_words(raised.value, field) == "spec.priority: 'x' is not an integer from 0 to 2147483647"
+    assert in_words(field.refuse("a Pod", "another", found="this"), field) == "this is not a Pod: another"
     elsewhere = InvalidInput("assignment of pod ns/p", found="no signature", expected="one")
-    assert in_words(elsewhere, field) == "assignment of pod ns/p: no signature; expected one"
+    assert in_words(elsewhere, field) == "assignment of pod ns/p: no signature is not one"

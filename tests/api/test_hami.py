@@ -50,8 +50,8 @@ def test_registered_gpus(text: str, want: list[tuple[str, int, int, bool, str]])
         ("[" * 100_000, "GPUs as HAMi's device plugin registers them"),
         ("GPU-0,10", "'GPU-0,10'"),
         ("GPU-0,10,x,100,NVIDIA-Tesla P4,0,true", "GPUs as HAMi's device plugin registers them"),
-        ('[{"id":"GPU-0"},{"id":"GPU-0","index":1}]', "expected each GPU once"),
-        ('[{"id":"GPU-0"},{"id":"GPU-1"}]', "expected each GPU once"),
+        ('[{"id":"GPU-0"},{"id":"GPU-0","index":1}]', "a GPU is there twice"),
+        ('[{"id":"GPU-0"},{"id":"GPU-1"}]', "a GPU is there twice"),
     ],
 )
 def test_a_registration_that_cannot_be_read(text: str, want: str) -> None:

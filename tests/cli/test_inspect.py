@@ -164,7 +164,7 @@ def test_what_is_wrong_is_shown_below() -> None:
         "! allocated twice",
         "conflict",
         "a: ns/p3 holds GPU 9, which the node does not have",
-        "a GPU 0: held at once: 3g.20gb at 0 and 2g.10gb at 2 share unit 2",
+        "a GPU 0: held at once: 3g.20gb at 0 and 2g.10gb at 2 share memory slice 2",
         "a GPU 1: 50000 MiB is more than the GPU's 40960 MiB",
         "a: ns/p4 runs here, and its GPU is not recorded",
         "GeForce-9999",
@@ -240,10 +240,10 @@ def gpushare_clusters(draw: st.DrawFn) -> list[Object]:
         count, name = draw(st.integers(1, 4)), f"n{number}"
         objects.append(node(name, {MEMORY: str(15 * count), "aliyun.com/gpu-count": str(count)}))
         objects.append(gpunode(name, *(gpu(i, "T4", node=name) for i in range(count))))
-        for index, asked in enumerate(draw(st.lists(st.integers(1, 5), max_size=5))):
+        for index, requested in enumerate(draw(st.lists(st.integers(1, 5), max_size=5))):
             where = draw(st.sampled_from(["", *map(str, range(count))]))
             notes = {"ALIYUN_COM_GPU_MEM_IDX": where} if where else {}
-            objects.append(pod(f"{name}-{index}", {MEMORY: asked}, node=name, annotations=notes))
+            objects.append(pod(f"{name}-{index}", {MEMORY: requested}, node=name, annotations=notes))
     return objects
 
 
@@ -321,7 +321,7 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "a selector without a value": (["--cluster", "-", "-l", "zone"], kubectl(*CLUSTER), ["--selector", "zone=a"]),
     "a file beside a cluster": (["--cluster", "-", "--context", "x"], kubectl(*CLUSTER), ["--context", "--cluster"]),
     "a file to watch": (["--cluster", "-", "--watch"], kubectl(*CLUSTER), ["--watch", "--cluster"]),
-    "details of a drawing": (["--cluster", "-", "-d", "-o", "wide"], kubectl(*CLUSTER), ["--details", "-o wide"]),
+    "details of a drawing": (["--cluster", "-", "-d", "-o", "wide"], kubectl(*CLUSTER), ["--details", "-o is wide"]),
     "a kubeconfig that is not there": (["--kubeconfig", "missing"], "", ["kubeconfig missing"]),
 }
 

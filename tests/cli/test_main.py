@@ -25,25 +25,25 @@ ERRORS: dict[str, tuple[Callable[[], BaseException], int, str]] = {
     "wrong input": (
         lambda: InvalidInput("pod a", found="-1", expected="a count"),
         2,
-        "error: pod a: -1; expected a count\n",
+        "error: pod a: -1 is not a count\n",
     ),
     "impossible here": (
         lambda: Unsupported("gpu 0", found="T4", expected="MIG"),
         3,
-        "error: gpu 0: T4; expected MIG\n",
+        "error: gpu 0: T4 is not MIG\n",
     ),
     "no answer": (
         lambda: Unavailable("api", found="silence", expected="nodes"),
         4,
-        "error: api: silence; expected nodes\n",
+        "error: api: silence is not nodes\n",
     ),
-    "world changed": (lambda: Conflict("node a", found="v2", expected="v1"), 5, "error: node a: v2; expected v1\n"),
-    "a kind of a branch": (lambda: Sorry("node a", found="v2", expected="v1"), 5, "error: node a: v2; expected v1\n"),
-    "the root of the tree": (lambda: TesseraError("x", found="y", expected="z"), 1, "error: x: y; expected z\n"),
+    "world changed": (lambda: Conflict("node a", found="v2", expected="v1"), 5, "error: node a: v2 is not v1\n"),
+    "a kind of a branch": (lambda: Sorry("node a", found="v2", expected="v1"), 5, "error: node a: v2 is not v1\n"),
+    "the root of the tree": (lambda: TesseraError("x", found="y", expected="z"), 1, "error: x: y is not z\n"),
     "lines are joined": (
         lambda: InvalidInput("pod", found="a\n  b", expected="c"),
         2,
-        "error: pod: a b; expected c\n",
+        "error: pod: a b is not c\n",
     ),
     "wrong use, from inside": (
         lambda: click.BadParameter("no such policy"),
@@ -58,7 +58,7 @@ ERRORS: dict[str, tuple[Callable[[], BaseException], int, str]] = {
     "the disk is full": (
         lambda: OSError(errno.ENOSPC, "No space left on device"),
         4,
-        "error: the operating system: No space left on device; expected an answer\n",
+        "error: the operating system: No space left on device: try again\n",
     ),
     "interrupted": (KeyboardInterrupt, 130, "\n"),
     "the reader went away": (lambda: BrokenPipeError(errno.EPIPE, "broken pipe"), 141, ""),

@@ -44,7 +44,7 @@ def test_values_come_from_a_file_and_settings_win(tmp_path: Path) -> None:
 REFUSED = {
     "no image": (VERSION, "no image.repository"),
     "no version": (IMAGE, "--kube-version"),
-    "no version that is one": (("--kube-version", "1.36", *IMAGE), "expected a version such as 1.36.3"),
+    "no version that is one": (("--kube-version", "1.36", *IMAGE), "is not a version such as 1.36.3"),
     "no such file": ((*VERSION, "--values", "/no/such/file"), "No such file"),
     "no mapping": ((*VERSION, "--values", "list.yaml"), "a mapping"),
 }
@@ -62,5 +62,5 @@ def test_what_cannot_be_rendered_is_told(case: str, tmp_path: Path, monkeypatch:
 
 def test_an_installation_without_the_chart_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
-    with pytest.raises(Unsupported, match="which the distribution carries"):
+    with pytest.raises(Unsupported, match="chart: the distribution has no deploy/chart"):
         chart_folder()

@@ -278,7 +278,7 @@ def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
     run(node.kube.create(DISRUPTION_BUDGETS, budget | {"status": {"disruptionsAllowed": 0}}))
     arguments = ("apply", "-c", "all-3g.20gb", "--evict", "--node", "n1", "--timeout", "5")
     result = node.run(*arguments, code=5)
-    assert "pod ns/p is not evicted: PodDisruptionBudget web without a disruption left" in result.stderr
+    assert "pod ns/p is not evicted: PodDisruptionBudget web allows no disruption now" in result.stderr
     assert node.layouts() == [SEVEN, HALVES]
     node.driver.start_process("GPU-0", 77, SEVEN[5])
     planned = node.json(*arguments, "--dry-run", code=5)["gpus"][0]
@@ -292,9 +292,9 @@ def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
         (
             (),
             2,
-            "--evict: no node name; expected the name of this node's Node object; hint: --node or NODE_NAME",
+            "--evict: it names no node: give --node or NODE_NAME, the name of this node's Node object",
         ),
-        (("--node", "n2", "--timeout", "1"), 5, "pod ns/p is not evicted: it on node n1"),
+        (("--node", "n2", "--timeout", "1"), 5, "pod ns/p is not evicted: it is on node"),
     ],
 )
 def test_evictions_that_cannot_be(arguments: tuple[str, ...], code: int, want: str, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_evictions_need_a_kubelet_and_a_cluster(tmp_path: Path) -> None:
     node = Node(card(layout=SEVEN), folder=tmp_path)
     arguments = ["mig", "apply", "-c", "all-3g.20gb", "--evict", "--node", "n1"]
     without = CliRunner().invoke(main, [*arguments, *NO_KUBELET], obj=Means(driver=node.driver))
-    assert "--evict: no kubelet at /nowhere/kubelet.sock; expected the kubelet's PodResources" in without.stderr
+    assert "--evict: no kubelet at /nowhere/kubelet.sock: give --kubelet-socket: the kubelet's" in without.stderr
     missing = ["--kubeconfig", str(tmp_path / "none"), *NO_KUBELET]
     alone = CliRunner().invoke(main, [*arguments, *missing], obj=Means(driver=node.driver, record=node.record))
     assert (without.exit_code, alone.exit_code) == (2, 2)
@@ -334,12 +334,12 @@ def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpu", "arguments", "code", "want"),
     [
-        (card(layout=HALVES), ("apply", "-c", "halves"), 2, "MIG configuration: 'halves'; expected the name of"),
+        (card(layout=HALVES), ("apply", "-c", "halves"), 2, "MIG configuration: 'halves' is not the name of"),
         (
             card(layout=HALVES),
             ("apply",),
             2,
-            "-c/--config: no name; expected the name of a configuration; hint: those",
+            "-c/--config: it is not given",
         ),
         (card(layout=HALVES), ("apply", "-f", "missing.yaml"), 2, "missing.yaml: No such file"),
         (
@@ -358,7 +358,7 @@ def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
             card(layout=HALVES),
             ("restore", "--checkpoint", "none.json"),
             2,
-            "none.json: no such file; expected a checkpoint",
+            "none.json: there is no such file: write a checkpoint",
         ),
     ],
 )
@@ -387,7 +387,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_beside_what_was_done(tmp_pa
     result = node.run(*given, code=4)
     assert "done" in result.stdout
     assert "error: the layout is applied, but its checkpoint could not be written: " in result.stderr
-    assert "expected a checkpoint that can be written" in result.stderr
+    assert "its checkpoint could not be written" in result.stderr
     assert node.layouts() == [SEVEN]
     assert json.loads(node.run(*given, "-o", "json", code=4).stdout)["gpus"][0]["result"] == "unchanged"
     (tmp_path / "file").unlink()
@@ -403,7 +403,7 @@ def test_while_another_process_changes_a_gpu_nothing_is_done_and_it_is_named(tmp
             return await asyncio.to_thread(node.run, "apply", "-c", "all-1g.5gb", code=5)
 
     result = asyncio.run(beside())
-    assert "error: GPU GPU-1: its layout being changed by `" in result.stderr
+    assert "is changing its layout: try again when that has ended" in result.stderr
     assert f"` (pid {os.getpid()}, since 2" in result.stderr
     assert node.layouts() == [None, None]
     node.run("apply", "-f", str(node.file), "-c", "half-half")
@@ -436,7 +436,7 @@ def test_who_is_not_root_has_locks_of_their_own(tmp_path: Path, monkeypatch: pyt
 def test_a_file_with_several_documents_is_refused(tmp_path: Path) -> None:
     node = Node(card(), folder=tmp_path)
     node.file.write_text(f"{FILE}---\n{FILE}")
-    assert "2 documents; expected one" in node.run("list", "-f", str(node.file), code=2).stderr
+    assert "2 documents: write one" in node.run("list", "-f", str(node.file), code=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_placements_are_drawn_under_their_memory_slices() -> None:
         pytest.param("A100-40GB", r"mig-parted +all-disabled, all-enabled, all-1g\.5gb,", id="named configurations"),
         pytest.param("A100-40GB", r"also called +A100-SXM4-40GB,", id="other names"),
         pytest.param("A100-40GB", r"media +at most one \+me instance per GPU", id="media rule"),
-        pytest.param("A100-40GB", r"sources +smi: memory total", id="sources"),
+        pytest.param("A100-40GB", r"sources\n  smi: memory total", id="sources"),
         pytest.param("A100-40GB", r"observed +placements as nvidia-smi lists them", id="how placements are known"),
         pytest.param("B300", r"1g\.34gb +1 +~30942 ", id="an estimate is marked"),
         pytest.param("B300", r"memory +~ is a low estimate", id="and explained"),
@@ -65,7 +65,7 @@ def test_placements_are_drawn_under_their_memory_slices() -> None:
         pytest.param("RTX-PRO-5000", r"memory slices unknown", id="an axis not known"),
         pytest.param("RTX-PRO-5000", r"note +placements were not found", id="a note"),
         pytest.param("T4", r"^T4, Turing, 15360 MiB usable, no MIG\n", id="a GPU without MIG"),
-        pytest.param("L40", r"no MIG\nsources  smi", id="a GPU without other names"),
+        pytest.param("L40", r"no MIG\nsources\n  smi", id="a GPU without other names"),
     ],
 )
 def test_of_one_model_it_tells(gpu: str, want: str) -> None:
@@ -113,8 +113,8 @@ def test_an_unknown_model_is_one_line_and_exit_code_2(output: str) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr == (
-        "error: GPU model: 'A100'; expected a GPU model that Tessera knows; "
-        "hint: A100-40GB, A100-80GB; `tessera profiles` lists all\n"
+        "error: GPU model: 'A100' is not a GPU model that Tessera knows: "
+        "A100-40GB, A100-80GB; `tessera profiles` lists all\n"
     )
 
 

@@ -130,7 +130,7 @@ WANT = {
         gpus={"L4 23034": 4},
         placed=("one ip-10-0-0-52 [0] whole",),
         skipped=("ip-10-0-0-51",),
-        told=("'x900'; expected a GPU model that Tessera knows", "--gpu-model ip-10-0-0-51=MODEL"),
+        told=("'x900' is not a GPU model that Tessera knows", "--gpu-model ip-10-0-0-51=MODEL"),
     ),
     "koordinator": Want(
         gpus={"T4 15360": 1},
@@ -216,18 +216,17 @@ WANT = {
         told=("--gpu-model virtual-node-aci-linux=MODEL",),
     ),
 }
-NO_JSON = "expected an object with apiVersion and kind; hint: kubectl prints objects with -o yaml or -o json"
+NO_JSON = "an object with apiVersion and kind: kubectl prints objects with -o yaml or -o json"
 REFUSED = {
     "not-saved-as-json": NO_JSON,
-    "pods-only": "no node; expected at least one node; hint: nodes: in a fleet file, or Node objects, as in "
-    "kubectl get nodes,pods -A -o json",
-    "unknown-gpus-only": "GPUs of an unknown model; expected a label that names the GPU model; hint: the label "
+    "pods-only": "it has no node: write nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods",
+    "unknown-gpus-only": "GPUs of an unknown model: the label "
     "tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model gpu-1=MODEL",
-    "vgpu-guests": "GPU model: 'NVIDIA-A16-16Q'; expected a GPU model that Tessera knows; hint: T4, L4",
+    "vgpu-guests": "GPU model: 'NVIDIA-A16-16Q' is not a GPU model that Tessera knows: T4, L4",
 }
 WITHOUT_USAGE = {
     "not-saved-as-json": NO_JSON,
-    "pods-only": "expected a cluster; hint: the output of `kubectl get nodes,pods,gpunodes -A -o json`",
+    "pods-only": "use the output of `kubectl get nodes,pods,gpunodes -A -o json`",
 }
 UNKNOWN = {"unknown-gpus-only": {"gpu-1"}, "vgpu-guests": {"vm-1", "vm-2"}}
 """Nodes whose GPUs are not known, of clusters without a plan."""
@@ -334,8 +333,8 @@ def test_a_model_may_be_given(rule: str) -> None:
 
 
 WRONG_RULES = {
-    "no node": ("gpu-9=T4", "--gpu-model gpu-9=T4: no Node object of this name, pattern or label"),
-    "no model": ("gpu-2", "no node or no model; expected NODE=MODEL"),
+    "no node": ("gpu-9=T4", "--gpu-model gpu-9=T4: no Node object has this name, pattern or label"),
+    "no model": ("gpu-2", "it names no node or no model"),
     "an unknown model": ("gpu-2=X9", "--gpu-model 'gpu-2=X9': GPU model: 'X9'"),
 }
 
@@ -361,7 +360,7 @@ def test_no_files_partition_gpus_by_guess(name: str, want: str, tmp_path: Path) 
     result = run("--fleet", path(name), "--write", str(tmp_path / "out"))
     assert result.exit_code == 2
     assert want in result.stderr
-    assert "hint: run tessera agent there, drain the node, or label it" in result.stderr
+    assert ": run tessera agent there, drain the node, or label it" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

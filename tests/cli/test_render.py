@@ -61,10 +61,10 @@ WRONG = {
         "ModelServer ranker: Invalid enum value 'tgi' - at `$.spec.engine`",
     ),
     "an option": (("-f", "-"), json.dumps(model_server({"args": ["--grpc-prt=1"]})), "spec.args[0]: '--grpc-prt=1'"),
-    "a list": (("-f", "-"), "- a\n", "no mapping"),
+    "a list": (("-f", "-"), "- a\n", "it is not a mapping"),
     "nothing": (("-f", "-"), "", "nothing in it"),
-    "a command for a server": (("-f", "-", "run"), "{}", "no command without --job"),
-    "a number for a server": (("-f", "-", "--completions", "3"), "{}", "no --job"),
+    "a command for a server": (("-f", "-", "run"), "{}", "give --job, or no command"),
+    "a number for a server": (("-f", "-", "--completions", "3"), "{}", "give --job"),
 }
 
 

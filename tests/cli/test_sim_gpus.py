@@ -128,9 +128,9 @@ WRONG = {
     "no such code": (["fault", "call", "nvmlInit", "--code", "IN_USED"], 2, "IN_USE"),
     "a fault that does nothing": (["fault", "call", "nvmlInit"], 2, "--code, --latency-ms, or both"),
     "no such process": (["process", "remove", "5"], 2, "no such process"),
-    "a process beside the instances": (["process", "add", "0"], 2, "with MIG on an instance"),
+    "a process beside the instances": (["process", "add", "0"], 2, "with MIG on it needs an instance"),
     "memory that is not there": (["process", "add", "1", "--memory", "99999"], 5, "too little free memory"),
-    "two kinds of reset": (["reset", "--gpu", "0", "--reboot"], 2, "only one of them"),
+    "two kinds of reset": (["reset", "--gpu", "0", "--reboot"], 2, "give one of them"),
     "no such model": (["create", "--gpus", "2xA100", "--replace"], 2, "A100-40GB, A100-80GB"),
 }
 

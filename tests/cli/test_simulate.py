@@ -176,15 +176,15 @@ def test_figures_are_written_into_a_new_folder(folder: Path, tmp_path: Path) -> 
 
 # sentence: (words after the folder, what the error says)
 WRONG = {
-    "an unknown trace lists those there are": (["--trace", "huge", "--policy", "random"], "hint: tiny"),
+    "an unknown trace lists those there are": (["--trace", "huge", "--policy", "random"], "has tiny"),
     "an unknown policy lists those there are": (["--trace", "tiny", "--policy", "best"], "'first-fit'"),
     "a ratio of nothing": (["--trace", "tiny", "--policy", "random", "--ratio", "0"], "range 0<x<=100"),
     **{
         f"{option} of {number}": (["--trace", "tiny", option, number], "error: Invalid value for")
         for option, number in (("--ratio", "nan"), ("--load", "nan"), ("--load", "inf"), ("--create-s", "nan"))
     },
-    "lifetimes without a load": (["--trace", "tiny", "--lifetimes", "3"], "--lifetimes: no --load"),
-    "a ratio beside a load": (["--trace", "tiny", "--ratio", "2", "--load", "1"], "--ratio: --load as well"),
+    "lifetimes without a load": (["--trace", "tiny", "--lifetimes", "3"], "--lifetimes: it has no"),
+    "a ratio beside a load": (["--trace", "tiny", "--ratio", "2", "--load", "1"], "--ratio: it has no effect"),
     "a log in the place of a folder": (["--trace", "tiny", "--policy", "random", "--log", "/"], "Is a directory"),
     "a negative seed": (["--trace", "tiny", "--seed", "-1"], "--seed"),
     "two logs in one stream": (

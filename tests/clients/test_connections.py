@@ -45,7 +45,7 @@ async def test_what_is_no_answer_is_told_and_sent_once(case: str) -> None:
         server.hang_up_after_s = 0.1
         with pytest.raises(Broken):
             await client.ask("POST", "/x", {}, b"body")
-        assert len(server.asked) == 1
+        assert len(server.requested) == 1
 
 
 async def test_a_kept_connection_that_the_server_gave_up_is_replaced() -> None:
@@ -57,17 +57,17 @@ async def test_a_kept_connection_that_the_server_gave_up_is_replaced() -> None:
         server.hang_up()
         await asyncio.sleep(0.05)
         assert (await client.ask("POST", "/c", {}, b"{}")).success
-        assert [each.target for each in server.asked] == ["/prefix/a", "/prefix/b", "/prefix/c"]
-        assert server.asked[0].headers["x"] == "y"
+        assert [each.target for each in server.requested] == ["/prefix/a", "/prefix/b", "/prefix/c"]
+        assert server.requested[0].headers["x"] == "y"
 
 
 async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
     slow = asyncio.Event()
 
-    async def play(asked: Asked) -> bytes:
-        if asked.target == "/slow":
+    async def play(requested: Asked) -> bytes:
+        if requested.target == "/slow":
             await slow.wait()
-        return answer(asked.target.encode())
+        return answer(requested.target.encode())
 
     async with serving(play) as server, connected(server.url) as client:
         with pytest.raises(TimeoutError):
@@ -112,7 +112,7 @@ async def test_where_nobody_listens_nothing_was_sent() -> None:
     async with serving(lambda _: None) as server:
         port = server.port
     async with connected(f"http://127.0.0.1:{port}") as client:
-        with pytest.raises(Unreachable):
+        with pytest.raises(Unreachable, match=r"no connection to .*: Connection refused"):
             await client.ask("GET", "/x", {})
         with pytest.raises(Unreachable):
             async with client.stream("/x", {}):
@@ -123,7 +123,7 @@ async def test_a_header_of_two_lines_is_refused() -> None:
     async with serving(lambda _: answer()) as server, connected(server.url) as client:
         with pytest.raises(InvalidInput, match="headers of one line"):
             await client.ask("GET", "/x", {"Authorization": "Bearer a\r\nX: y"})
-        assert server.asked == []
+        assert server.requested == []
 
 
 @pytest.mark.parametrize("url", ["", "10.0.0.1:6443", "ftp://host", "https://", "https://host:99999", "https://[::1"])
@@ -139,8 +139,8 @@ async def test_a_proxy_carries() -> None:
         proxy = server.url.replace("//", "//us%40er:pass@")
         async with connected("http://10.255.255.1:8080", proxy) as client:
             assert (await client.ask("GET", "/x", {})).content == b"server"
-        assert server.asked[0].target == "http://10.255.255.1:8080/x"
-        assert server.asked[0].headers["proxy-authorization"] == "Basic dXNAZXI6cGFzcw=="
+        assert server.requested[0].target == "http://10.255.255.1:8080/x"
+        assert server.requested[0].headers["proxy-authorization"] == "Basic dXNAZXI6cGFzcw=="
 
 
 async def test_a_proxy_that_refuses_let_nothing_through() -> None:
@@ -149,5 +149,5 @@ async def test_a_proxy_that_refuses_let_nothing_through() -> None:
         client = Connections(Server(url="https://10.255.255.1:6443", proxy=server.url), tls)
         with pytest.raises(Unreachable, match="407"):
             await client.ask("POST", "/x", {}, b"{}")
-        assert (server.asked[0].method, server.asked[0].target) == ("CONNECT", "10.255.255.1:6443")
+        assert (server.requested[0].method, server.requested[0].target) == ("CONNECT", "10.255.255.1:6443")
         await client.close()

@@ -99,7 +99,7 @@ async def until(store: Store, names: set[str], deadline_s: float = 20.0) -> None
         if {name for _, name in store.objects} == names:
             return
         await asyncio.sleep(0.01)
-    pytest.fail(f"{set(store.objects)} after {deadline_s} s; expected {names}")
+    pytest.fail(f"{set(store.objects)} after {deadline_s} s is not {names}")
 
 
 async def lasted(kube: Kube, lock: LeaseLock) -> None:
@@ -254,8 +254,8 @@ class KubeSuite:
         questions = [Attributes(verb="list", resource="pods", namespace=each) for each in ("", NAMESPACE)]
         for groups, want in (((), False), (("system:masters",), True)):
             user = User(username="somebody", groups=groups)
-            for asked in (*questions, Attributes(path="/no-such-path")):
-                answer = await kube.create(SUBJECT_ACCESS_REVIEWS, access_review(user, asked))
+            for requested in (*questions, Attributes(path="/no-such-path")):
+                answer = await kube.create(SUBJECT_ACCESS_REVIEWS, access_review(user, requested))
                 assert (refusal(answer) is None) is want
 
     # Binding
@@ -310,7 +310,7 @@ class KubeSuite:
         assert found["spec"]["nodeName"] == nodes[answers.index(None)] == annotations_of(found)["tessera.dev/node"]
 
     async def test_a_binding_without_a_node_is_refused(self, kube: Kube) -> None:
-        with pytest.raises(InvalidInput, match="name of one"):
+        with pytest.raises(InvalidInput, match="name one"):
             await kube.bind("suite-pod", NAMESPACE, uid="1", node="", annotations={})
 
     # Custom resources and apply

@@ -73,28 +73,28 @@ async def test_a_new_leader_takes_nothing_off_nodes_that_it_does_not_know_yet() 
     kube = LateNodes()
     status = {"conditions": [{"type": "Ready", "status": "True"}]}
     await kube.create(NODES, {"metadata": {"name": "n", "labels": {"pool": "gpu"}}, "status": status})
-    asked = {
+    requested = {
         (NODE_MODELS, MODEL_CACHES): {"source": "s3://models/llama", **POOL},
         (NODE_IMAGES, IMAGE_WARMUPS): {"images": ["r.example/a:1"], **POOL},
     }
-    for (node_kind, kind), spec in asked.items():
+    for (node_kind, kind), spec in requested.items():
         await kube.create(node_kind, {"metadata": {"name": "n"}})
         await kube.create(kind, {"metadata": {"name": "it", "generation": 1}, "spec": spec})
     async with leading(kube):
-        for _, kind in asked:
+        for _, kind in requested:
             await until_status(kube, kind, "it")
     kube.lists_nodes.clear()
-    before = [await kube.get(each, "n") for each, _ in asked]
+    before = [await kube.get(each, "n") for each, _ in requested]
     assert all(each is not None and each["spec"] for each in before)
     async with leading(kube):
         for _ in range(500):  # more turns of the loop than all lists and a look take
             await asyncio.sleep(0)
-        assert [await kube.get(each, "n") for each, _ in asked] == before
+        assert [await kube.get(each, "n") for each, _ in requested] == before
         kube.lists_nodes.set()
         await kube.patch(MODEL_CACHES, "it", {"status": None}, subresource="status")
         found = await until_status(kube, MODEL_CACHES, "it")
         assert found["status"]["nodes"] == 1
-    assert [await kube.get(each, "n") for each, _ in asked] == before
+    assert [await kube.get(each, "n") for each, _ in requested] == before
 
 
 async def test_each_loop_of_the_leader_has_an_age_until_it_leads_no_more() -> None:

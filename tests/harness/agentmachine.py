@@ -27,7 +27,7 @@ CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 class WatchedDriver(MemoryDriver):
     """Counts how often processes are asked for, which an agent does when it looks at layouts and never else."""
 
-    asked = 0
+    requested = 0
     unseen: tuple[int, ...] = ()
     """GPUs that were lost before."""
 
@@ -35,7 +35,7 @@ class WatchedDriver(MemoryDriver):
         return msgspec.structs.replace(await super().inventory(), unseen=self.unseen)
 
     async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
-        self.asked += 1
+        self.requested += 1
         return await super().processes(gpu)
 
 
@@ -115,9 +115,9 @@ class Machine(msgspec.Struct, kw_only=True):
 
     async def until_looked(self, times: int = 3) -> None:
         """Return when the agent has looked so often at the layouts of all GPUs: what it was to do has begun then."""
-        last = self.driver.asked + (times + 1) * len((await self.driver.inventory()).gpus)
+        last = self.driver.requested + (times + 1) * len((await self.driver.inventory()).gpus)
         for _ in range(1000):
-            if self.driver.asked >= last:
+            if self.driver.requested >= last:
                 return
             await asyncio.sleep(0.02)
         pytest.fail("the agent does not look at layouts")

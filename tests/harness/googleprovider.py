@@ -135,7 +135,7 @@ async def google_provider(folder: Path) -> AsyncIterator[str]:
     answers: Mapping[str, Callable[[bytes], bytes]] = {
         "GetSchema": lambda _: _all_schemas(_RESOURCES),
         # The configuration that was asked about is the one prepared: field 1 in both messages.
-        "PrepareProviderConfig": lambda asked: asked,
+        "PrepareProviderConfig": lambda requested: requested,
         "ValidateResourceTypeConfig": lambda _: b"",
         "Configure": lambda _: b"",
         "Stop": lambda _: b"",
@@ -153,8 +153,8 @@ async def google_provider(folder: Path) -> AsyncIterator[str]:
 
 def _handlers(service: str, answers: Iterable[tuple[str, Callable[[bytes], bytes]]]) -> grpc.GenericRpcHandler:
     def handler(answer: Callable[[bytes], bytes]) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        async def answered(asked: bytes, _: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
-            return answer(asked)
+        async def answered(requested: bytes, _: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+            return answer(requested)
 
         return grpc.unary_unary_rpc_method_handler(answered)
 

@@ -26,7 +26,7 @@ class Server:
     def __init__(self, play: Play) -> None:
         self._play = play
         self.connections = 0
-        self.asked: list[Asked] = []
+        self.requested: list[Asked] = []
         self.port = 0
         self.waits = False
         """Whether connections stay open after answers that do not say where they end."""
@@ -52,9 +52,9 @@ class Server:
                 method, target, _ = first.split(" ")
                 headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
-                asked = Asked(method, target, headers, body)
-                self.asked.append(asked)
-                answer = self._play(asked)
+                requested = Asked(method, target, headers, body)
+                self.requested.append(requested)
+                answer = self._play(requested)
                 if isinstance(answer, Awaitable):
                     answer = await answer
                 if answer is None:

@@ -117,8 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def give(self, data: bytes) -> None:
         """Send a file or the range that is asked for."""
-        if asked := _RANGE.fullmatch(self.headers.get("Range", "")):
-            first, last = int(asked[1]), int(asked[2])
+        if requested := _RANGE.fullmatch(self.headers.get("Range", "")):
+            first, last = int(requested[1]), int(requested[2])
             self.answer(206, data[first : last + 1], {"Content-Range": f"bytes {first}-{last}/{len(data)}"})
         else:
             self.answer(200, data, {"ETag": '"not the listing\'s"'})

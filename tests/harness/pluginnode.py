@@ -199,7 +199,7 @@ class Node:
 
     def assign(self, name: str, units: int, *shares: Share, compute_percent: int = 0) -> None:
         """Let the API server know a pod with an assignment."""
-        asked = {NEED: str(units)} | ({"tessera.dev/gpu-compute": str(compute_percent)} if compute_percent else {})
+        requested = {NEED: str(units)} | ({"tessera.dev/gpu-compute": str(compute_percent)} if compute_percent else {})
         pod = {
             "metadata": {
                 "namespace": "default",
@@ -210,7 +210,7 @@ class Node:
             },
             "spec": {
                 "nodeName": "n",
-                "containers": [{"name": "main", "resources": {"limits": asked}}],
+                "containers": [{"name": "main", "resources": {"limits": requested}}],
             },
         }
         self.pods["default", name] = self.watched["default", name] = signed(pod)

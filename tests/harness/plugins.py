@@ -26,7 +26,7 @@ class ScriptedPlugin:
 
     def __init__(self, *ids: str, options: PluginOptions | None = None) -> None:
         self.options = options or PluginOptions(pre_start=True)
-        self.asked: list[tuple[str, object]] = []
+        self.requested: list[tuple[str, object]] = []
         self.refusal: Conflict | None = None
         self._lists: list[asyncio.Queue[tuple[PluginDevice, ...] | None]] = []
         self._devices = devices(*ids)
@@ -50,17 +50,17 @@ class ScriptedPlugin:
             yield listed
 
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
-        self.asked.append(("prefer", desired.size))
+        self.requested.append(("prefer", desired.size))
         return tuple(sorted(desired.available))[: desired.size]
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
-        self.asked.append(("allocate", ids))
+        self.requested.append(("allocate", ids))
         if self.refusal is not None:
             raise self.refusal
         return Grant(env=(("IDS", ",".join(ids)),), annotations=(("a", "b"),), cdi_devices=("tessera.dev/gpu=0",))
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        self.asked.append(("pre_start", ids))
+        self.requested.append(("pre_start", ids))
         if self.refusal is not None:
             raise self.refusal
 

@@ -30,14 +30,14 @@ class RegistryServer:
     def host(self) -> str:
         return f"127.0.0.1:{self.server.port}"
 
-    def play(self, asked: Asked) -> bytes:
-        spoiled = self.spoil(asked)
+    def play(self, requested: Asked) -> bytes:
+        spoiled = self.spoil(requested)
         if spoiled is not None:
             return spoiled
-        path = urlsplit(asked.target).path
+        path = urlsplit(requested.target).path
         if path == "/token":
-            return self._token(asked)
-        if self.user and asked.headers.get("authorization") != "Bearer token-of-suite":
+            return self._token(requested)
+        if self.user and requested.headers.get("authorization") != "Bearer token-of-suite":
             challenge = f'Bearer realm="http://{self.host}/token",service="suite",scope="repository:suite/one:pull"'
             return headed("401 Unauthorized", f"WWW-Authenticate: {challenge}")
         repository, kind, name = path.removeprefix("/v2/").rsplit("/", 2)
@@ -47,13 +47,13 @@ class RegistryServer:
         blob = self.memory.blobs.get(name)
         return headed("404 Not Found") if blob is None else answer(blob)
 
-    def _token(self, asked: Asked) -> bytes:
-        given = asked.headers.get("authorization", "")
-        if asked.method == "POST":
-            form = parse_qs(asked.body.decode())
+    def _token(self, requested: Asked) -> bytes:
+        given = requested.headers.get("authorization", "")
+        if requested.method == "POST":
+            form = parse_qs(requested.body.decode())
             known = form.get("refresh_token") == [self.user] and form.get("grant_type") == ["refresh_token"]
             return answer(b'{"access_token": "token-of-suite"}') if known else headed("401 Unauthorized")
-        scoped = parse_qs(urlsplit(asked.target).query) == {
+        scoped = parse_qs(urlsplit(requested.target).query) == {
             "scope": ["repository:suite/one:pull"],
             "service": ["suite"],
         }

@@ -52,7 +52,7 @@ def _row(node: Object, pods: list[Object], most: int) -> Row:
     count, total = (_allocatable(node, f"aliyun.com/gpu-{name}") for name in ("count", "mem"))
     used: dict[int, int] = {}
     for pod in pods:
-        if pod["spec"].get("nodeName") == node["metadata"]["name"] and _asked(pod) > 0:
+        if pod["spec"].get("nodeName") == node["metadata"]["name"] and _requested(pod) > 0:
             for gpu, amount in _devices(pod).items():
                 used[gpu] = used.get(gpu, 0) + amount
     of_one = total // count if count else 0
@@ -72,7 +72,7 @@ def _phase(pod: Object) -> str:
     return str(pod.get("status", {}).get("phase", ""))
 
 
-def _asked(pod: Object) -> int:
+def _requested(pod: Object) -> int:
     limits = (each.get("resources", {}).get("limits", {}) for each in pod["spec"]["containers"])
     return sum(int(each.get("aliyun.com/gpu-mem", 0)) for each in limits)
 
@@ -87,4 +87,4 @@ def _devices(pod: Object) -> dict[int, int]:
     if found:
         return found
     index = annotations.get("ALIYUN_COM_GPU_MEM_IDX", "")
-    return {int(index) if re.fullmatch(r"[+-]?[0-9]+", index) else PENDING: _asked(pod)}
+    return {int(index) if re.fullmatch(r"[+-]?[0-9]+", index) else PENDING: _requested(pod)}

@@ -13,9 +13,9 @@ NODE = Node(
 )
 
 
-def holds(name: str, device: str, mode: str, mib: int = 0, asked: int | None = None) -> Container:
+def holds(name: str, device: str, mode: str, mib: int = 0, requested: int | None = None) -> Container:
     environment = {"NVIDIA_VISIBLE_DEVICES": device, "TESSERA_GPU_MODE": mode, "TESSERA_GPU_MEMORY_MIB": str(mib)}
-    return Container("n", name, f"id-{name}", environment, asked_mib=asked)
+    return Container("n", name, f"id-{name}", environment, asked_mib=requested)
 
 
 def deleted(name: str, device: str) -> Container:
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[tuple[Container, ...], list[str]]] = {
         ["more than asked"],
     ),
     "an instance larger than what was asked": ((holds("p", "MIG-a", "mig", 4864, 4096),), []),
-    "a device for a pod that asked for none": ((holds("p", G0, "whole", asked=0),), ["not asked for"]),
+    "a device for a pod that asked for none": ((holds("p", G0, "whole", requested=0),), ["not asked for"]),
     "an instance that is no more": ((holds("p", "MIG-gone", "mig"),), ["device gone"]),
     "an instance whose former holder was deleted by force and runs on": (
         (deleted("p", "MIG-a"), holds("q", "MIG-a", "mig")),

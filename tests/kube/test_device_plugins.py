@@ -45,7 +45,7 @@ async def test_a_pod_gets_what_the_plugin_prefers_and_answers(node_cluster: Clus
     await asyncio.to_thread(run, node_cluster, busybox("two", limits={RESOURCE: 2}))
     got = await asyncio.to_thread(environment, node_cluster, "two")
     assert (got["IDS"], got["BY_CDI"]) in {("a,b", "yes"), ("b,a", "yes")}
-    called = [(name, tuple(sorted(what)) if isinstance(what, tuple) else what) for name, what in plugin.asked]
+    called = [(name, tuple(sorted(what)) if isinstance(what, tuple) else what) for name, what in plugin.requested]
     assert called[:3] == [("prefer", 2), ("allocate", ("a", "b")), ("pre_start", ("a", "b"))]
     held = await PodResources(node.pod_resources).list()
     assert [(one.pod, one.container, one.resource, one.device_ids) for one in held] == [
@@ -92,5 +92,5 @@ async def test_a_refusal_is_shown_on_the_pod(node_cluster: Cluster, node: Node) 
     await asyncio.to_thread(node_cluster.kubectl, *wait)
     status = (await asyncio.to_thread(node_cluster.get, "pod", "refused"))["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
-    assert "none assigned here; expected an assignment" in status["message"]
+    assert "none assigned here is not an assignment" in status["message"]
     await server.stop()

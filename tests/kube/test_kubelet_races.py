@@ -81,7 +81,7 @@ class Bed:
             if (await self.phase(name))[0] in desired:
                 return
             await asyncio.sleep(0.1)
-        pytest.fail(f"{name} is {await self.phase(name)}; expected {desired}")
+        pytest.fail(f"{name} is {await self.phase(name)} is not {desired}")
 
     def checkpoint(self) -> list[str]:
         """Return the ids that pods have by the kubelet's checkpoint, sorted."""

@@ -171,7 +171,7 @@ def test_running_pods_keep_their_revision_and_new_ones_get_the_new(models: Model
 
 
 HOSTILE = {
-    "a folder of the node": ("file:///etc", "a folder of the node that models do not come from"),
+    "a folder of the node": ("file:///etc", "models do not come from this folder of the node"),
     "a link out of the shared folder": (f"file://{SHARED}/link", "leads out of"),
 }
 

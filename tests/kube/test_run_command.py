@@ -92,7 +92,7 @@ def test_an_image_is_known_by_the_name_of_its_environment(user: User) -> None:
     assert (code, out) == (0, "by name\n"), error
     assert "busybox-" in error
     code, _, error = user.call("notebook", "-e", "busybox", "-n", NAMESPACE)
-    assert (code, "one without JupyterLab" in error) == (2, True), error
+    assert (code, "it has no JupyterLab" in error) == (2, True), error
 
 
 def test_who_leaves_may_come_back_and_stop_it(user: User) -> None:

@@ -177,8 +177,8 @@ async def test_a_defect_is_answered_and_logged(server: Asked, monkeypatch: pytes
 @pytest.mark.parametrize("case", ROUTED)
 async def test_the_webhook_routes_what_the_function_routes(server: Asked, case: str) -> None:
     body, namespace, want = ROUTED[case]
-    asked = {"uid": "u1", "kind": {"group": "", "kind": "Pod"}, "operation": "CREATE", "namespace": namespace}
-    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**asked, "object": body}}
+    requested = {"uid": "u1", "kind": {"group": "", "kind": "Pod"}, "operation": "CREATE", "namespace": namespace}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**requested, "object": body}}
     status, answer = await server.post("/admission/v1/route", review)
     assert (status, answer["response"]["uid"], answer["response"]["allowed"]) == (200, "u1", True)
     assert ("patch" in answer["response"]) is want

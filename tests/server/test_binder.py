@@ -337,8 +337,8 @@ async def test_a_pod_made_anew_under_its_name_does_not_take_the_answer_of_the_fo
         second = await make_pod(kube, "web-0", NEED)
         assert second["metadata"]["uid"] != first["metadata"]["uid"]
         await settle()
-        asked = second if named else {"metadata": second["metadata"] | {"uid": ""}}
-        assert await server.bind(asked, "a") == ""
+        requested = second if named else {"metadata": second["metadata"] | {"uid": ""}}
+        assert await server.bind(requested, "a") == ""
         assert await nodes_of(kube) == {"web-0": "a"}
         kube.answer.set()
         await one

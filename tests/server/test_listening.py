@@ -43,10 +43,10 @@ async def test_at_whatever_step_of_its_start_it_is_cancelled_the_loop_forgets_th
 
 
 async def test_requests_under_way_are_answered_and_no_others() -> None:
-    asked, answered = asyncio.Event(), asyncio.Event()
+    requested, answered = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
-        asked.set()
+        requested.set()
         await answered.wait()
         await answer(scope, receive, send)
 
@@ -56,7 +56,7 @@ async def test_requests_under_way_are_answered_and_no_others() -> None:
         asyncio.TaskGroup() as tasks,
     ):
         first = tasks.create_task(client.get(f"http://127.0.0.1:{port}/"))
-        await asked.wait()
+        await requested.wait()
         task.cancel()
         while not await refused(port):
             pass

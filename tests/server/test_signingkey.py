@@ -191,7 +191,7 @@ async def test_nothing_is_bound_while_the_key_that_signs_does_not_count() -> Non
         for _ in range(2):
             error = await server.bind(waiting, "a")
             assert f"key {stolen}, which ConfigMap {NAMESPACE}/{KEYS} does not have any more" in error
-            assert "another try" in error
+            assert "another key" in error
             assert await server.fitting(other, "a") == ["a"]
         assert "bind" not in kube.calls
 
@@ -229,11 +229,11 @@ class Forgetful(MemoryKube):
     def __init__(self) -> None:
         super().__init__()
         self.without = False
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         if self.without and kind == CONFIG_MAPS:
-            self.asked.set()
+            self.requested.set()
             return None
         return await super().get(kind, name, namespace)
 
@@ -248,7 +248,7 @@ async def test_who_asks_for_an_unknown_key_waits_while_the_object_is_gone() -> N
         forged["metadata"]["resourceVersion"] = "1000"
         server.server.view.take_pod(forged)
         async with asyncio.timeout(20):
-            await kube.asked.wait()
+            await kube.requested.wait()
         await settle()
         assert server.server.view.ledger.pods_on("a")[0].shares
         kube.without = False
@@ -317,7 +317,7 @@ async def test_a_secret_without_a_key_is_said_and_nothing_is_bound_before_there_
         await settle()
         code, text = await server.get("/readyz")
         assert code == 503
-        assert "no private key in data.seed" in text
+        assert "data.seed is not a private key" in text
         with pytest.raises(Unavailable, match="not read yet"):
             _ = server.server.key.signer
         await kube.delete(SECRETS, SECRET, namespace=NAMESPACE)

@@ -115,8 +115,7 @@ async def test_plan_extender_and_explain_pod_agree_word_for_word(sentence: str) 
 
 async def test_a_request_that_cannot_be_read_is_refused_in_the_words_of_explain_pod_and_of_plan() -> None:
     want = (
-        "metadata.annotations[tessera.dev/isolation]: 'strong'; expected one of the words accepted; "
-        "hint: hardware, driver, none"
+        "metadata.annotations[tessera.dev/isolation]: 'strong' is not one of the words accepted: hardware, driver, none"
     )
     kube = MemoryKube()
     await make_node(kube, "a", gpu(0))
@@ -181,9 +180,9 @@ async def test_choose_answers_with_the_one_node_that_filter_and_prioritize_lead_
     await settle()
     limits, want = CHOSEN[case]
     waiting = await make_pod(kube, "p", limits)
-    asked = {"Pod": waiting, "NodeNames": ALL}
-    _, filtered = await server.post("/filter", asked)
-    _, chosen = await server.post("/choose", asked)
+    requested = {"Pod": waiting, "NodeNames": ALL}
+    _, filtered = await server.post("/filter", requested)
+    _, chosen = await server.post("/choose", requested)
     assert chosen["NodeNames"] == want
     if len(want) == 1:
         _, scores = await server.post("/prioritize", {"Pod": waiting, "NodeNames": filtered["NodeNames"]})
@@ -210,7 +209,7 @@ async def test_of_equal_nodes_the_one_with_the_image_is_chosen_and_explained(kub
 
 NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {
     "a negative amount": ({"tessera.dev/gpu-memory": -1}, {}, "limits[tessera.dev/gpu-memory]"),
-    "no amount": ({"tessera.dev/gpu-memory": 0}, {}, "'0'; expected 1 or more; hint: the limit left out"),
+    "no amount": ({"tessera.dev/gpu-memory": 0}, {}, "'0' is not 1 or more: the limit left out"),
     "a fraction": ({"tessera.dev/gpu-memory": "1500m"}, {}, "limits[tessera.dev/gpu-memory]"),
     "an unknown grade": ({"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "total"}, "tessera.dev/isolation"),
     "more than any GPU has": ({"tessera.dev/gpu-memory": 500}, {}, "500 GiB"),
@@ -254,9 +253,9 @@ async def test_preempt_names_the_cheapest_victims_of_one_device(kube: MemoryKube
 
 async def test_preempt_leaves_pods_without_gpus_to_kube_scheduler(kube: MemoryKube, server: Asked) -> None:
     waiting = await make_pod(kube, "p", {"cpu": 1})
-    asked = {"plain": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
-    _, answer = await server.post("/preempt", {"Pod": waiting, "NodeNameToMetaVictims": asked})
-    assert answer == {"NodeNameToMetaVictims": asked}
+    requested = {"plain": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
+    _, answer = await server.post("/preempt", {"Pod": waiting, "NodeNameToMetaVictims": requested})
+    assert answer == {"NodeNameToMetaVictims": requested}
 
 
 async def test_inspect_tells_who_holds_what_as_gpushare_does(kube: MemoryKube, server: Asked) -> None:

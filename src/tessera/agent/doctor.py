@@ -280,7 +280,7 @@ def _specs(folder: Path) -> list[Path]:
 def _device_names(path: Path) -> Iterator[str]:
     found = documents.read(printable(path), read_file(path, LARGEST_SPEC))
     if not found:
-        raise InvalidInput(printable(path), found="nothing", expected="a CDI specification", hint="the file removed")
+        raise InvalidInput(printable(path), found="it has no CDI specification", hint="remove the file")
     for document in found:
         spec = Field(document, document.data)
         kind = spec.get("kind").text()

@@ -31,9 +31,7 @@ def read_file(path: Path, most_bytes: int = 1 << 20) -> bytes:
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise InvalidInput(
-            printable(path), found=f"more than {most_bytes >> 20} MiB", expected="a file of at most that"
-        )
+        raise InvalidInput(printable(path), found=f"it has more than {most_bytes >> 20} MiB", hint="divide it")
     return content
 
 

@@ -292,7 +292,7 @@ class Agent:
             if await self._offered():
                 return
         if self._begun:
-            raise Unavailable("kubelet", found="no sign that it has the new list of devices", expected="one within 5 s")
+            raise Unavailable("kubelet", found="it does not show the new devices yet", hint="the agent tries again")
 
     def _promised(self, gpu: str) -> bool:
         """Return whether the kubelet may have promised a pod something of a GPU: of what it has not let go."""

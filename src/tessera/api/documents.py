@@ -110,10 +110,8 @@ def read(source: str, text: str | bytes) -> tuple[Document, ...]:
         if documents is not None:
             return documents
     if len(characters) > _MAX_YAML_CHARACTERS:
-        found = f"{len(characters)} characters of YAML"
-        raise InvalidInput(
-            source, found=found, expected=f"at most {_MAX_YAML_CHARACTERS}", hint="JSON, which may be larger"
-        )
+        found = f"{len(characters)} characters of YAML are more than {_MAX_YAML_CHARACTERS}"
+        raise InvalidInput(source, found=found, hint="write JSON, which may be larger")
     return tuple(document for document in _read_yaml(source, characters) if document.data is not None)
 
 
@@ -126,7 +124,7 @@ def one(source: str, text: str | bytes) -> Document:
     """
     found = read(source, text)
     if len(found) != 1:
-        raise InvalidInput(source, found=f"{len(found)} documents", expected="one document")
+        raise InvalidInput(source, found=f"it has {len(found)} documents", hint="write one document")
     return found[0]
 
 
@@ -161,10 +159,12 @@ def _decode(source: str, text: str | bytes) -> str:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        raise InvalidInput(f"{source}, line {line}", found=found, expected="text in UTF-8") from error
+        raise InvalidInput(f"{source}, line {line}", found=found, hint="write text in UTF-8") from error
     except UnicodeEncodeError as error:
         line = error.object.count("\n", 0, error.start) + 1
-        raise InvalidInput(f"{source}, line {line}", found="half of a surrogate pair", expected="text") from error
+        raise InvalidInput(
+            f"{source}, line {line}", found="it has half of a surrogate pair", hint="write text in UTF-8"
+        ) from error
 
 
 # JSON
@@ -193,7 +193,7 @@ _JSON = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant, objec
 def _read_json(source: str, text: str) -> tuple[Document, ...] | None:
     """Return the JSON values of a text; None where it may be YAML instead."""
     if len(text) > _MAX_JSON_CHARACTERS:
-        raise InvalidInput(source, found=f"{len(text)} characters", expected=f"at most {_MAX_JSON_CHARACTERS} of JSON")
+        raise InvalidInput(source, found=f"{len(text)} characters are more than {_MAX_JSON_CHARACTERS} of JSON")
     documents: list[Document] = []
     start = _skip(text, 0)
     while start < len(text):
@@ -202,7 +202,9 @@ def _read_json(source: str, text: str) -> tuple[Document, ...] | None:
             data, end = _JSON.raw_decode(text, start)
         except RecursionError:
             subject = f"{source}, document {number}"
-            raise InvalidInput(subject, found="nesting without end", expected=f"at most {_MAX_DEPTH} levels") from None
+            raise InvalidInput(
+                subject, found="it is nested too deeply", hint=f"nest at most {_MAX_DEPTH} levels"
+            ) from None
         except ValueError as error:
             if isinstance(error, _DuplicateKeyError) or not source.endswith(".json"):
                 return None
@@ -218,8 +220,8 @@ def _read_json(source: str, text: str) -> tuple[Document, ...] | None:
 def _not_json(subject: str, error: ValueError) -> InvalidInput:
     if isinstance(error, json.JSONDecodeError):
         subject = f"{subject}, line {error.lineno}, column {error.colno}"
-        return InvalidInput(subject, found=f"broken syntax ({error.msg})", expected="valid JSON")
-    return InvalidInput(subject, found=f"broken syntax ({error})", expected="valid JSON")
+        return InvalidInput(subject, found=f"broken syntax ({error.msg})", hint="write valid JSON")
+    return InvalidInput(subject, found=f"broken syntax ({error})", hint="write valid JSON")
 
 
 def _refuse_unpaired(documents: list[Document]) -> None:
@@ -229,7 +231,7 @@ def _refuse_unpaired(documents: list[Document]) -> None:
             json.dumps(document.data, ensure_ascii=False, default=str).encode()
         except UnicodeEncodeError as error:
             subject = f"{document.source}, document {document.number}"
-            raise InvalidInput(subject, found="half of a surrogate pair", expected="text") from error
+            raise InvalidInput(subject, found="it has half of a surrogate pair", hint="write text in UTF-8") from error
 
 
 def _skip(text: str, at: int) -> int:
@@ -289,13 +291,14 @@ def _read_yaml(source: str, text: str) -> Iterator[Document]:
         raise InvalidInput(
             f"{reader.subject}{place}",
             found=f"broken syntax ({found})",
-            expected="valid YAML",
-            hint=_FILLED_IN if "{{" in text else "",
+            hint=_FILLED_IN if "{{" in text else "write valid YAML",
         ) from error
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
         found = f"character {shown(chr(error.character))}"
-        raise InvalidInput(f"{source}, line {line}", found=found, expected="text without control characters") from error
+        raise InvalidInput(
+            f"{source}, line {line}", found=found, hint="write text without control characters"
+        ) from error
 
 
 class _Open:
@@ -354,7 +357,8 @@ class _Yaml:
                 pass
 
     def _refuse(self, line: int, found: str, desired: str, accepted: str = "") -> InvalidInput:
-        return InvalidInput(f"{self.subject}, line {line}", found=found, expected=desired, hint=accepted)
+        fix = f"write {desired}"
+        return InvalidInput(f"{self.subject}, line {line}", found=found, hint=f"{fix}: {accepted}" if accepted else fix)
 
     def _count(self, values: int, line: int) -> None:
         self.values += values
@@ -423,7 +427,7 @@ class _Yaml:
         opened = self.open[-1]
         if not merge and isinstance(opened.value, _Mapping) and key in opened.value:
             first = opened.value.lines[key]
-            raise self._refuse(line, f"key {shown(key)} again, after line {first}", "each key once")
+            raise self._refuse(line, f"key {shown(key)} is there again, after line {first}", "each key once")
         opened.key, opened.key_line, opened.merging = key, line, merge
 
     def _alias(self, event: yaml.AliasEvent, line: int) -> None:

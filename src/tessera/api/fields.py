@@ -66,11 +66,16 @@ class Field:
                 text += f"[{step}]" if isinstance(step, int) else f"[{shown(step)[1:-1]}]"
         return ": ".join(part for part in (self.place, self.label, text.removeprefix(".")) if part)
 
-    def refuse(self, expected: str, hint: str = "", *, found: str = "") -> InvalidInput:
-        """Return the error that this value is not what was expected; `found` stands in for the value itself."""
+    def refuse(self, expected: str = "", hint: str = "", *, found: str = "") -> InvalidInput:
+        """Return the error that this value is not what was expected; `found` is another cause, as a phrase."""
         if isinstance(self.value, str) and _PLACEHOLDER.search(self.value):
             hint = _FILL_IN
-        return InvalidInput(self.subject, found=found or _shown(self.value), expected=expected, hint=hint)
+        if found:
+            return InvalidInput(self.subject, found=found, expected=expected, hint=hint)
+        if self.value is None:
+            fix = f"write {expected}"
+            return InvalidInput(self.subject, found="it is missing", hint=f"{fix}, such as {hint}" if hint else fix)
+        return InvalidInput(self.subject, found=_shown(self.value), expected=expected, hint=hint)
 
     def _child(self, step: str | int, value: Plain) -> "Field":
         return Field(self.document, value, (*self.path, step), root=self.root, label=self.label)
@@ -113,9 +118,7 @@ class Field:
         """
         for key, field in self.members():
             if key not in keys:
-                raise InvalidInput(
-                    field.subject, found="an unknown field", expected="a known one", hint=", ".join(keys)
-                )
+                raise InvalidInput(field.subject, found="it is an unknown field", hint=f"known are {', '.join(keys)}")
         return self
 
     def read(self, reader: Callable[[object, str], Number], default: Number | None = None) -> Number:
@@ -202,8 +205,7 @@ def in_words(error: InvalidInput, field: Field) -> str:
     """Return an error about an object in one line that names the field in it, without the object and its place."""
     place = re.escape(field.place.rpartition(" ")[0])
     subject = re.sub(rf"^{place} [0-9]+(: |$)({re.escape(field.label)}(: |$))?", "", error.subject)
-    text = f"{subject + ': ' if subject else ''}{error.found}; expected {error.expected}"
-    return f"{text}; hint: {error.hint}" if error.hint else text
+    return f"{subject + ': ' if subject else ''}{error.advice}"
 
 
 def objects(document: Document) -> Iterator[Field]:
@@ -224,7 +226,7 @@ def objects(document: Document) -> Iterator[Field]:
     for item in items.elements():
         inner = item.get("kind").text(kind.removesuffix("List"))
         if inner.endswith("List") and item.get("items").given:
-            raise item.refuse("objects in a list", found="a list in a list")
+            raise item.refuse(found="it is a list in a list", hint="write objects in one list")
         yield _named(item, inner)
 
 

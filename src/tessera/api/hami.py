@@ -62,9 +62,11 @@ def read_registered(annotation: Field) -> tuple[RegisteredGpu, ...]:
     try:
         gpus = _REGISTER.decode(text) if text.lstrip().startswith("[") else _older(text)
     except (ValueError, RecursionError) as error:
-        raise annotation.refuse("GPUs as HAMi's device plugin registers them", found=shown(error)) from error
+        raise annotation.refuse(
+            found=f"it is not GPUs as HAMi's device plugin registers them ({shown(error)})"
+        ) from error
     if len({each.id for each in gpus}) < len(gpus) or len({each.index for each in gpus}) < len(gpus):
-        raise annotation.refuse("each GPU once")
+        raise annotation.refuse(found="a GPU is there twice", hint="list each once")
     return tuple(sorted(gpus, key=lambda each: each.index))
 
 

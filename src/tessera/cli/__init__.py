@@ -21,11 +21,11 @@ COMMANDS: dict[str, str] = {
     "inspect": "Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation.",
     "top": "Show live who uses the GPUs: memory used of what was allocated, load, throttling, and who drives it.",
     "recommend": "Recommend GPU memory and MIG profiles by what containers used.",
-    "run": "Run COMMAND in an image on a part of a GPU: submit a Job, say why it waits, follow its log.",
+    "run": "Run COMMAND in an image on a part of a GPU: submit a Job, say why it is pending, follow its log.",
     "notebook": "Open a Jupyter notebook on a part of a GPU: as a Job, at an address of this machine.",
     "environments": "List the environments of `tessera run` and `notebook`: images by name, and what is in them.",
     "jobs": "List what `tessera run` and `notebook` submitted: their status, and why they are pending.",
-    "attach": "Follow Job NAME: why it waits, its log from the start or the address of its notebook, its end.",
+    "attach": "Follow Job NAME: why it is pending, its log from the start or the address of its notebook, its end.",
     "logs": "Print what the command of Job NAME has written so far; `tessera attach` goes on.",
     "stop": "Delete the Jobs NAME with their pods and logs.",
     "defrag": "Find the fewest running pods to move so that pending pods fit; move them with --execute.",
@@ -89,7 +89,8 @@ _EPILOG = """
 \b
 Exit codes:
   0  done; pending pods are a result, not an error
-  1  a defect of Tessera; a failed check of `doctor`, `mig assert` or `models verify`; a failed `models sync`
+  1  a defect of Tessera; `doctor`, `mig assert` or `models verify` found a
+     fault; `models sync` failed
   2  the input or the command line is wrong: fix it
   3  this GPU, node or build cannot do it: choose another
   4  the API server, kubelet or driver did not answer: try again later
@@ -194,7 +195,7 @@ class _Root(click.Group):
             raise
         except OSError as error:
             subject = str(error.filename or "the operating system")
-            raise Unavailable(subject, found=error.strerror or str(error), expected="an answer") from error
+            raise Unavailable(subject, found=error.strerror or str(error), hint="try again") from error
         except Exception as error:
             if ctx.params["debug"]:
                 traceback.print_exc()
@@ -211,8 +212,11 @@ def _needing_cluster(command: str) -> Iterator[None]:
         library = (error.name or "").partition(".")[0]
         if library not in _OF_CLUSTER:
             raise
-        extra = "the extra `cluster`: pip install 'tessera-gpu[cluster]'"
-        raise Unsupported(command, found=f"no Python package {library}", expected=extra) from error
+        raise Unsupported(
+            command,
+            found=f"it needs the Python package {library}",
+            hint="install it with pip install 'tessera-gpu[cluster]'",
+        ) from error
 
 
 def _usage(error: click.ClickException) -> str:

@@ -88,8 +88,8 @@ def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
     found = read_cluster(fields)
     if not found.nodes:
         what = found.notes[0] if found.notes else "no Node object"
-        accepted = "the output of `kubectl get nodes,pods,gpunodes -A -o json`"
-        raise InvalidInput(filename, found=what, expected="a cluster", hint=accepted)
+        accepted = "use the output of `kubectl get nodes,pods,gpunodes -A -o json`"
+        raise InvalidInput(filename, found=what, hint=accepted)
     return found, tuple(field.mapping() for field in fields)
 
 

@@ -23,8 +23,9 @@ _FIRST = ("templates/namespace", "templates/crds/", "templates/rbac/")
 _EPILOG = """
 \b
 Examples:
-  tessera manifests --kube-version 1.36.3 --set image.repository=registry.example/tessera | kubectl apply -f -
-  tessera manifests --kube-version 1.33.5 --values values.yaml --set nvidia.operator=beside > tessera.yaml
+  tessera manifests --kube-version 1.36.3 \\
+    --set image.repository=registry.example/tessera | kubectl apply -f -
+  tessera manifests --kube-version 1.34.5 --values values.yaml > tessera.yaml
 
 Values and what they mean: docs/install.md.
 """
@@ -88,4 +89,4 @@ def chart_folder() -> Path:
     for folder in (here.with_name("chart"), here.parents[3] / "deploy" / "chart"):
         if folder.is_dir():
             return folder
-    raise Unsupported("the Helm chart", found="none", expected="deploy/chart, which the distribution carries")
+    raise Unsupported("the Helm chart", found="the distribution has no deploy/chart", hint="install it again")

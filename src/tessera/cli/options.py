@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from tessera.errors import InvalidInput
 
 __all__ = [
+    "CommandGroup",
     "Number",
     "Seconds",
     "check_output",
@@ -23,6 +24,7 @@ __all__ = [
     "health_option",
     "kubeconfig_option",
     "output_option",
+    "policy_option",
     "refuse_beside",
     "refuse_without",
     "with_options",
@@ -31,6 +33,20 @@ __all__ = [
 ]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+
+_WHOLE = 1000
+"""Characters of a sentence that is not cut."""
+
+
+class CommandGroup(click.Group):
+    """A group of commands whose help has the first sentence of each in full; click cuts it to one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with what each does."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, command.get_short_help_str(_WHOLE)) for name, command in commands if command is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class Number(click.FloatRange):
@@ -70,9 +86,7 @@ def refuse_beside(option: str, other: str) -> None:
     """
     given, over = _source(option), _source(other)
     if over is not None and given in {ParameterSource.COMMANDLINE, over}:
-        raise InvalidInput(
-            option, found=f"{other} as well", expected=f"one of the two, because {option} has no effect then"
-        )
+        raise InvalidInput(option, found=f"it has no effect beside {other}", hint="leave out one of the two")
 
 
 def refuse_without(option: str, other: str) -> None:
@@ -83,7 +97,7 @@ def refuse_without(option: str, other: str) -> None:
 
     """
     if _source(option) is ParameterSource.COMMANDLINE and _source(other) is None:
-        raise InvalidInput(option, found=f"no {other}", expected=f"{other} as well, because it has no effect alone")
+        raise InvalidInput(option, found="it has no effect alone", hint=f"give {other} as well")
 
 
 def _source(option: str) -> ParameterSource | None:
@@ -115,6 +129,15 @@ health_option = click.option(
     "--health-port", type=click.IntRange(0, 65535), help="Port that answers GET /healthz and /readyz.  [default: none]"
 )
 """Adds `--health-port` to a command that runs in a pod."""
+
+
+def policy_option(policies: Sequence[str], **extra: Any) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds `--policy`; its help, not its metavar, has the names, which fill no line alone."""
+    *names, last = policies
+    said = f"Packing policy: {', '.join(names)} or {last}."
+    return click.option(
+        "--policy", **{"type": click.Choice(policies), "metavar": "POLICY", "show_default": True, "help": said, **extra}
+    )
 
 
 def output_option(
@@ -233,7 +256,7 @@ def _refusal(subject: str, *, desired: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InvalidInput(subject, found=error.strerror or type(error).__name__, expected=desired) from error
+        raise InvalidInput(subject, found=error.strerror or type(error).__name__, hint=f"name {desired}") from error
 
 
 def _bytes(content: str | bytes) -> bytes:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 import msgspec
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -106,7 +107,9 @@ def _table(*headings: str, left: int = 1) -> Table:
 
 
 def _catalogue() -> Table:
-    table = _table("model", "architecture", "MiB", "compute slices", "memory slices", "placements", left=2)
+    table = _table("model", "architecture", "MiB", "compute\nslices", "memory\nslices", "placements", left=2)
+    for column in (*table.columns[:1], *table.columns[2:]):
+        column.no_wrap = True
     for each in CATALOGUE:
         placement = _placement(each)
         table.add_row(
@@ -133,7 +136,14 @@ def _print_model(console: Console, gpu: GpuModel) -> None:
     notes = Table.grid(padding=(0, 2))
     for label, text in _notes(gpu):
         notes.add_row(label, Text(text, overflow="fold"))
-    console.print(trimmed(notes))
+    if notes.row_count:
+        console.print(trimmed(notes))
+    console.print("sources")
+    for key in _sources(gpu):
+        said, mark, address = SOURCES[key].partition("https://")
+        console.print(trimmed(Padding(Text(f"{key}: {said.rstrip('; ')}"), (0, 0, 0, 2))))
+        if address:
+            console.print(f"  {mark}{address}", soft_wrap=True)
 
 
 def _profile_table(gpu: GpuModel) -> Table:
@@ -188,5 +198,4 @@ def _notes(gpu: GpuModel) -> list[tuple[str, str]]:
     lines += [_KNOWN[placement] for placement in dict.fromkeys(each.placement for each in gpu.profiles)]
     lines += [("note", gpu.note)] if gpu.note else []
     lines += [("also called", ", ".join((*gpu.aliases, *gpu.pci)))] if gpu.aliases or gpu.pci else []
-    sources = [f"{key}: {SOURCES[key]}" for key in _sources(gpu)]
-    return [*lines, *zip(["sources", *[""] * (len(sources) - 1)], sources, strict=True)]
+    return lines

@@ -21,7 +21,7 @@ Examples:
   tessera render -f examples/9-model-servers/triton.yaml
   tessera render -f examples/9-model-servers/vllm.yaml -o json
   tessera render -f server.yaml | kubectl apply -f -
-  tessera render --job --completions 60 -f examples/9-model-servers/vllm.yaml -- python3 /app/embed.py
+  tessera render --job -f server.yaml -- python3 /app/embed.py
 """
 
 
@@ -49,7 +49,9 @@ def render(*, filename: tuple[str, ...], prometheus: str, job: bool, output: str
         for option in ("--parallelism", "--completions"):
             refuse_without(option, "--job")
         if command:
-            raise InvalidInput("COMMAND", found=command[0], expected="no command without --job")
+            raise InvalidInput(
+                "COMMAND", found=f"{command[0]} is a command, and only a Job has one", hint="give --job, or no command"
+            )
     for subject, server in _servers(filename):
         if job:
             parallelism = given["parallelism"] or server.most
@@ -69,9 +71,9 @@ def _servers(paths: tuple[str, ...]) -> list[tuple[str, ModelServer]]:
         for document in read_documents(path):
             source = Field(document, document.data).place
             if not isinstance(document.data, dict):
-                raise InvalidInput(source, found="no mapping", expected=f"a {KIND}")
+                raise InvalidInput(source, found="it is not a mapping", hint=f"write a {KIND}")
             server = read_model_server(document.data, source)
             found.append((f"{source}: {KIND} {server.name}", server))
     if not found:
-        raise InvalidInput(", ".join(paths), found="nothing in it", expected=f"a {KIND}")
+        raise InvalidInput(", ".join(paths), found="there is nothing in it", hint=f"name a file with a {KIND}")
     return found

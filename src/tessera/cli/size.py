@@ -24,7 +24,7 @@ _EPILOG = """
 \b
 Examples:
   tessera size /models/llama-8b --gpu A100-40GB --gpu H100-80GB
-  tessera size config.json --parameters 8.03B --dtype fp8 --context 8192 -o json
+  tessera size config.json --parameters 8.03B --dtype fp8 --context 8192
   tessera size --parameters 8.03B --layers 32 --kv-heads 8 --head-dim 128
 """
 _CONTEXT: Final = 8192
@@ -85,14 +85,16 @@ def size(path: Path | None, gpu: tuple[str, ...], output: str, **given: Any) -> 
 
 def _print(facts: dict[str, Any], output: str) -> None:
     console = wide_console(output=output)
-    table = ruled_table("GPU", "slice", "MiB", "holds it", "KV cache GiB", "tokens", "sequences", "batch")
+    table = ruled_table("GPU", "slice", "MiB", "holds it", "KV GiB", "tokens", "seqs", "batch")
+    for column in table.columns:
+        column.no_wrap = True
     for column in table.columns[2:]:
         column.justify = "right"
     for row in facts["devices"]:
         found = msgspec.convert(row, Fit)
-        lacks = f"no, {max(0.1, (facts['kv_bytes_per_sequence'] - found.kv_bytes) / _GIB):.1f} GiB short"
+        lacks = f"{max(0.1, (facts['kv_bytes_per_sequence'] - found.kv_bytes) / _GIB):.1f} GiB short"
         room = (f"{found.kv_bytes / _GIB:.1f}", f"{found.tokens:,}", f"{found.sequences:,.1f}")
-        batch = f"{found.batch.sequences} x {found.batch.tokens}"
+        batch = f"{found.batch.sequences}x{found.batch.tokens}"
         said = ("yes", *room, batch) if found.fits else (lacks,)
         table.add_row(row["gpu"], row["profile"] or "whole", str(row["memory_mib"]), *said)
     console.print(trimmed(table))
@@ -124,8 +126,8 @@ def _parameters(text: str) -> int:
 def _by_options(given: dict[str, Any]) -> ModelConfig:
     """Return a model by its numbers; its widths are those of models of this size."""
     if not all(given[name] for name in ("parameters", "layers", "kv_heads", "head_dim")):
-        wanted = "a folder or config.json, or --parameters, --layers, --kv-heads and --head-dim"
-        raise InvalidInput("MODEL", found="none", expected=wanted)
+        accepted = "a folder or config.json, or --parameters, --layers, --kv-heads and --head-dim"
+        raise InvalidInput("MODEL", found="it is missing", hint=f"give {accepted}")
     parameters, dtype = _parameters(given["parameters"]), given["dtype"] or "bf16"
     hidden = max(1, round((parameters / (12 * given["layers"])) ** 0.5))
     architecture = Architecture(

@@ -1,6 +1,7 @@
 """Requests to one server over connections that are kept; the one importer of aiohttp."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -246,11 +247,11 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
-        raise Unreachable(_told(error)) from error
+        raise Unreachable(_text(error)) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise Broken(_told(error)) from error
+        raise Broken(_text(error)) from error
     except ValueError as error:
-        raise InvalidInput("HTTP request", found=shown(error), expected="headers of one line each") from error
+        raise InvalidInput("HTTP request", found=shown(error), hint="write headers of one line each") from error
 
 
 def _check(url: str, subject: str, schemes: set[str]) -> None:
@@ -264,5 +265,8 @@ def _check(url: str, subject: str, schemes: set[str]) -> None:
         raise InvalidInput(subject, found=shown(url), expected=desired)
 
 
-def _told(error: Exception) -> str:
+def _text(error: Exception) -> str:
+    """Return an error in words; where there is no connection, the address and the system's reason alone."""
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionError):
+        return f"no connection to {error.host}:{error.port}: {os.strerror(error.os_error.errno or 0)}"
     return str(error) or type(error).__name__

@@ -125,8 +125,8 @@ def _demand(pods: Iterable[Object]) -> Counter[str]:
     """Return how many pods ask for each model."""
     found = Counter[str]()
     for pod in pods:
-        asked = (resource for _, resource, _ in asks_of(pod) if resource.startswith(MODEL_RESOURCE))
-        found.update({each.removeprefix(MODEL_RESOURCE) for each in asked})
+        requested = (resource for _, resource, _ in asks_of(pod) if resource.startswith(MODEL_RESOURCE))
+        found.update({each.removeprefix(MODEL_RESOURCE) for each in requested})
     return found
 
 

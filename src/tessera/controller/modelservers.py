@@ -84,7 +84,7 @@ class ModelServers:
 
     Args:
         kube: the Kubernetes API.
-        namespaces: where it may write; a ModelServer elsewhere is told so.
+        namespaces: where it may write; the status of a ModelServer elsewhere says so.
         prometheus: URL of the Prometheus that KEDA asks; empty for none.
         now: the wall clock.
         pace: how often is looked.
@@ -314,8 +314,7 @@ class ModelServers:
         if live is not None and not _owned(live, server.uid):
             raise Conflict(
                 f"{kind.name} {server.namespace}/{server.name}",
-                found="one that is not this ModelServer's",
-                expected="none, or its own",
+                found="there is one that is not this ModelServer's",
                 hint="rename one of the two, or delete the other",
             )
         if live is not None and _shall_wake_up(live, body):

@@ -76,9 +76,9 @@ class _Handlers:
         return _json(write_priorities(args.names, self._verbs.prioritize(args)))
 
     async def preempt(self, request: Request) -> Response:
-        asked = read_preemption(await self._body(request))
+        requested = read_preemption(await self._body(request))
         self._check_ready()
-        return _json(write_victims(self._verbs.preempt(asked)))
+        return _json(write_victims(self._verbs.preempt(requested)))
 
     async def bind(self, request: Request) -> Response:
         args = read_binding(await self._body(request))
@@ -104,7 +104,7 @@ class _Handlers:
     def _check_ready(self) -> None:
         waiting = self._waiting_for()
         if waiting:
-            raise Unavailable("tessera server", found=waiting, expected="all objects read", hint="trying again")
+            raise Unavailable("tessera server", found=waiting, hint="kube-scheduler tries again")
 
     async def _body(self, request: Request) -> bytes:
         return await _body(request, self._limits.body_bytes)
@@ -177,7 +177,9 @@ async def _body(request: Request, limit_bytes: int) -> bytes:
         size += len(part)
         if size > limit_bytes:
             raise _TooLarge(
-                f"request {request.url.path}", found=f"a body of more than {limit_bytes} bytes", expected="less"
+                f"request {request.url.path}",
+                found=f"its body has more than {limit_bytes} bytes",
+                hint="send less, or raise --body-mib",
             )
         parts.append(part)
     return b"".join(parts)

@@ -84,13 +84,15 @@ class Binder:
             task.add_done_callback(lambda done: self._ended(uid, args.key, done))
         node, task = known
         if node != args.node:
-            raise Conflict(_subject(args), found=f"a binding to node {node} under way", expected="one at a time")
+            raise Conflict(
+                _subject(args), found=f"a binding to node {node} is under way", hint="kube-scheduler tries again"
+            )
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise  # who asked waits no longer
-            raise Unavailable(_subject(args), found="a server that ends", expected="another try") from None
+            raise Unavailable(_subject(args), found="this server ends", hint="kube-scheduler tries again") from None
 
     async def close(self) -> None:
         """Wait for what is under way, so long as it may take, and cancel the rest."""
@@ -120,7 +122,7 @@ class Binder:
             _check_node(args, live.node)
             return
         if live.gpus and live.wrong:
-            raise InvalidInput(_subject(args), found=live.wrong, expected="a request that Tessera can serve")
+            raise InvalidInput(_subject(args), found=live.wrong, hint="correct the request and recreate the pod")
         # 2. Bind a pod without shares as it is.
         if not live.claiming:
             await self._post(args, live, {}, ())
@@ -146,15 +148,19 @@ class Binder:
     def _assignment(self, args: BindingArgs, pod: Object, live: LivePod, made: WrittenClaim) -> dict[str, str]:
         """Return the annotations that assign what was claimed, signed, while the claim is young and in its object."""
         if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
-            raise Unavailable(_subject(args), found="a claim written long ago", expected="a quick API server")
+            raise Unavailable(
+                _subject(args),
+                found="the claim was written too long ago: the API server is slow",
+                hint="kube-scheduler tries again",
+            )
         if self._view.pods.fate(live.uid) is Fate.OPEN and not self._view.has_claim(args.node, made.claim):
             # Its GPUNode was deleted: the agent may have offered these devices to the kubelet by now.
             found = f"no claim for it in GPUNode {args.node} any more"
-            raise Conflict(_subject(args), found=found, expected="the one just written; it is scheduled again")
+            raise Conflict(_subject(args), found=found, hint="the pod is scheduled again")
         if made.taken_over and not serves(object_field("Pod", pod), live.need, made.claim.shares):
             # An earlier Binding may be under way with these shares: nobody signs them for another ask.
             found = "annotations that were changed since an earlier attempt claimed what it asked then"
-            raise Conflict(_subject(args), found=found, expected="another try when that attempt is over")
+            raise Conflict(_subject(args), found=found, hint="kube-scheduler tries again when that attempt is over")
         annotations = binding_annotations(
             pod,
             live.need,
@@ -175,7 +181,7 @@ class Binder:
             known = self._view.pods.find(args.key)
         if known is None or (args.uid and known[1].uid != args.uid):
             found_text = "no such pod" if known is None else f"another pod of that name, {known[1].uid}"
-            raise Conflict(_subject(args), found=found_text, expected=f"the pod {args.uid}".rstrip())
+            raise Conflict(_subject(args), found=found_text, hint=f"the pod {args.uid} is scheduled again")
         return known
 
     async def _post(
@@ -206,4 +212,4 @@ def _subject(args: BindingArgs) -> str:
 def _check_node(args: BindingArgs, bound: str) -> None:
     """Accept a pod that is bound already where it shall be."""
     if bound != args.node:
-        raise Conflict(_subject(args), found=f"a pod that is bound to node {bound}", expected="one without a node")
+        raise Conflict(_subject(args), found=f"the pod is bound to node {bound}", hint="observe it again")

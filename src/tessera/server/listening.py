@@ -59,7 +59,7 @@ class HttpServer(uvicorn.Server):
             config.load()
         except OSError as error:  # ssl.SSLError is one
             found, desired = shown(error), "a certificate, its key and an authority in PEM"
-            raise InvalidInput("TLS files", found=found, expected=desired) from error
+            raise InvalidInput("TLS files", found=found, hint=f"give {desired}") from error
         super().__init__(config)
 
     @property
@@ -78,7 +78,7 @@ class HttpServer(uvicorn.Server):
         try:
             self.tls.load_verify_locations(cadata=authority)
         except (OSError, ValueError) as error:
-            raise InvalidInput("authority of clients", found=shown(error), expected="certificates in PEM") from error
+            raise InvalidInput("authority of clients", found=shown(error), hint="give certificates in PEM") from error
         self.tls.verify_mode = ssl.CERT_OPTIONAL
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -107,10 +107,10 @@ class _Protocol(H11Protocol):
         super().connection_made(transport)
         app, peer = self.app, transport.get_extra_info("peercert") or None
 
-        async def told(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        async def with_peer(scope: dict[str, Any], receive: Any, send: Any) -> None:
             await app({**scope, PEER: peer}, receive, send)
 
-        self.app = told
+        self.app = with_peer
 
 
 @contextmanager
@@ -128,9 +128,7 @@ def listening(host: str, port: int, most: int) -> Iterator[socket.socket]:
         # acknowledgement. asyncio sets it only for sockets whose protocol number is given.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
-        accepted = "another --port, or ending what listens there"
-        raise Unavailable(
-            f"address {host}, port {port}", found=shown(error), expected="a free port", hint=accepted
-        ) from error
+        accepted = "give another --port, or end what listens there"
+        raise Unavailable(f"address {host}, port {port}", found=shown(error), hint=accepted) from error
     with contextlib.closing(listener if is_loopback(host) else BoundedListener(listener, most)) as bounded:
         yield bounded

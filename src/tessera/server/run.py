@@ -252,7 +252,11 @@ class Server:
         """Return the ConfigMap of public keys. Who asks while it is deleted waits: a server writes it again."""
         found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
         if found is None:
-            raise Unavailable(f"ConfigMap {NAMESPACE}/{KEYS}", found="none", expected="the public keys of all servers")
+            raise Unavailable(
+                f"ConfigMap {NAMESPACE}/{KEYS}",
+                found="there is none, and it has the public keys of all servers",
+                hint="the server writes it and tries again",
+            )
         return found
 
     def _take_node(self, change: Change) -> None:

@@ -149,8 +149,8 @@ class SelfSigned:
         if found is None:
             raise Unavailable(
                 f"Secret {NAMESPACE}/{self._authority.secret}",
-                found="made and deleted at once",
-                expected="one that stays",
+                found="it was made and deleted at once",
+                hint="see who deletes it",
             )
         return found
 

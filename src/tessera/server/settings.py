@@ -87,9 +87,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         if self.tls is None and not is_loopback(self.host):
             raise InvalidInput(
                 f"address {self.host} of the page",
-                found="plain HTTP beyond this machine",
-                expected="TLS",
-                hint="--page-certificate and --page-key, or --page-host 127.0.0.1 and kubectl port-forward",
+                found="it is plain HTTP beyond this machine",
+                hint="give --page-certificate and --page-key, or --page-host 127.0.0.1 and kubectl port-forward",
             )
 
 
@@ -125,17 +124,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if is_loopback(self.host):
             return
         if self.tls is None:
-            found, desired = "plain HTTP beyond this machine", "TLS"
-            hint = "--tls-certificate, --tls-key and --tls-client-authority"
+            found, desired = "it is plain HTTP beyond this machine", "TLS"
+            hint = "give --tls-certificate, --tls-key and --tls-client-authority"
         elif self.tls.client_authority is None:
             found = "no authority for clients, so that any client that reaches it could have pods bound"
-            desired, hint = "an authority beyond this machine", "--tls-client-authority"
+            desired, hint = "an authority beyond this machine", "give --tls-client-authority"
         else:
             return
         raise InvalidInput(
             f"address {self.host}",
-            found=found,
-            expected=desired,
+            found=f"{found}, without {desired}",
             hint=f"{hint}, or --host 127.0.0.1 beside the scheduler",
         )
 

@@ -46,11 +46,13 @@ class SigningKey:
 
         """
         if self._signer is None:
-            raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found="not read yet", expected="the key that signs")
+            raise Unavailable(
+                f"Secret {NAMESPACE}/{SECRET}", found="the key that signs is not read yet", hint="try again"
+            )
         if self.void:
             found = f"key {self.id}, which ConfigMap {NAMESPACE}/{KEYS} does not have any more"
-            accepted = "another try: a server makes another key at once"
-            raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found=found, expected="a key that counts", hint=accepted)
+            accepted = "a server makes another key at once; try again"
+            raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found=found, hint=accepted)
         return self._signer
 
     @property
@@ -111,6 +113,6 @@ class SigningKey:
             found = await self._kube.get(SECRETS, SECRET, NAMESPACE)
         if found is None:
             raise Unavailable(
-                f"Secret {NAMESPACE}/{SECRET}", found="made and deleted at once", expected="a key that stays"
+                f"Secret {NAMESPACE}/{SECRET}", found="it was made and deleted at once", hint="see who deletes it"
             )
         return found

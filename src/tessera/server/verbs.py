@@ -40,7 +40,7 @@ class Verbs:
         The place there is kept for the pod for a moment.
         """
         # 1. Read the pod. Where there is no node to choose, `filter` answers.
-        live = self._asked_pod(args.pod)
+        live = self._requested_pod(args.pod)
         if not live.gpus or live.wrong:
             return self._filter(args, live)
         # 2. Choose the best node, what is claimed for the pod set aside.
@@ -59,7 +59,7 @@ class Verbs:
 
         Pods without GPUs fit everywhere. So do those that ask for devices by name alone: the kubelet counts these.
         """
-        return self._filter(args, self._asked_pod(args.pod))
+        return self._filter(args, self._requested_pod(args.pod))
 
     def _filter(self, args: Args, live: LivePod) -> Filtered:
         # 1. Answer for pods whose devices the kubelet counts, and for requests that make no sense.
@@ -81,7 +81,7 @@ class Verbs:
     def prioritize(self, args: Args) -> tuple[int, ...]:
         """Return a score from 0 to 10 for each node; one has 10, and is kept for the pod for a moment."""
         # 1. Read the pod. Without GPUs all nodes are equal.
-        live = self._asked_pod(args.pod)
+        live = self._requested_pod(args.pod)
         if not live.gpus or live.wrong or not args.names:
             return (0,) * len(args.names)
         # 2. Score the nodes, what is claimed for the pod set aside.
@@ -93,15 +93,15 @@ class Verbs:
             self._nominations.add(live.uid, live.key, live.need, best)
         return scores
 
-    def preempt(self, asked: Preemption) -> tuple[Candidate, ...]:
+    def preempt(self, requested: Preemption) -> tuple[Candidate, ...]:
         """Return the nodes where ending pods helps, each with the cheapest of them that are enough.
 
         What kube-scheduler would end is left out where it is not needed; it knows units, not devices.
         """
-        live = self._asked_pod(asked.pod)
+        live = self._requested_pod(requested.pod)
         if not live.claiming:
-            return () if live.gpus and live.wrong else asked.candidates
-        found = (self._victims(live, each) for each in asked.candidates)
+            return () if live.gpus and live.wrong else requested.candidates
+        found = (self._victims(live, each) for each in requested.candidates)
         return tuple(each for each in found if each is not None)
 
     def _victims(self, live: LivePod, candidate: Candidate) -> Candidate | None:
@@ -130,7 +130,7 @@ class Verbs:
     def _held_images(self, args: Args) -> Mapping[str, int]:
         return self._view.images.bytes_held(pod_images(args.pod))
 
-    def _asked_pod(self, pod: Mapping[str, Any]) -> LivePod:
+    def _requested_pod(self, pod: Mapping[str, Any]) -> LivePod:
         """Return what a pod that kube-scheduler asks about requests; drop what is kept for it, and what expired."""
         live = self._view.pods.read(dict(pod))
         self._view.pods.drop_expired()

@@ -127,8 +127,8 @@ def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
     demand = np.array([workload.demands[arrival.kind].milli for arrival in workload.arrivals], dtype=np.int64)
     placed = np.array([spot is not None for spot in log.spots], dtype=np.bool_)
     granted = _granted(log)
-    lost, asked = ~placed[workload.warm :], demand[workload.warm :]
-    total = int(asked.sum())
+    lost, requested = ~placed[workload.warm :], demand[workload.warm :]
+    total = int(requested.sum())
     departs = workload.departs
     curve = _over_time(log, granted, replayed) if departs else _over_arrivals(log, demand, granted, replayed)
     waits = _waits(log)
@@ -136,10 +136,10 @@ def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
         workload=workload.name,
         policy=log.policy,
         seed=workload.seed,
-        arrived=len(asked),
+        arrived=len(requested),
         dropped=int(lost.sum()),
-        dropped_demand_percent=100 * int(asked[lost].sum()) / total if total else 0.0,
-        groups=_groups(log, lost, asked),
+        dropped_demand_percent=100 * int(requested[lost].sum()) / total if total else 0.0,
+        groups=_groups(log, lost, requested),
         first_drop_percent=None if departs else _first_drop(demand, placed, capacity),
         unallocated_percent=_headlines(curve),
         mean_unallocated_percent=_mean_unallocated(log, granted) if departs else None,
@@ -244,10 +244,10 @@ def _first_drop(demand: Ints, placed: NDArray[np.bool_], capacity: int) -> float
     return 100 * int(demand[: int(np.argmin(placed)) + 1].sum()) / capacity
 
 
-def _groups(log: Log, lost: NDArray[np.bool_], asked: Ints) -> tuple[Dropped, ...]:
+def _groups(log: Log, lost: NDArray[np.bool_], requested: Ints) -> tuple[Dropped, ...]:
     by_kind = np.array([group_of(demand) for demand in log.workload.demands], dtype=np.int64)
     group = by_kind[[arrival.kind for arrival in log.workload.arrivals[log.workload.warm :]]]
-    sums = (np.ones_like(asked), lost, asked, asked * lost)
+    sums = (np.ones_like(requested), lost, requested, requested * lost)
     counts = np.array([np.bincount(group, values, len(CLASSES)) for values in sums], dtype=np.int64)
     return tuple(
         Dropped(group=name, arrived=row[0], dropped=row[1], demand_milli=row[2], dropped_milli=row[3])

@@ -100,9 +100,9 @@ BROKEN = {
     "not YAML": ("a: [", "a"),
     "not UTF-8": (b"\xff", "bytes that are not UTF-8"),
     "too large": (" " * (1 << 20) + "x", "more than 1 MiB"),
-    "two documents": ("version: v1\n---\nversion: v1\n", "2 documents; expected one document"),
-    "empty": ("", "0 documents; expected one document"),
-    "refused": (sharing(1), "1; expected an integer from 2"),
+    "two documents": ("version: v1\n---\nversion: v1\n", "it has 2 documents: write one document"),
+    "empty": ("", "it has 0 documents: write one document"),
+    "refused": (sharing(1), "1 is not an integer from 2"),
 }
 
 
@@ -131,14 +131,14 @@ def test_a_label_of_a_name_that_does_not_exist(tmp_path: Path) -> None:
     files = ConfigurationFiles(Sources(sharing=tmp_path))
     got = files.read({PLUGIN_CONFIG: "../../etc/passwd"}, GPUS)
     assert got.node_sharing is None
-    assert "'../../etc/passwd'; expected the name of a file in" in got.problem
-    assert got.problem.endswith("hint: a")
+    assert "there is no '../../etc/passwd' in" in got.problem
+    assert got.problem.endswith("choose one of a")
     assert replicas(files) == [2]
     assert replicas(files, {PLUGIN_CONFIG: "b"}) == [2]
     nothing = ConfigurationFiles(Sources(sharing=tmp_path / "no", default="a")).read({}, GPUS)
-    assert nothing.problem.endswith("hint: none: there are no files")
+    assert nothing.problem.endswith("give a folder with that file")
     absent = ConfigurationFiles(Sources()).read({PLUGIN_CONFIG: "a"}, GPUS)
-    assert "expected --sharing-config, a directory with that file" in absent.problem
+    assert "needs --sharing-config: give a folder with that file" in absent.problem
 
 
 def test_a_former_policy_that_fits_the_gpus_no_more_offers_nothing(tmp_path: Path) -> None:

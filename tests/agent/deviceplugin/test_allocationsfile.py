@@ -53,7 +53,7 @@ def test_what_can_be_read_counts_and_the_file_is_kept(tmp_path: Path, case: str)
 def test_without_what_is_on_the_disk_nothing_is_read_nor_written(tmp_path: Path) -> None:
     path = tmp_path / "allocations.json"
     path.mkdir()
-    with pytest.raises(Unavailable, match="before a device is offered"):
+    with pytest.raises(Unavailable, match="no device is offered"):
         read_allocations(path, logger())
-    with pytest.raises(Unavailable, match="before a device is allocated"):
+    with pytest.raises(Unavailable, match="no device is allocated"):
         write_allocations(path, RECORD)

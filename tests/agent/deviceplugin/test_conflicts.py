@@ -149,7 +149,7 @@ async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_
     first = Allocation(resource=NEED, ids=("unit-1",), uid=uid, pod="ml/honest", container="main")
     await node.gate.start(first, (Use(gpu="GPU-1", exclusivity=Exclusivity.MEMORY),), ids=False)
     assert await node.conflicts.end({}, evict=True) == (), "both may run"
-    with pytest.raises(Conflict, match="ml/again deleted"):
+    with pytest.raises(Conflict, match="delete ml/again"):
         await node.gate.holder(NEED, ["unit-1"])
     (text,) = await node.conflicts.end({}, evict=True)
     ((name, reason, message),) = await node.events()

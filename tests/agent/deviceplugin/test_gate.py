@@ -26,7 +26,7 @@ async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(nod
     second = dict((await node.run("q", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
     assert {first, second} == {each.uuid for each in gpu.instances}, "steered round the one that is in use"
     node.kubelet.forgotten.add(first)
-    with pytest.raises(Conflict, match=f"device {first} of {SLICE}, used by pod default/p, container main"):
+    with pytest.raises(Conflict, match=f"device {first} of {SLICE} is used by pod default/p, container main"):
         await node.run("r", SLICE)
     node.end("q")
     assert dict((await node.run("s", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"] == second, "the refusal healed the kubelet"
@@ -134,7 +134,7 @@ async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: N
     await node.plugins.gate.tidy(node.plugins._uses_of)
     ((later, clash),) = node.plugins.gate.conflicts()
     assert (later.pod, clash.other and clash.other.pod) == ("default/q", "default/p")
-    with pytest.raises(Conflict, match="allocated by the kubelet to pods default/p and default/q"):
+    with pytest.raises(Conflict, match="the kubelet allocated it to pods default/p and default/q"):
         await node.kubelet.create("default", "p", "main")
 
 
@@ -153,7 +153,7 @@ async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeyp
 async def test_nothing_is_allocated_that_cannot_be_recorded(node: Node) -> None:
     await node.offer((facts(0, "T4"), WHOLE))
     (node.root / f".allocations.json.{os.getpid()}").mkdir()
-    with pytest.raises(Conflict, match="a file that can be written before a device is allocated"):
+    with pytest.raises(Conflict, match="give a --state-dir that the agent may write to"):
         await node.run("p")
     (node.root / f".allocations.json.{os.getpid()}").rmdir()
     await node.run("q")

@@ -30,14 +30,14 @@ class Shares:
     """Notes what it is asked for shares."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, int]] = []
+        self.requested: list[tuple[str, str, int]] = []
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
-        self.asked.append(("allocate", resource, len(ids)))
+        self.requested.append(("allocate", resource, len(ids)))
         return Grant()
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
-        self.asked.append(("pre_start", resource, len(ids)))
+        self.requested.append(("pre_start", resource, len(ids)))
 
 
 def give(_: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
@@ -65,12 +65,12 @@ IDS = [device.id for device in two(SLICED).devices]
 HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
     "no ids": (two(SLICED), [], InvalidInput, "no device ids"),
     "an id twice": (two(SLICED), [IDS[0], IDS[0]], InvalidInput, "an id twice"),
-    "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "'GPU-x'; expected one of the 4 ids"),
+    "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "'GPU-x' is not one of the 4 ids"),
     "a hostile id": (two(SLICED), ["../../x\n" * 100], InvalidInput, r"\\n"),
     "more than there are": (two(SLICED), [*IDS, "GPU-y::0"], InvalidInput, "GPU-y::0"),
-    "an unhealthy device": (two(SLICED, options=UNHEALTHY), [IDS[2]], Conflict, "an unhealthy device"),
+    "is unhealthy: request": (two(SLICED, options=UNHEALTHY), [IDS[2]], Conflict, "is unhealthy: request"),
     "more than one of MPS": (two(MPS), IDS[:2], InvalidInput, "failRequestsGreaterThanOne"),
-    "an unhealthy unit": (two(MEMORY, UNITS, UNHEALTHY), [f"{facts(1).uuid}-_-0"], Conflict, "an unhealthy device"),
+    "an unhealthy unit": (two(MEMORY, UNITS, UNHEALTHY), [f"{facts(1).uuid}-_-0"], Conflict, "is unhealthy: request"),
 }
 
 
@@ -92,12 +92,12 @@ async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None
         await each.pre_start((IDS[0], IDS[2]))
     view.record("p", GPU, IDS[0], IDS[2])
     await each.pre_start((IDS[0], IDS[2]))
-    assert (shares.asked, each.options.pre_start) == ([], True)
+    assert (shares.requested, each.options.pre_start) == ([], True)
     units = plugin(two(MEMORY, UNITS), shares)
     ids = tuple(device.id for device in units.resource.devices[:3])
     await units.allocate(ids)
     await units.pre_start(ids)
-    assert shares.asked == [("allocate", UNITS, 3), ("pre_start", UNITS, 3)]
+    assert shares.requested == [("allocate", UNITS, 3), ("pre_start", UNITS, 3)]
     assert units.options.pre_start
 
 

@@ -213,7 +213,7 @@ async def test_an_object_that_another_made_meanwhile_is_taken() -> None:
     class Late(MemoryKube):
         async def create(self, kind: Any, body: Object) -> Object:
             if kind == GPU_NODES:
-                raise Conflict("GPUNode n1", found="one that exists already", expected="a new name")
+                raise Conflict("GPUNode n1", found="it exists already", hint="choose a new name")
             return await super().create(kind, body)
 
     async with following(Late()) as link:

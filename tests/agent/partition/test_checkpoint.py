@@ -28,8 +28,8 @@ async def test_it_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "want"),
     [
-        (b'{"version": 1, "gpus": [', "mig.json: 'Input data was truncated'; expected a checkpoint of MIG layouts"),
-        (b" " * ((1 << 20) + 1), "mig.json: more than 1 MiB"),
+        (b'{"version": 1, "gpus": [', "mig.json: it is not a checkpoint of MIG layouts"),
+        (b" " * ((1 << 20) + 1), "mig.json: it has more than 1 MiB"),
     ],
 )
 def test_a_broken_file_is_refused_and_kept(tmp_path: Path, content: bytes, want: str) -> None:

@@ -154,17 +154,17 @@ def test_somebody_cut_the_gpu_by_hand() -> None:
         (
             "halves",
             {},
-            "MIG configuration: 'halves'; expected the name of a configuration that this node can have;",
+            "MIG configuration: 'halves' is not the name of a configuration that this node can have:",
         ),
         (
             "mine",
             {"mine": (Group(enabled=True, instances=(("1g.5gb", 8),)),)},
-            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb; expected instances that fit",
+            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb do not fit on one",
         ),
         (
             "mine",
             InvalidInput("mig.yaml", found="a list", expected="a mapping"),
-            "mig.yaml: a list; expected a mapping",
+            "mig.yaml: a list is not a mapping",
         ),
     ],
 )
@@ -404,7 +404,7 @@ def test_a_pod_that_comes_just_before_the_reboot_runs_on(tmp_path: Path) -> None
     [
         ("offer", "GPUs could not be withdrawn from the pods before the reboot; GPU 0: MIG is switched"),
         ("record", "the reboot failed: {}: Is a directory"),
-        ("command", "the reboot failed: /sbin/reboot: exit status 1; expected an answer; GPU 0: MIG is switched"),
+        ("command", "the reboot failed: /sbin/reboot: exit status 1 is not an answer; GPU 0: MIG is switched"),
     ],
 )
 def test_a_reboot_that_cannot_be_had_fails_and_says_why(trouble: str, want: str, tmp_path: Path) -> None:

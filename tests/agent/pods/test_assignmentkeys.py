@@ -90,7 +90,7 @@ def test_a_key_that_cannot_be_kept_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "file" / "key", tmp_path / "folder"):
-        with pytest.raises(Unavailable, match="a place for the key"):
+        with pytest.raises(Unavailable, match="--state-dir, where the key"):
             keys_at(path).open(())
     assert (tmp_path / "folder").is_dir()
 

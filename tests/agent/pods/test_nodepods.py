@@ -44,7 +44,7 @@ async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(mo
     nothing = Inventory(gpus=())
     assert [(each.pod, each.devices) for each in await pods.held(nothing)] == [("default/p", ("GPU-1",))]
     for _ in range(2):
-        with pytest.raises(Unavailable, match="no entry for default/p, which runs with devices"):
+        with pytest.raises(Unavailable, match="it lacks pods that run with devices: default/p"):
             await pods.held(nothing)
     assert await pods.held(nothing)
     with pytest.raises(Unavailable):

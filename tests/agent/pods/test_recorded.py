@@ -53,7 +53,7 @@ class Node:
     def __init__(self, kube: MemoryKube | None = None) -> None:
         self.kube = kube or MemoryKube()
         self.allocated: list[Held] = []
-        self.asked = 0
+        self.requested = 0
         self.recorder = Recorder(
             self.kube,
             self,
@@ -69,7 +69,7 @@ class Node:
 
     async def held(self) -> tuple[Held, ...]:
         await asyncio.sleep(0)
-        self.asked += 1
+        self.requested += 1
         return tuple(self.allocated)
 
     async def devices(self) -> Mapping[str, Share]:
@@ -110,9 +110,9 @@ async def test_each_pod_is_told_what_it_has_and_then_left_alone() -> None:
     assert await node.annotation("none") is None
     assert await node.recorded("one") == [of(IDS[1])]
     assert await node.recorded("wrong") == [of(IDS[0])]
-    assert node.asked == 2  # to tell, and to see that it is told
+    assert node.requested == 2  # to tell, and to see that it is told
     await node.look()
-    assert node.asked == 2
+    assert node.requested == 2
 
 
 async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
@@ -138,9 +138,9 @@ async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
     found = (await node.kube.list(PODS)).objects[0]
     want = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7", "a": "b"}
     assert annotations_of(found) == want
-    asked = node.asked
+    requested = node.requested
     await node.look()
-    assert node.asked == asked
+    assert node.requested == requested
 
 
 async def test_a_pod_with_memory_and_a_device_by_name_is_told_of_the_memory_first() -> None:

@@ -72,9 +72,9 @@ async def test_nothing_is_changed_that_could_not_be_put_back(tmp_path: Path) -> 
     bytes_.write_bytes(b'[{"gpu": "\xff"}]')
     unwritable = broken / "power.json"
     for record, want in (
-        (broken, "removing the file"),
-        (nested, "removing the file"),
-        (bytes_, "removing the file"),
+        (broken, "remove the file"),
+        (nested, "remove the file"),
+        (bytes_, "remove the file"),
         (tmp_path, "Is a directory"),
     ):
         (problem,) = await PowerKeeper(driver, record, logger()).apply(policies, await driver.inventory())
@@ -82,5 +82,5 @@ async def test_nothing_is_changed_that_could_not_be_put_back(tmp_path: Path) -> 
     assert len(await PowerKeeper(driver, unwritable, logger()).apply(policies, await driver.inventory())) == 1
     (tmp_path / "power.new").mkdir()
     problems = await PowerKeeper(driver, tmp_path / "power.json", logger()).apply(policies, await driver.inventory())
-    assert [problem.endswith("expected a file to write to") for problem in problems] == [True, True]
+    assert [problem.endswith("a folder that the agent may write to") for problem in problems] == [True, True]
     assert (await watts(driver), driver.clocks_mhz) == (default, {})

@@ -52,10 +52,10 @@ FAILURES = {
     "not there": (
         ("/nowhere/program",),
         20.0,
-        "/nowhere/program: No such file or directory; expected a program that runs",
+        "/nowhere/program: No such file or directory: install the program, or name it by --mps-control",
     ),
-    "failing": (("sh", "-c", "echo why; exit 3"), 20.0, "sh: exit status 3: why; expected an answer"),
-    "silent": (("sleep", "60"), 0.3, "sleep: no answer within 0.3 s; expected an answer"),
+    "failing": (("sh", "-c", "echo why; exit 3"), 20.0, "sh: exit status 3: why: see `tessera doctor`"),
+    "silent": (("sleep", "60"), 0.3, "sleep: no answer within 0.3 s: see `tessera doctor`"),
 }
 
 
@@ -69,7 +69,7 @@ async def test_why_there_is_no_answer(command: tuple[str, ...], timeout_s: float
 
 @pytest.mark.anyio
 async def test_nothing_is_launched_where_there_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="expected a process started"):
+    with pytest.raises(Unavailable, match="see `tessera doctor`"):
         await launch(("sleep", "60"), os.environ, tmp_path / "no" / "log", 20)
 
 

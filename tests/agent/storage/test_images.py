@@ -163,7 +163,7 @@ async def test_credentials_come_from_the_secrets_that_are_named(node: Node) -> N
     await node.tell(wanted(A, 1, secrets=("registry",)), wanted(B, 1, secrets=("none",)))
     async with node.running():
         found = await node.reports_states(a="Present", b="Failed")
-    assert "Secret tessera-system/none: none of this name" in found.observed[1].reason
+    assert "Secret tessera-system/none: there is no Secret" in found.observed[1].reason
 
 
 class Unpinnable(MemoryRuntime):
@@ -190,7 +190,7 @@ async def test_a_runtime_that_cannot_pin_is_said_in_the_report(node: Node) -> No
         node.runtime.go.set()
         found = await node.reports(lambda found: bool(found.observed[0].reason))
     assert (found.observed[0].state, found.observed[0].pinned) == ("Present", False)
-    assert "expected containerd" in found.observed[0].reason
+    assert "containerd" in found.observed[0].reason
 
 
 async def test_it_waits_for_the_api_and_the_runtime(node: Node) -> None:

@@ -72,12 +72,12 @@ def clusters(draw: st.DrawFn) -> list[Object]:
         objects.append(node(name, {MEMORY: str(count * per_gpu), "aliyun.com/gpu-count": str(count)}))
         objects.append(gpunode(name, *(gpu(i, "T4", node=name) for i in range(count)), unit_mib=unit_mib))
         for index in range(draw(st.integers(0, 5))):
-            asked, place = draw(st.integers(1, 5)) * (1024 // unit_mib), draw(st.integers(0, count - 1))
+            requested, place = draw(st.integers(1, 5)) * (1024 // unit_mib), draw(st.integers(0, count - 1))
             annotations = draw(
                 st.sampled_from(
                     [
                         {"ALIYUN_COM_GPU_MEM_IDX": str(place)},
-                        {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(place): asked}})},
+                        {"scheduler.framework.gpushare.allocation": json.dumps({"0": {str(place): requested}})},
                         {"ALIYUN_COM_GPU_MEM_IDX": "-1"},
                         {"ALIYUN_COM_GPU_MEM_IDX": "none"},
                         {},
@@ -85,7 +85,7 @@ def clusters(draw: st.DrawFn) -> list[Object]:
                 )
             )
             phase = draw(st.sampled_from(["Running", "Pending", "Succeeded"]))
-            objects.append(pod(f"{name}-{index}", {MEMORY: asked}, node=name, annotations=annotations, phase=phase))
+            objects.append(pod(f"{name}-{index}", {MEMORY: requested}, node=name, annotations=annotations, phase=phase))
     return objects
 
 

@@ -130,81 +130,85 @@ BAD_NEEDS = {
     "half a GPU": (
         "{nvidia.com/gpu: 0.5}",
         "{}",
-        f"line 7: Pod a: {LIMITS}[nvidia.com/gpu]: 0.5; expected a whole",
+        f"line 7: Pod a: {LIMITS}[nvidia.com/gpu]: 0.5 is not a whole",
     ),
-    "a negative number": ("{nvidia.com/gpu: -1}", "{}", "-1; expected a quantity of zero or more"),
-    "no number": ("{nvidia.com/gpu: many}", "{}", "'many'; expected a Kubernetes quantity"),
-    "a truth value": ("{nvidia.com/gpu: true}", "{}", "true; expected a Kubernetes quantity"),
-    "an absurd number of devices": ("{nvidia.com/gpu: 5000}", "{}", "5000; expected at most 4096 devices"),
-    "an absurd quantity": ("{memory: 1e400}", "{}", "'1e400'; expected a quantity of at most 2^63 - 1"),
-    "negative memory": ("{memory: -1}", "{}", "-1; expected a quantity of zero or more"),
-    "memory in bytes": ("{tessera.dev/gpu-memory: 6Gi}", "{}", "'6Gi'; expected a number of GiB that some GPU has"),
+    "a negative number": ("{nvidia.com/gpu: -1}", "{}", "-1 is not a quantity of zero or more"),
+    "no number": ("{nvidia.com/gpu: many}", "{}", "'many' is not a Kubernetes quantity"),
+    "a truth value": ("{nvidia.com/gpu: true}", "{}", "true is not a Kubernetes quantity"),
+    "an absurd number of devices": ("{nvidia.com/gpu: 5000}", "{}", "5000"),
+    "an absurd quantity": ("{memory: 1e400}", "{}", "'1e400' is not a quantity of at most 2^63 - 1"),
+    "negative memory": ("{memory: -1}", "{}", "-1 is not a quantity of zero or more"),
+    "memory in bytes": ("{tessera.dev/gpu-memory: 6Gi}", "{}", "'6Gi' is not a number of GiB that some GPU has"),
     "memory beyond any GPU in MiB": (
         "{tessera.dev/gpu-memory: 6Gi}",
         "{tessera.dev/gpu-memory-unit: MiB}",
-        "expected a number of MiB that some GPU has; hint: 6 for 6 MiB; no suffix",
+        "a number of MiB that some GPU has: 6 for 6 MiB; no suffix",
     ),
     "compute above a whole GPU": (
         "{tessera.dev/gpu-memory: 6, tessera.dev/gpu-compute: 101}",
         "{}",
-        "101; expected a percentage from 1 to 100",
+        "101 is not a percentage from 1 to 100",
     ),
-    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "expected tessera.dev/gpu-memory beside it"),
+    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "tessera.dev/gpu-memory beside it"),
     "no memory": (
         "{tessera.dev/gpu-memory: 0}",
         "{}",
-        f"{LIMITS}[tessera.dev/gpu-memory]: 0; expected 1 or more; hint: the limit left out, for a pod",
+        f"{LIMITS}[tessera.dev/gpu-memory]: 0 is not 1 or more: the limit left out, for a pod",
     ),
-    "no memory of gpushare": ("{aliyun.com/gpu-mem: 0}", "{}", "0; expected 1 or more"),
-    "no compute": ("{tessera.dev/gpu-compute: 0}", "{}", "gpu-compute]: 0; expected 1"),
-    "no GPUs": ("{tessera.dev/gpu-count: '0'}", "{}", "gpu-count]: '0'; expected 1"),
-    "a count without memory": ("{tessera.dev/gpu-count: 5}", "{}", "tessera.dev/gpu-count; expected"),
-    "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "expected at most 64 GPUs"),
+    "no memory of gpushare": ("{aliyun.com/gpu-mem: 0}", "{}", "0 is not 1 or more"),
+    "no compute": ("{tessera.dev/gpu-compute: 0}", "{}", "gpu-compute]: 0 is not 1"),
+    "no GPUs": ("{tessera.dev/gpu-count: '0'}", "{}", "gpu-count]: '0' is not 1"),
+    "a count without memory": (
+        "{tessera.dev/gpu-count: 5}",
+        "{}",
+        "spec.containers[0].resources.limits[tessera.dev/gpu-count]: tessera.dev/gpu-count",
+    ),
+    "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "at most 64 GPUs"),
     "a name of ours that is none": (
         "{tessera.dev/gpu-mem: 6}",
         "{}",
-        "tessera.dev/gpu-mem; expected a resource Tess",
+        "tessera.dev/gpu-mem is not a resource Tess",
     ),
-    "a name without a domain": ("{gpu: 1}", "{}", "'gpu'; expected a resource name"),
+    "a name without a domain": ("{gpu: 1}", "{}", "'gpu' is not a resource name"),
     "a profile no model has": (
         "{nvidia.com/mig-1g.11gb: 1}",
         "{}",
-        "nvidia.com/mig-1g.11gb; expected a MIG profile that some GPU model has; hint: those that `tessera pro",
+        "nvidia.com/mig-1g.11gb is not a MIG profile that some GPU model has: `tessera profiles MODEL`",
     ),
     "two forms in a container": (
         "{nvidia.com/gpu: 1, aliyun.com/gpu-mem: 5}",
         "{}",
-        "aliyun.com/gpu-mem and nvidia.com/gpu; expected one form of GPU request in a container",
+        "aliyun.com/gpu-mem and nvidia.com/gpu",
     ),
     "another system's name beside a need": (
         "{nvidia.com/gpumem: 3000, tessera.dev/gpu-memory: 5}",
         "{}",
-        "nvidia.com/gpumem and tessera.dev/gpu-memory; expected one form of GPU request in a container",
+        "nvidia.com/gpumem and tessera.dev/gpu-memory",
     ),
     "a share of hardware grade": (
         "{aliyun.com/gpu-mem: 5}",
         "{tessera.dev/isolation: hardware}",
-        "aliyun.com/gpu-mem with isolation hardware; expected a grade that a share can have",
+        "aliyun.com/gpu-mem with isolation hardware",
     ),
     "an unknown grade": (
         "{}",
         "{tessera.dev/isolation: strong}",
         (
-            "line 3: Pod a: metadata.annotations[tessera.dev/isolation]: 'strong'; expected one of "
-            "the words accepted; hint: hardware, driver, none"
+            "line 3: Pod a: metadata.annotations[tessera.dev/isolation]: 'strong' is not one of "
+            "the words accepted: hardware, driver, none"
         ),
     ),
     "an unknown GPU model": (
         "{}",
         "{tessera.dev/gpu-model: H1000}",
-        "metadata.annotations[tessera.dev/gpu-model]: GPU model: 'H1000'; expected a GPU model that Tessera knows",
+        "metadata.annotations[tessera.dev/gpu-model]: GPU model: 'H1000' is not a GPU model that Tessera knows",
     ),
     "an annotation of ours that is none": (
         "{}",
         "{tessera.dev/isolaton: none}",
-        "expected an annotation Tessera knows",
+        "is not an annotation Tessera knows",
     ),
-    "an annotation that is no text": ("{}", "{tessera.dev/isolation: true}", "true; expected one of the words"),
+    "an annotation that is no text": ("{}", "{tessera.dev/isolation: true}", "true is not one of the words"),
 }
 
 

@@ -39,5 +39,5 @@ def test_an_entry_without_ids(ids: object) -> None:
     [b"", b"\xff", b"{", b'{"x": ' + b"[" * 100_000, b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries": [{}]}}'],
 )
 def test_what_is_none_is_refused(content: bytes) -> None:
-    with pytest.raises(InvalidInput, match=r"file: .* expected a device checkpoint"):
+    with pytest.raises(InvalidInput, match=r"file: .*: only checkpoints that kubelets"):
         read_checkpoint("file", content)

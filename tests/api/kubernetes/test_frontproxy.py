@@ -34,12 +34,12 @@ def test_without_names_any_client_of_the_authority_is_the_proxy() -> None:
 
 
 BAD = {
-    "no data": ({}, "enabling the aggregation layer"),
+    "no data": ({}, "enable the aggregation layer"),
     "no authority": ({**DATA, "requestheader-client-ca-file": ""}, "no requestheader-client-ca-file"),
     "not JSON": ({**DATA, "requestheader-group-headers": "x"}, "key requestheader-group-headers: 'x'"),
-    "no list": ({**DATA, "requestheader-allowed-names": "{}"}, "expected a JSON list of names"),
-    "no names": ({**DATA, "requestheader-allowed-names": "[1]"}, "expected a JSON list of names"),
-    "nested without end": ({**DATA, "requestheader-allowed-names": "[" * 100_000}, "expected a JSON list of names"),
+    "no list": ({**DATA, "requestheader-allowed-names": "{}"}, "a JSON list of names"),
+    "no names": ({**DATA, "requestheader-allowed-names": "[1]"}, "a JSON list of names"),
+    "nested without end": ({**DATA, "requestheader-allowed-names": "[" * 100_000}, "a JSON list of names"),
 }
 
 

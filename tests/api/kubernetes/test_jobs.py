@@ -176,21 +176,21 @@ def test_any_object_has_a_state(job: dict[str, Any], pods: list[Any]) -> None:
 
 
 def test_code_is_unpacked_into_the_folder_where_the_command_starts_and_its_secret_goes_with_the_job() -> None:
-    asked = JobRequest(
+    requested = JobRequest(
         name="j", namespace="ns", image="a", secret="j-own", code=True, limits={"cpu": "1", "memory": "2Gi", "x/y": "1"}
     )
-    pod = job_object(asked)["spec"]["template"]["spec"]
+    pod = job_object(requested)["spec"]["template"]["spec"]
     unpack, main, archive = pod["initContainers"][0], pod["containers"][0], pod["volumes"][0]
     assert unpack["image"] == main["image"]
     assert unpack["command"] == ["tar", "-xzf", "/archive/code.tar.gz", "-C", main["workingDir"]]
     assert unpack["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
     assert [each["name"] for each in unpack["volumeMounts"]] == [each["name"] for each in pod["volumes"]]
     assert main["volumeMounts"] == [unpack["volumeMounts"][1]]
-    found = own_secret(asked, {"code.tar.gz": b"x"}, {"metadata": {"name": "j", "uid": "7"}})
+    found = own_secret(requested, {"code.tar.gz": b"x"}, {"metadata": {"name": "j", "uid": "7"}})
     assert (found["metadata"]["name"], found["data"]) == (archive["secret"]["secretName"], {"code.tar.gz": "eA=="})
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "7"}
     assert found["metadata"]["ownerReferences"] == [owner]
-    assert "ownerReferences" not in own_secret(asked, {"code.tar.gz": b"x"})["metadata"]
+    assert "ownerReferences" not in own_secret(requested, {"code.tar.gz": b"x"})["metadata"]
     small = job_object(JobRequest(namespace="ns", image="a", secret="c", code=True))["spec"]["template"]["spec"]
     assert "resources" not in small["initContainers"][0]
 

@@ -97,11 +97,11 @@ def test_the_gpu_operators_config_map_is_read_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("data", "want"),
     [
-        ("data: {other.yaml: ''}", "data[config.yaml]: nothing; expected a text"),
+        ("data: {other.yaml: ''}", "data[config.yaml]: it is missing: write a"),
         ("data: {config.yaml: 'version: v2'}", "config.yaml, data[config.yaml], document 1, line 1: version: 'v2'"),
         (
             "data: {config.yaml: 'kind: ConfigMap'}",
-            "config.yaml, data[config.yaml], document 1, line 1: kind: an unknown field",
+            "config.yaml, data[config.yaml], document 1, line 1: kind: it is an unknown",
         ),
     ],
     ids=["another key", "another version", "a ConfigMap in it"],
@@ -113,43 +113,46 @@ def test_a_config_map_without_such_a_file_is_refused(data: str, want: str) -> No
 
 
 REFUSED = {
-    "no version": ("mig-configs: {}\n", "version: nothing; expected a text"),
-    "another version": ("version: v2\nmig-configs: {}\n", "'v2'; expected a version this reader knows"),
-    "an unknown field": ("version: v1\nmig-config: {}\n", "mig-config: an unknown field"),
-    "no configuration": ("version: v1\nmig-configs: {}\n", "mig-configs: a mapping; expected at least one config"),
-    "no configurations": ("version: v1\n", "mig-configs: nothing; expected at least one configuration"),
+    "no version": ("mig-configs: {}\n", "version: it is missing: write a"),
+    "another version": ("version: v2\nmig-configs: {}\n", "'v2' is not a version this reader knows"),
+    "an unknown field": ("version: v1\nmig-config: {}\n", "mig-config: it is an unknown field"),
+    "no configuration": ("version: v1\nmig-configs: {}\n", "mig-configs: a mapping is not at least one config"),
+    "no configurations": ("version: v1\n", "mig-configs: it is missing: write at least one configuration"),
     "an empty configuration": (
         "version: v1\nmig-configs: {a: []}\n",
-        "mig-configs.a: a list; expected",
+        "mig-configs.a: a list is not",
     ),
     "an unknown field in a group": (
         config("{devices: all, mig-enabled: false, x: 1}"),
-        "x: an unknown field",
+        "x: it is an unknown field",
     ),
-    "no devices": (config("{mig-enabled: false}"), "devices: nothing; expected all, or a list of GPU indices"),
-    "devices by another word": (config("{devices: some, mig-enabled: false}"), "'some'; expected all, or a list"),
-    "a device below zero": (config("{devices: [-1], mig-enabled: false}"), "devices[0]: -1; expected an integer"),
-    "no word about MIG": (config("{devices: all}"), "mig-enabled: nothing; expected true or false"),
+    "no devices": (
+        config("{mig-enabled: false}"),
+        "mig-configs.a[0].devices: it is missing: write all, or a list of GPU indices",
+    ),
+    "devices by another word": (config("{devices: some, mig-enabled: false}"), "'some' is not all, or a list"),
+    "a device below zero": (config("{devices: [-1], mig-enabled: false}"), "devices[0]: -1 is not an integer"),
+    "no word about MIG": (config("{devices: all}"), "mig-enabled: it is missing: write true or false"),
     "MIG without a word about instances": (
         config("{devices: all, mig-enabled: true}"),
-        "expected the instances, {}",
+        "write the instances, {}",
     ),
     "instances without MIG": (
         config("{devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}}"),
-        "expected no instances where mig-enabled is false",
+        "where mig-enabled is false",
     ),
     "a profile that is none": (
         config("{devices: all, mig-enabled: true, mig-devices: {big: 1}}"),
-        "big; expected a MIG profile",
+        "big is not a MIG profile",
     ),
     "counts of zero alone": (
         config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 0}}"),
-        "counts of 0 alone; expected at least one instance",
+        "all counts are 0: write at least one instance",
     ),
-    "a negative count": (config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}}"), "-1; expected an"),
+    "a negative count": (config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}}"), "-1 is not an"),
     "a filter of numbers": (
         config("{device-filter: [5], devices: all, mig-enabled: false}"),
-        "5; expected a",
+        "5 is not a",
     ),
 }
 

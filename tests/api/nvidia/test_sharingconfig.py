@@ -126,57 +126,60 @@ def sharing(text: str) -> str:
 
 
 REFUSED = {
-    "another version": ("version: v2\n", "'v2'; expected a version this reader knows; hint: v1"),
-    "an unknown field": ("version: v1\nshare: {}\n", "share: an unknown field"),
-    "an unknown way": (sharing("{vgpu: {}}"), "sharing.vgpu: an unknown field"),
+    "another version": ("version: v2\n", "'v2' is not a version this reader knows: v1"),
+    "an unknown field": ("version: v1\nshare: {}\n", "is an unknown field"),
+    "an unknown way": (sharing("{vgpu: {}}"), "sharing.vgpu: it is an unknown field"),
     "both ways": (
         sharing("{mps: {}, timeSlicing: {}}"),
-        "both; expected one of timeSlicing and mps; hint: both on one node by a node policy",
+        "both timeSlicing and mps are set: set one; a node policy has both on one node",
     ),
-    "no resources": (sharing("{mps: {}}"), "resources: nothing; expected at least one resource"),
-    "an unknown field of a resource": (sharing("{mps: {resources: [{count: 1}]}}"), "count: an unknown field"),
-    "no name": (sharing("{mps: {resources: [{replicas: 2}]}}"), "name: nothing; expected a text"),
-    "one replica": (sharing("{mps: {resources: [{name: a, replicas: 1}]}}"), "1; expected an integer from 2"),
+    "no resources": (sharing("{mps: {}}"), "sharing.mps.resources: it is missing: write at least one resource"),
+    "an unknown field of a resource": (sharing("{mps: {resources: [{count: 1}]}}"), "is an unknown field"),
+    "no name": (
+        sharing("{mps: {resources: [{replicas: 2}]}}"),
+        "sharing.mps.resources[0].name: it is missing: write a text",
+    ),
+    "one replica": (sharing("{mps: {resources: [{name: a, replicas: 1}]}}"), "1 is not an integer from 2"),
     "a resource twice": (
         sharing("{mps: {resources: [{name: a, replicas: 2}, {name: a, replicas: 2}]}}"),
-        "resources[1].name: nvidia.com/a; expected each resource once, or each device of it once",
+        "resources[1].name: nvidia.com/a is there twice: name each resource once, or each device of it once",
     ),
     "a device of a resource twice": (
         sharing("{mps: {resources: [{name: a, devices: [0], replicas: 2}, {name: a, devices: ['0'], replicas: 2}]}}"),
-        "resources[1].devices: 0; expected each resource once",
+        "sharing.mps.resources[1].devices: 0 is there twice: name each",
     ),
     "a device twice in one list": (
         sharing("{mps: {resources: [{name: a, devices: [0, '0'], replicas: 2}]}}"),
-        "devices: a list; expected a list of devices, each once",
+        "devices: a list is not a list of devices, each once",
     ),
-    "no devices": (sharing("{mps: {resources: [{name: a, devices: [], replicas: 2}]}}"), "expected a list of devices"),
+    "no devices": (sharing("{mps: {resources: [{name: a, devices: [], replicas: 2}]}}"), "a list of devices"),
     "a word for devices": (
         sharing("{mps: {resources: [{name: a, devices: some, replicas: 2}]}}"),
-        "devices: 'some'; expected all, a number of devices or a list",
+        "devices: 'some' is not all, a number of devices or a list",
     ),
     "zero devices": (
         sharing("{mps: {resources: [{name: a, devices: 0, replicas: 2}]}}"),
-        "devices: 0; expected an integer from 1",
+        "devices: 0 is not an integer from 1",
     ),
     "a device that is none": (
         sharing("{mps: {resources: [{name: a, devices: [GPU-0], replicas: 2}]}}"),
-        "devices[0]: 'GPU-0'; expected a device; hint: 0 for a GPU",
+        "devices[0]: 'GPU-0' is not a device: 0 for a GPU",
     ),
     "a name that Kubernetes refuses": (
         sharing("{mps: {resources: [{name: a_/b, replicas: 2}]}}"),
-        "name: 'a_/b'; expected a resource name",
+        "name: 'a_/b' is not a resource name",
     ),
     "a name too long with its suffix": (
         sharing(f"{{mps: {{renameByDefault: true, resources: [{{name: {'a' * 50}, replicas: 2}}]}}}}"),
-        "expected a resource name of at most 56 characters",
+        "a resource name of at most 56 characters",
     ),
     "an unknown list strategy": (
         "version: v1\nflags: {plugin: {deviceListStrategy: [cdi]}}\n",
-        "deviceListStrategy[0]: 'cdi'; expected one of",
+        "deviceListStrategy[0]: 'cdi' is not one of",
     ),
     "an unknown strategy": (
         "version: v1\nflags: {migStrategy: all}\n",
-        "'all'; expected one of",
+        "'all' is not one of",
     ),
 }
 
@@ -225,7 +228,7 @@ def test_what_is_written_is_read_back(config: NodeSharing) -> None:
     ],
 )
 def test_what_the_format_cannot_say_is_not_written(config: NodeSharing) -> None:
-    with pytest.raises(InvalidInput, match="expected one way for the node"):
+    with pytest.raises(InvalidInput, match="one for the node"):
         sharingconfig.write(config)
 
 

@@ -83,9 +83,9 @@ def test_a_secret_gives_credentials_and_names_no_programs() -> None:
 
 
 SECRETS: dict[str, tuple[dict[str, Any], str]] = {
-    "another type": ({"token": "x"}, "expected type kubernetes.io/dockerconfigjson"),
-    "no text": ({".dockerconfigjson": 1}, "expected type kubernetes.io/dockerconfigjson"),
-    "no base64": ({".dockerconfigjson": "?"}, "no base64"),
+    "another type": ({"token": "x"}, "create it with type kubernetes.io/dockerconfigjson"),
+    "no text": ({".dockerconfigjson": 1}, "create it with type kubernetes.io/dockerconfigjson"),
+    "its data is not base64": ({".dockerconfigjson": "?"}, "its data is not base64"),
     "no JSON": ({".dockerconfigjson": "AAAA"}, "Docker's config.json"),
 }
 

@@ -81,7 +81,7 @@ BAD: dict[str, tuple[Any, str, type[TesseraError], str]] = {
         {"manifests": [{"digest": "?a=b", "size": 1}]},
         INDEX,
         Unavailable,
-        "names that are digests",
+        "which is not a digest",
     ),
     "too many layers": (
         {"config": ONE, "layers": [ONE] * 1025},
@@ -122,7 +122,7 @@ def test_content_must_have_its_digest() -> None:
     for algorithm in ("sha256", "sha512"):
         assert checked(b"a", digest_of(b"a", algorithm), "x") == b"a"
     for digest in (digest_of(b"b"), "md5:0cc175b9c0f1b6a831c399e269772661", "sha256:a"):
-        with pytest.raises(Unavailable, match="content of digest"):
+        with pytest.raises(Unavailable, match="the content has digest"):
             checked(b"a", digest, "image x")
 
 

@@ -83,16 +83,14 @@ def test_models_of_a_server_are_added_up() -> None:
 @pytest.mark.parametrize("text", ["nan", "NaN", "+Inf", "-Inf", "-1", "1e15", "1e400"])
 def test_values_that_no_counter_has(text: str) -> None:
     content = f'nv_inference_queue_duration_us{{model="a",version="1"}} {text}\n'.encode()
-    with pytest.raises(
-        InvalidInput, match=r"pod ns/p: nv_inference_queue_duration_us is .*; expected from 0 to 1e\+15"
-    ):
+    with pytest.raises(InvalidInput, match=r"pod ns/p: nv_inference_queue_duration_us is .*, not from 0 to 1e\+15"):
         read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
 
 
 @pytest.mark.parametrize("content", [b"", b"up 1\n", b"<html>not found</html>", b"nv_inference_count 1\n"])
 def test_another_program(content: bytes) -> None:
     with pytest.raises(
-        InvalidInput, match=r"no series of queue time; expected nv_inference_queue_duration_us \(triton\) or"
+        InvalidInput, match=r"ns/p: it has no series of queue time, nv_inference_queue_duration_us \(triton\) or"
     ):
         read_counters("pod ns/p", content, at_s=1.0, started_s=0.0)
 

@@ -39,9 +39,9 @@ def test_the_last_hour_is_asked_for_by_the_minute() -> None:
     queries = page_queries(7290.5)
     assert queries.keys() == {"activity", "in_flight", "desired", "ready"}
     assert queries.pop("activity")[0] == "/api/v1/query"
-    for path, asked in queries.values():
+    for path, requested in queries.values():
         assert path == "/api/v1/query_range"
-        assert (asked["start"], asked["end"], asked["step"]) == ("3660", "7260", "60")
+        assert (requested["start"], requested["end"], requested["step"]) == ("3660", "7260", "60")
 
 
 def test_a_pod_is_as_busy_as_it_can_be() -> None:
@@ -100,7 +100,7 @@ def test_an_answer_that_is_none_is_refused(case: str) -> None:
 
 def test_too_many_series_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagehistory, "_MOST_SERIES", 1)
-    with pytest.raises(InvalidInput, match="2 series; expected at most 1"):
+    with pytest.raises(InvalidInput, match="2 series are more than 1"):
         read_activity(answer(now("1"), now("2")), "Prometheus")
 
 

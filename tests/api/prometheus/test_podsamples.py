@@ -72,5 +72,5 @@ def test_what_names_no_pod_or_has_no_sample_is_left_out() -> None:
 def test_what_no_counter_has_is_refused_where_it_is_counted(text: str) -> None:
     (scrape,) = read_scrapes(answer(({"__name__": QUEUED, **A}, [(10.0, text)])), "p").values()
     assert math.isnan(scrape.samples[0].value) or not 0 <= scrape.samples[0].value < math.inf
-    with pytest.raises(InvalidInput, match="expected from 0 to"):
+    with pytest.raises(InvalidInput, match="from 0 to"):
         counters_of("pod a", scrape.samples, at_s=scrape.at_s, started_s=0)

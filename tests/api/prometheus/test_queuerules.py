@@ -13,11 +13,11 @@ from tessera.api.prometheus.queuerules import adapter_rules, prometheus_rules
 def test_what_is_recorded_is_made_of_the_series_of_all_engines() -> None:
     text = json.dumps(prometheus_rules())
     known = frozenset().union(*(each.series for each in ENGINES))
-    asked = set(re.findall(r"\b(?:vllm:|nv_)\w+", text))
-    assert asked <= known
+    requested = set(re.findall(r"\b(?:vllm:|nv_)\w+", text))
+    assert requested <= known
     assert {
         name for each in ENGINES for name in (each.queued, each.dequeued, each.waiting, *each.served[:1])
-    } - asked == {
+    } - requested == {
         "vllm:request_inference_time_seconds_sum"  # vLLM says how many it serves
     }
 

@@ -32,9 +32,9 @@ def test_an_object_that_is_no_pod_is_refused() -> None:
 
 def review(**request: Any) -> bytes:
     """Return a review as the API server sends it, with changes to its request."""
-    asked = {"uid": "u1", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "CREATE"}
-    asked |= {"namespace": "default", "object": POD, "userInfo": {"username": "someone"}}
-    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**asked, **request}}
+    requested = {"uid": "u1", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "CREATE"}
+    requested |= {"namespace": "default", "object": POD, "userInfo": {"username": "someone"}}
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**requested, **request}}
     return json.dumps(body).encode()
 
 

@@ -29,7 +29,7 @@ def only(*objects: Object) -> SeenPod:
 NOTED: dict[str, tuple[Object, list[str]]] = {
     "another kind": ({"kind": "Service", "metadata": {"name": "x"}}, []),
     "no kind": ({"metadata": {"name": "x"}}, []),
-    "a kind that is a number": ({"kind": 5, "metadata": {"name": "x"}}, ["expected a text"]),
+    "a kind that is a number": ({"kind": 5, "metadata": {"name": "x"}}, ["is not a text"]),
     "a pod without a name": ({"kind": "Pod", "metadata": {}}, ["metadata.name"]),
     "metadata that is a list": ({"kind": "Pod", "metadata": []}, ["metadata"]),
     "a name that is a number": ({"kind": "Node", "metadata": {"name": 7}}, ["metadata.name"]),

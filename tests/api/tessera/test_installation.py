@@ -79,8 +79,8 @@ REFUSED: dict[str, tuple[dict[str, Plain], tuple[str, ...], str]] = {
     "an unknown value": ({"agent": {"gpuLabel": True}}, (), "unknown field `gpuLabel`"),
     "another type": ({"server": {"replicas": "2"}}, (), r"Expected `int`, got `str` - at `\$\.server\.replicas`"),
     "a word that is none": ({"nvidia": {"operator": "with"}}, (), "Invalid enum value 'with'"),
-    "a setting without a value": ({}, ("image.tag",), "expected KEY=VALUE"),
-    "Helm's lists": ({}, ("agent.args[0]=a",), "expected KEY=VALUE"),
+    "a setting without a value": ({}, ("image.tag",), "KEY=VALUE"),
+    "Helm's lists": ({}, ("agent.args[0]=a",), "KEY=VALUE"),
 }
 
 

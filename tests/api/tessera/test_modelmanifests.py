@@ -23,9 +23,9 @@ def test_a_manifest_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("content", "want"),
     [
-        (b"\xff{", "expected the manifest"),
-        (b"[]", "expected the manifest"),
-        (b'{"x": ' + b"[" * 100_000, "expected the manifest"),
+        (b"\xff{", "remove the file and sync again"),
+        (b"[]", "remove the file and sync again"),
+        (b'{"x": ' + b"[" * 100_000, "remove the file and sync again"),
         (changed(version=2), "version 2"),
         (changed(revision="0" * 64), "revision '0000"),
         (changed(files=[{"path": "../x", "size": 1, "chunks": ["0" * 64]}]), "leads out"),

@@ -91,7 +91,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "zero by pods": (
         {"autoscaling": {"metric": "queue-time"}, "replicas": {"min": 0, "max": 2}},
         "spec.replicas.min",
-        "at least 1 with metric queue-time",
+        "spec.replicas.min: it is 0, and metric queue-time",
     ),
     "zero with KEDA, whose question is about pods": (
         {"autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}, "replicas": {"min": 0}},
@@ -143,7 +143,7 @@ def test_a_name_that_no_service_may_have_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("each", [{}, {"kind": "ModelServer", "apiVersion": "v1"}, {"kind": "Pod", "metadata": []}])
 def test_another_object_is_refused(each: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=r"expected a ModelServer of tessera\.dev/v1alpha1"):
+    with pytest.raises(InvalidInput, match=r"a ModelServer of tessera\.dev/v1alpha1"):
         read_model_server(each)
 
 

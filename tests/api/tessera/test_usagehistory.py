@@ -84,5 +84,5 @@ def test_what_is_no_vector_is_refused(content: bytes) -> None:
 
 def test_too_many_series_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usagehistory, "_MOST_SAMPLES", 1)
-    with pytest.raises(InvalidInput, match="2 series; expected at most 1"):
+    with pytest.raises(InvalidInput, match="2 series are more than 1"):
         read_history(answers(), "Prometheus")

@@ -105,15 +105,15 @@ def test_many_pods_without_a_place_are_told_in_short() -> None:
 
 # Keyed by a sentence: arguments; desired are words of the error.
 REFUSED = {
-    "nothing is asked for": ([], "cluster: no pending pod that requests GPUs; expected -f, --pod or --resource"),
-    "no such pod": (["--pod", "ns/none"], "pod ns/none: no pending pod of this namespace and name"),
+    "nothing is asked for": ([], "cluster: no pending pod requests GPUs: give -f, --pod or --resource"),
+    "no such pod": (["--pod", "ns/none"], "pod ns/none: no pending pod has this namespace and name"),
     "a resource without amount": (["--resource", "nvidia.com/gpu="], "--resource: nvidia.com/gpu="),
     "an amount that is no number": (["--resource", "nvidia.com/gpu=x"], "nvidia.com/gpu"),
-    "a resource that is no GPU": (["--resource", "memory=1Gi"], "cluster: no pending pod that requests GPUs"),
-    "two ways to ask": (["--resource", "nvidia.com/gpu", "--pod", "a/b"], "--pod: --resource as well"),
-    "isolation of nothing": (["--isolation", "none"], "--isolation: no --resource"),
-    "execution on a file": (["--execute"], "--execute: --cluster as well"),
-    "a deadline for nothing": (["--deadline-s", "5"], "--deadline-s: no --execute"),
+    "a resource that is no GPU": (["--resource", "memory=1Gi"], "cluster: no pending pod requests GPUs: give"),
+    "two ways to ask": (["--resource", "nvidia.com/gpu", "--pod", "a/b"], "beside --resource: leave out"),
+    "isolation of nothing": (["--isolation", "none"], "--isolation: it has no effect"),
+    "execution on a file": (["--execute"], "--execute: it has no effect beside"),
+    "a deadline for nothing": (["--deadline-s", "5"], "--deadline-s: it has no effect"),
     "a manifest that is not there": (["--for", "none.yaml"], "none.yaml: No such file"),
 }
 
@@ -128,10 +128,10 @@ def test_what_is_refused(arguments: list[str], want: str) -> None:
 def test_a_manifest_without_gpus(tmp_path: Path) -> None:
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(pod("plain", node=None)))
-    assert "expected a workload with GPU limits" in run(HALVES, "-f", str(file)).stderr
+    assert "a workload with GPU limits" in run(HALVES, "-f", str(file)).stderr
 
 
 def test_dry_run_and_execute_exclude_each_other() -> None:
     got = CliRunner().invoke(main, ["defrag", "--dry-run", "--execute"])
     assert got.exit_code == 2
-    assert "--execute: --dry-run as well" in got.stderr
+    assert "--execute: it has no effect beside" in got.stderr

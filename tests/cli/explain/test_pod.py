@@ -85,7 +85,7 @@ def test_a_pod_that_runs() -> None:
 def test_a_pod_whose_request_cannot_be_read() -> None:
     odd = pod("p", NEED, node=None, annotations={"tessera.dev/isolation": "strong"})
     got = words(run("pod", "p", "-n", "ns", "--cluster", "-", objects=[*CLUSTER[:2], odd]))
-    why = "metadata.annotations[tessera.dev/isolation]: 'strong'; expected one of the words accepted; hint: hardware,"
+    why = "metadata.annotations[tessera.dev/isolation]: 'strong' is not one of the words accepted: hardware,"
     assert f"ns/p pending Why - its request cannot be read: {why}" in got
     assert "could take it" not in got
     assert "has room" not in got
@@ -135,7 +135,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "no name": (["pod", "-n", "ns", "--cluster", "-"], ["Missing argument 'NAME'"]),
     "a file beside a cluster": (["pod", "large", "--cluster", "-", "--context", "x"], ["--context", "--cluster"]),
     "a kubeconfig that is not there": (["pod", "large", "--kubeconfig", "missing"], ["kubeconfig missing"]),
-    "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "manifests, with -f"]),
+    "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "give manifests with -f"]),
 }
 
 

@@ -9,18 +9,18 @@ from tessera.cli import main
 @pytest.mark.parametrize(
     ("arguments", "want"),
     [
-        ([], "--node: no name; expected the name of this Node object"),
+        ([], "--node: the agent's node has no name"),
         (
             ["--node=n1", "--reboot-command=/nowhere/reboot now"],
-            "--reboot-command: no program '/nowhere/reboot'; expected a program of this machine and its arguments",
+            "--reboot-command: there is no program '/nowhere/reboot': give a program of this machine and its arguments",
         ),
         (
             ["--node=n1", "--reboot-command=sh -c 'reboot"],
             '--reboot-command: "sh -c \'reboot", No closing quotation',
         ),
-        (["--node=n1", "--model-source=models"], "--model-source: 'models'; expected an absolute path without `..`"),
-        (["--node=n1", "--model-source=/mnt/../etc"], "--model-source: '/mnt/../etc'; expected an absolute path"),
-        (["--node=n1", "--model-dir=models"], "--model-dir: 'models'; expected an absolute path without `..`"),
+        (["--node=n1", "--model-source=models"], "--model-source: 'models' is not an absolute path without `..`"),
+        (["--node=n1", "--model-source=/mnt/../etc"], "--model-source: '/mnt/../etc' is not an absolute path"),
+        (["--node=n1", "--model-dir=models"], "--model-dir: 'models' is not an absolute path without `..`"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], want: str) -> None:

@@ -12,7 +12,7 @@ from tessera.errors import InvalidInput
 @pytest.mark.parametrize(
     ("arguments", "want"),
     [
-        ([], "TLS: no whole certificate; expected --tls-certificate and --tls-key, or --self-signed"),
+        ([], "TLS: no whole certificate: give --tls-certificate and --tls-key, or --self-signed"),
         (["--tls-certificate", "a"], "TLS: no whole certificate"),
         (["--tls-certificate", "a", "--tls-key", "b", "--self-signed", "c"], "TLS: both ways"),
         (["--port", "65536"], "65536 is not in the range"),

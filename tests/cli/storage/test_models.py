@@ -86,17 +86,17 @@ def test_sync_takes_what_is_chosen(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "want"),
     [
-        (("sync", "ftp://host/folder", "{dst}"), 2, "scheme 'ftp'; expected s3://BUCKET/PREFIX"),
+        (("sync", "ftp://host/folder", "{dst}"), 2, "its scheme 'ftp' is unknown: write s3://BUCKET/PREFIX"),
         (("sync", "{source}/none", "{dst}"), 1, "there is no such folder"),
         (("sync", "{source}", "{dst}", "--include", "none"), 1, "no objects"),
         (("sync", "{source}", "{dst}", "--keep", "0"), 2, "--keep"),
         (("sync", "{source}", "{dst}", "--bandwidth", "0"), 2, "--bandwidth"),
         (("sync", "{source}", "{source}/config.json/dst"), 1, "config.json"),
         (("sync", "{source}"), 2, "DST"),
-        (("verify", "{dst}"), 2, "no revision"),
-        (("verify", "{dst}", "--revision", "current"), 2, "no revision"),
-        (("warm", "{dst}"), 2, "no revision"),
-        (("evict", "{dst}", "3f2a"), 2, "no revision"),
+        (("verify", "{dst}"), 2, "there is no such folder"),
+        (("verify", "{dst}", "--revision", "current"), 2, "there is no such folder"),
+        (("warm", "{dst}"), 2, "there is no such folder"),
+        (("evict", "{dst}", "3f2a"), 2, "there is no such folder"),
         (("evict", "{dst}"), 2, "REVISION"),
     ],
 )
@@ -127,6 +127,7 @@ def test_list_shows_the_revisions(top: Path, source: Path) -> None:
     lines = run("list", top).stdout.splitlines()
     assert lines[0].split() == ["revision", "files", "MiB", "stays", "because", "source"]
     assert lines[2].split() == [rows[0]["revision"][:12], "3", "12.2", "current", f"file://{source}"]
+    (top / "none").mkdir()
     assert document("list", top / "none") == []
 
 

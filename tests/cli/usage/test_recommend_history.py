@@ -58,15 +58,15 @@ def test_a_server_whose_certificate_nobody_signed_gets_no_question(url: str) -> 
 
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {
-    "nobody answers": (["--prometheus", "http://127.0.0.1:1"], 4, "expected its history of GPU usage"),
+    "nobody answers": (["--prometheus", "http://127.0.0.1:1"], 4, "check that Prometheus scrapes the agents"),
     "no address": (["--prometheus", "prometheus:9090"], 2, "address of metrics"),
     "no window": (["--prometheus", "http://127.0.0.1:1", "--window", "14d])"], 2, "a number and m, h, d or w"),
-    "agents as well": (["--prometheus", "http://127.0.0.1:1", "--agent", "n1"], 2, "one of the two"),
-    "a window of agents": (["--agent", "127.0.0.1:1", "--window", "1d"], 2, "--prometheus as well"),
+    "agents as well": (["--prometheus", "http://127.0.0.1:1", "--agent", "n1"], 2, "leave out one of the two"),
+    "a window of agents": (["--agent", "127.0.0.1:1", "--window", "1d"], 2, "give --prometheus as well"),
     "a token in the clear": (["--prometheus", "http://prometheus:9090", "--token-file", "token"], 2, "https://"),
     "a token to no address": (["--prometheus", "http://[1/", "--token-file", "token"], 2, "https://"),
     "no token": (["--prometheus", "http://localhost:1", "--token-file", "lines"], 2, "one line of ASCII"),
-    "no certificates": (["--prometheus", "https://127.0.0.1:1", "--ca-file", "token"], 2, "expected PEM"),
+    "no certificates": (["--prometheus", "https://127.0.0.1:1", "--ca-file", "token"], 2, "it is not PEM"),
 }
 
 

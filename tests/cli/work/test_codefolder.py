@@ -103,7 +103,11 @@ def test_a_folder_that_is_too_large_is_refused_with_its_largest_files(tmp_path: 
 
 
 def test_no_folder_no_files_and_no_pattern_are_refused(tmp_path: Path) -> None:
-    for path, words in ((tmp_path / "absent", "nothing"), (Path(__file__), "no folder"), (tmp_path, "no file in it")):
+    for path, words in (
+        (tmp_path / "absent", "no such folder"),
+        (Path(__file__), "no folder"),
+        (tmp_path, "it has no file"),
+    ):
         with pytest.raises(InvalidInput, match=words):
             archive_folder(path)
     fill(tmp_path, "a.py")

@@ -29,7 +29,7 @@ async def test_who_may_not_read_them_learns_how() -> None:
     kube = await catalogue()
     kube.withhold("", ENVIRONMENTS)
     with pytest.raises(
-        Unavailable, match=r"ClusterRole tessera-environments, which the chart gives everybody; hint: --image"
+        Unavailable, match=r"ClusterRole tessera-environments, which the chart gives everybody, or name"
     ):
         await read_environments(kube)
 
@@ -38,10 +38,10 @@ JUPYTER = Environment(name="jupyter", image="a", description="", tools=(), noteb
 PLAIN = Environment(name="plain", image="b", description="", tools=(), notebook=False)
 # Keyed by a sentence: those that there are, the name, whether for a notebook, what the error says.
 REFUSED: dict[str, tuple[tuple[Environment, ...], str, bool, str]] = {
-    "another name": ((JUPYTER, PLAIN), "x", False, "no such environment; expected one of jupyter, plain"),
-    "another name for a notebook": ((JUPYTER, PLAIN), "x", True, "expected one of jupyter; hint"),
-    "no JupyterLab": ((JUPYTER, PLAIN), "plain", True, "one without JupyterLab; expected one of jupyter"),
-    "none at all": ((), "x", False, "and there is none yet; hint: kubectl apply an Environment"),
+    "another name": ((JUPYTER, PLAIN), "x", False, "there is no such environment: choose one of jupyter, plain"),
+    "another name for a notebook": ((JUPYTER, PLAIN), "x", True, "one of jupyter, or name"),
+    "no JupyterLab": ((JUPYTER, PLAIN), "plain", True, "plain: it has no JupyterLab: choose one of jupyter"),
+    "none at all": ((), "x", False, "--environment x: there is no such environment: apply an Environment"),
 }
 
 

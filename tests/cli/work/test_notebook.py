@@ -104,7 +104,7 @@ async def test_a_port_that_is_taken_is_said_and_another_one_is_only_taken_unaske
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(InvalidInput, match="without --port a free one is taken"):
+        with pytest.raises(InvalidInput, match="leave out --port: a free one is taken"):
             await follow_notebook(one.kube, ("ns", "j"), "opens", taken.getsockname()[1])
     assert "http" not in "".join(capsys.readouterr())
 

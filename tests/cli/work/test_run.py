@@ -66,8 +66,8 @@ REFUSED = {
     "two images": (("--image", "a", "-e", "b"), "--image and --environment: both"),
     "no variable": (("--image", "a", "--env", "A"), "NAME=VALUE"),
     "no key of a secret": (("--image", "a", "--env-secret", "A=b"), "NAME=SECRET/KEY"),
-    "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "one way to say how much"),
-    "isolation of nothing": (("--image", "a", "--isolation", "driver"), "--gpu-memory as well"),
+    "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "give one of the three"),
+    "isolation of nothing": (("--image", "a", "--isolation", "driver"), "give --gpu-memory as well"),
 }
 
 

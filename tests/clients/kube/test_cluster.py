@@ -112,10 +112,10 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 BROKEN: dict[str, tuple[bytes, str]] = {
-    "a word": (b"x", "line 1: 'x'; expected a kubeconfig: a mapping with clusters, contexts and users"),
-    "a list": (b"[]", "expected a kubeconfig"),
+    "a word": (b"x", "line 1: 'x' is not a kubeconfig: a mapping with clusters, contexts and users"),
+    "a list": (b"[]", "a kubeconfig"),
     "bytes that are no text": (b"\xff\xfe\xff", "kubeconfig"),
-    "clusters that are none": (b"clusters: x", "clusters: 'x'; expected a list"),
+    "clusters that are none": (b"clusters: x", "clusters: 'x' is not a list"),
     "a cluster that is none": (b"clusters: [x]", r"clusters\[0\]"),
     "a user that is none": (b"users: [{name: u, user: [1]}]", r"users\[0\].user"),
     "nothing": (b"", "nothing in it"),

@@ -20,10 +20,10 @@ Play = Callable[[web.WebSocketResponse], Awaitable[None]]
 @asynccontextmanager
 async def tunnelled(folder: Path, play: Play) -> AsyncIterator[tuple[HttpKube, list[web.Request]]]:
     """Give a client of a server that plays the pod's side."""
-    asked: list[web.Request] = []
+    requested: list[web.Request] = []
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        asked.append(request)
+        requested.append(request)
         socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
         await socket.prepare(request)
         await socket.send_bytes(b"\0" + PORT)
@@ -41,7 +41,7 @@ async def tunnelled(folder: Path, play: Play) -> AsyncIterator[tuple[HttpKube, l
         await site.start()
         port = runner.addresses[0][1]
         async with HttpKube.connect(kubeconfig(folder, {"token": "t"}, f"http://127.0.0.1:{port}")) as kube:
-            yield kube, asked
+            yield kube, requested
     finally:
         await runner.cleanup()
 
@@ -56,12 +56,12 @@ async def echo(socket: web.WebSocketResponse) -> None:
 
 
 async def test_bytes_go_both_ways_until_the_pod_ends_the_connection(tmp_path: Path) -> None:
-    async with tunnelled(tmp_path, echo) as (kube, asked), kube.tunnel("p", "ns", port=8888) as tunnel:
+    async with tunnelled(tmp_path, echo) as (kube, requested), kube.tunnel("p", "ns", port=8888) as tunnel:
         for word in (b"one", b"two", b"end"):
             await tunnel.send(word)
             assert await tunnel.receive() == word.upper()
         assert await tunnel.receive() == b""
-        assert [(each.query["ports"], each.headers["Authorization"]) for each in asked] == [("8888", "Bearer t")]
+        assert [(each.query["ports"], each.headers["Authorization"]) for each in requested] == [("8888", "Bearer t")]
 
 
 async def nobody(socket: web.WebSocketResponse) -> None:
@@ -120,7 +120,7 @@ async def test_a_server_that_makes_no_connection_is_an_error(case: str, tmp_path
                     pytest.fail("no connection")
     finally:
         await runner.cleanup()
-    with pytest.raises(Unavailable, match="a connection to the API server"):
+    with pytest.raises(Unavailable, match=r"check the API server's address"):
         async with HttpKube.connect(kubeconfig(tmp_path, {"token": "t"}, url)) as kube, kube.tunnel("p", "ns", port=1):
             pytest.fail("no connection")
 

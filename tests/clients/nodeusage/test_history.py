@@ -18,6 +18,6 @@ async def test_an_answer_that_is_none_is_told_with_the_address() -> None:
     for each in history_queries("1d").values():
         metrics.contents[f"{URL}/api/v1/query?{urlencode({'query': each})}"] = b"<html>"
     usages = PrometheusUsage(metrics, f"{URL}/", "1d")
-    with pytest.raises(Unavailable, match=f"Prometheus {URL}: .*; expected an answer of"):
+    with pytest.raises(Unavailable, match=f"Prometheus {URL}: .* is not an answer of"):
         await usages.read()
     await usages.close()

@@ -53,10 +53,10 @@ async def test_an_agent_whose_metrics_are_answered_over_tls(kube: MemoryKube) ->
 async def test_what_is_no_report_and_who_may_not_ask_are_told(kube: MemoryKube) -> None:
     usages = ProxiedUsage(kube)
     kube.answers[HERE, "a"] = {(9400, "usage"): {"node": 3}}
-    with pytest.raises(Unavailable, match=r"agent tessera-system/a: .*expected its report"):
+    with pytest.raises(Unavailable, match=r"agent tessera-system/a: it is not a report: Expected"):
         await usages.read()
     await kube.delete(PODS, "a", namespace=HERE)
-    with pytest.raises(Unavailable, match="agents: no pod that is ready"):
+    with pytest.raises(Unavailable, match="agents: no agent's pod is ready"):
         await usages.read()
     kube.withhold(HERE, PODS)
     with pytest.raises(Unavailable, match="tessera-usage-viewer"):

@@ -54,7 +54,7 @@ async def test_a_program_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 async def test_a_program_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper(tmp_path, monkeypatch, "echo no JSON")
-    with pytest.raises(Unavailable, match="docker-credential-suite: an answer that is no JSON"):
+    with pytest.raises(Unavailable, match="docker-credential-suite: its answer is not JSON"):
         await Keychain(DockerConfig(creds_store="suite")).find(IMAGE)
     with pytest.raises(Unavailable, match="docker-credential-none"):
         await Keychain(DockerConfig(creds_store="none")).find(IMAGE)

@@ -60,7 +60,7 @@ async def test_a_token_is_had_once_for_a_repository(served: RegistryServer, case
     entry, served.user = ENTRIES[case]
     async with HttpRegistry(keychain(served.host, entry)) as client:
         assert (await read_image(client, one(served, "several"), AMD64)).bytes
-    assert len([each for each in served.server.asked if each.target.startswith("/token")]) == 1
+    assert len([each for each in served.server.requested if each.target.startswith("/token")]) == 1
 
 
 async def test_without_the_right_to_pull_it_says_how_to_get_it(served: RegistryServer, registry: HttpRegistry) -> None:
@@ -74,10 +74,10 @@ async def test_without_the_right_to_pull_it_says_how_to_get_it(served: RegistryS
 
 
 async def test_basic_credentials_are_sent_where_they_are_asked_for(served: RegistryServer) -> None:
-    def spoil(asked: Asked) -> bytes | None:
+    def spoil(requested: Asked) -> bytes | None:
         return (
             None
-            if asked.headers.get("authorization", "").startswith("Basic ")
+            if requested.headers.get("authorization", "").startswith("Basic ")
             else headed("401 No", "WWW-Authenticate: Basic realm=x")
         )
 
@@ -93,15 +93,15 @@ async def test_a_redirect_to_another_server_gets_no_credentials(served: Registry
     served.user = "user:p"
     async with serving(lambda _: answer(CONTENT.content, content_type=MANIFEST)) as store:
 
-        def spoil(asked: Asked) -> bytes | None:
-            to_store = "/manifests/" in asked.target and "authorization" in asked.headers
+        def spoil(requested: Asked) -> bytes | None:
+            to_store = "/manifests/" in requested.target and "authorization" in requested.headers
             return headed("307 Temporary Redirect", f"Location: {store.url}/blob?signed=1") if to_store else None
 
         served.spoil = spoil
         async with HttpRegistry(keychain(served.host, '{"username": "user", "password": "p"}')) as client:
             assert await client.manifest(one(served)) == CONTENT
-        assert [each.target for each in store.asked] == ["/blob?signed=1"]
-        assert "authorization" not in store.asked[0].headers
+        assert [each.target for each in store.requested] == ["/blob?signed=1"]
+        assert "authorization" not in store.requested[0].headers
 
 
 MISBEHAVING: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
@@ -109,20 +109,20 @@ MISBEHAVING: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "a redirect in a circle": (
         headed("307 Temporary Redirect", "Location: /v2/"),
         Unavailable,
-        "more than 5 redirects",
+        "more than 5 times: name",
     ),
-    "a redirect to nowhere": (headed("302 Found"), Unavailable, "more than 5 redirects"),
+    "a redirect to nowhere": (headed("302 Found"), Unavailable, "more than 5 times: name"),
     "a redirect out of HTTP": (
         headed("302 Found", "Location: file:///etc/passwd"),
         Unavailable,
-        "redirect to 'file:///etc/passwd",
+        "redirects to 'file:///etc/passwd'",
     ),
     "too many requests": (headed("429 Too Many Requests"), Unavailable, "HTTP 429.*try again later"),
     "a failure": (headed("500 Internal Server Error"), Unavailable, "HTTP 500"),
     "an unknown demand": (headed("401 Unauthorized", "WWW-Authenticate: Negotiate"), Unavailable, "Bearer or Basic"),
     "a page": (answer(b"<html>", content_type="text/html"), Unsupported, "media type 'text/html'"),
     "other content than the digest says": (answer(b"{}", content_type=MANIFEST), Unavailable, "layers|config"),
-    "a body cut short": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", Unavailable, "expected an answer from"),
+    "a body cut short": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", Unavailable, "not completed"),
 }
 
 
@@ -140,9 +140,12 @@ async def test_a_registry_that_misbehaves_is_found_out(
 async def test_content_of_another_digest_is_refused(served: RegistryServer, registry: HttpRegistry) -> None:
     served.spoil = lambda _: answer(b"{}", content_type=MANIFEST)
     named = Reference(registry=served.host, repository="suite/one", digest=CONTENT.digest)
-    with pytest.raises(Unavailable, match="content of digest sha256:44136fa355b3678a"):
+    with pytest.raises(
+        Unavailable,
+        match="the content has digest sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
+    ):
         await registry.manifest(named)
-    with pytest.raises(Unavailable, match="content of digest"):
+    with pytest.raises(Unavailable, match="the content has digest"):
         await registry.blob(named, CONTENT.digest)
 
 
@@ -161,5 +164,5 @@ async def test_a_password_is_not_sent_without_tls_for_a_registry_with_it() -> No
     refused = Answer(401, b"", {"www-authenticate": 'Bearer realm="http://127.0.0.1:1/token"'})
     named = Reference(registry="registry.example", repository="a", tag="1")
     async with HttpRegistry(keychain("registry.example", '{"username": "user", "password": "p"}')) as client:
-        with pytest.raises(Unavailable, match="expected an address of https"):
+        with pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:1/token', which is not https"):
             await client._authorize(named, refused, plain=False)

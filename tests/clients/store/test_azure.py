@@ -77,7 +77,7 @@ class Blobs(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
         self.pages = {"": "<EnumerationResults><Blobs/></EnumerationResults>"}
-        self.asked = list[tuple[str, str | None]]()
+        self.requested = list[tuple[str, str | None]]()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that leave are expected."""
@@ -91,7 +91,7 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, self.headers["Authorization"]))
+        self.server.requested.append((self.path, self.headers["Authorization"]))
         marker = self.path.partition("marker=")[2].partition("&")[0]
         content = self.server.pages[marker].encode()
         self.send_response(200)
@@ -166,7 +166,7 @@ class Identity:
 def test_an_identity_gives_the_token(blobs: Blobs) -> None:
     with closing(store_of(blobs, Identity("first"))) as store:
         store.objects()
-        assert blobs.asked[-1][1] == "Bearer first"
+        assert blobs.requested[-1][1] == "Bearer first"
         with pytest.raises(Temporary, match="no token of Azure: IndexError"):
             store.objects()
 
@@ -174,11 +174,11 @@ def test_an_identity_gives_the_token(blobs: Blobs) -> None:
 def test_a_signature_goes_into_the_address_and_a_key_before_it(blobs: Blobs) -> None:
     with closing(store_of(blobs, Identity(), sas="sv=1&sig=a%2Bb")) as store:
         store.objects()
-    path, authorization = blobs.asked[-1]
+    path, authorization = blobs.requested[-1]
     assert (path.endswith("&sv=1&sig=a%2Bb"), authorization) == (True, None)
     with closing(store_of(blobs, key=KEY, sas="sv=1&sig=a")) as store:
         store.objects()
-    path, authorization = blobs.asked[-1]
+    path, authorization = blobs.requested[-1]
     assert "sig=" not in path
     assert authorization
     assert authorization.startswith(f"SharedKey {ACCOUNT}:")
@@ -207,4 +207,4 @@ def test_without_a_key_the_librarys_identities_are_asked(blobs: Blobs, monkeypat
         store.objects()
     with closing(open_store("az://models/m", {**given, "AZURE_STORAGE_AUTH_MODE": "anonymous"})) as public:
         assert public.objects() == ()
-    assert [authorization for _, authorization in blobs.asked] == [None]
+    assert [authorization for _, authorization in blobs.requested] == [None]

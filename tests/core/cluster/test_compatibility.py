@@ -68,7 +68,7 @@ CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
     "overlapping instances": (
         gpu(0),
         cuts("3g.20gb@0", "1g.5gb@1"),
-        [(Rule.OVERLAP, "held at once: 3g.20gb at 0 and 1g.5gb at 1 share unit 1")],
+        [(Rule.OVERLAP, "held at once: 3g.20gb at 0 and 1g.5gb at 1 share memory slice 1")],
     ),
     "one instance twice": (
         gpu(0),

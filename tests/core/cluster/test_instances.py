@@ -31,8 +31,8 @@ PLACES = {
 
 @pytest.mark.parametrize("case", PLACES)
 def test_shares_have_a_place(case: str) -> None:
-    facts, asked, want = PLACES[case]
-    assert placement_of(asked, facts) == want
+    facts, requested, want = PLACES[case]
+    assert placement_of(requested, facts) == want
 
 
 def test_an_instance_that_the_driver_shows_is_possible_whatever_the_model_says() -> None:
@@ -66,6 +66,6 @@ NOWHERE = {
 
 @pytest.mark.parametrize("case", NOWHERE)
 def test_shares_of_what_a_gpu_cannot_have_are_refused(case: str) -> None:
-    facts, asked, want = NOWHERE[case]
+    facts, requested, want = NOWHERE[case]
     with pytest.raises(InvalidInput, match=rf"share of GPU {facts.index} \({facts.uuid}\): .*{want}"):
-        placement_of(asked, facts)
+        placement_of(requested, facts)

@@ -43,19 +43,19 @@ def held(pod: str, resource: str, *ids: str) -> Held:
 )
 def test_a_place_is_as_asked_or_refused(facts: GpuFacts, profile: str | None, start: int | None) -> None:
     mode = Mode.MIG if profile else Mode.MEMORY_SHARE
-    asked = msgspec.structs.replace(share(facts.index), mode=mode, profile=profile, start=start)
+    requested = msgspec.structs.replace(share(facts.index), mode=mode, profile=profile, start=start)
     try:
-        place = placement_of(asked, facts)
+        place = placement_of(requested, facts)
     except InvalidInput:
         place = None
-        assert given([request("p", asked)], NODE) <= {
+        assert given([request("p", requested)], NODE) <= {
             (facts.uuid, each.placement) for each in facts.instances if each.placement.start == start
         }
     else:
         assert (place is None) == (profile is None and start is None)
     if place is not None:
         assert (place.profile, place.start) == (profile, start)
-        assert (facts.uuid, place) in given([request("p", asked)], NODE)
+        assert (facts.uuid, place) in given([request("p", requested)], NODE)
 
 
 GIVEN = {

@@ -70,7 +70,7 @@ class Listings(RuleBasedStateMachine):
         # The plugin.
         self.offered = self.list = tuple[ListedDevice, ...]()
         self.gone: tuple[Withdrawn, ...] = ()
-        self.asked: frozenset[str] = frozenset()
+        self.requested: frozenset[str] = frozenset()
         self.unclaimed: frozenset[str] = frozenset()
         # The kubelet.
         self.lists: list[tuple[ListedDevice, ...]] = []
@@ -94,7 +94,7 @@ class Listings(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        self.gone = staying(self.gone, self.asked | self.unclaimed, self.now)
+        self.gone = staying(self.gone, self.requested | self.unclaimed, self.now)
         self._list()
 
     @precondition(lambda self: self.lists)
@@ -113,7 +113,7 @@ class Listings(RuleBasedStateMachine):
         self.gone, self.question = known_unhealthy(self.gone, healthy, asked_s, self.now), None
 
     def _idle(self) -> bool:
-        return not (self.chosen or self.asked or self.answered)
+        return not (self.chosen or self.requested or self.answered)
 
     @precondition(lambda self: self._idle() and any(self.known.values()))
     @rule(data=st.data())
@@ -139,15 +139,15 @@ class Listings(RuleBasedStateMachine):
     @rule()
     def call(self) -> None:
         if self.chosen <= {each.id for each in self.list}:
-            self.asked = self.chosen
+            self.requested = self.chosen
         self.chosen = frozenset()
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.requested)
     @rule(recorded=st.booleans())
     def answer(self, recorded: bool) -> None:
-        self.gone = asked_for(self.gone, self.asked, self.now)
-        self.unclaimed = self.asked if recorded else self.unclaimed
-        self.answered, self.asked, self.since = self.asked, frozenset(), self.now
+        self.gone = asked_for(self.gone, self.requested, self.now)
+        self.unclaimed = self.requested if recorded else self.unclaimed
+        self.answered, self.requested, self.since = self.requested, frozenset(), self.now
 
     @precondition(lambda self: self.answered)
     @rule()

@@ -66,8 +66,8 @@ def test_which_due_is_answered(case: str) -> None:
 
 # sentence: (requests, units, answered, what the error says)
 REFUSALS = {
-    "no pod has an assignment": ([], 2, [], "no pod of this node with an assignment"),
-    "only to another resource": ([OTHER], 2, [], "no pod of this node with an assignment"),
+    "no pod has an assignment": ([], 2, [], "no pod of this node has an assignment"),
+    "only to another resource": ([OTHER], 2, [], "no pod of this node has an assignment"),
     "only to other sizes": (
         [OLD, LARGE],
         3,

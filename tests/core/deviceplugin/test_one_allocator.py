@@ -117,9 +117,11 @@ class Model(NamedTuple):
 def entry(device: DeviceId, name: str = "") -> Allocation:
     """Return what the agent records of a device, and of its pod if that is known; a need has units of its own."""
     gpu, placement = device
-    asked = ("need", (name,)) if is_need(name) else ("named", (f"{device}",))
+    requested = ("need", (name,)) if is_need(name) else ("named", (f"{device}",))
     uses = (Use(gpu=gpu, placement=placement),)
-    return Allocation(resource=asked[0], ids=asked[1], uses=uses, uid=name, pod=name, container="main" * bool(name))
+    return Allocation(
+        resource=requested[0], ids=requested[1], uses=uses, uid=name, pod=name, container="main" * bool(name)
+    )
 
 
 def device_of(known: Allocation) -> DeviceId:

@@ -214,7 +214,7 @@ CONFLICTS: dict[str, tuple[list[Any], list[str], list[str]]] = {
     ),
     "instances that overlap": (
         [cut(0, "3g.20gb", 0), cut(0, "2g.10gb", 2)],
-        ["share unit 2", "ns/p0 holds 3g.20gb at 0, which does not exist", "ns/p1 holds"],
+        ["share memory slice 2", "ns/p0 holds 3g.20gb at 0, which does not exist", "ns/p1 holds"],
         [],
     ),
     "one instance twice": (

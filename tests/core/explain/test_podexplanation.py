@@ -219,9 +219,9 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "no nodes": ([me({NEED: 4})], ["there are no nodes"], [], []),
     "a pod that cannot be read": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/gpu": -1})],
-        ["its request cannot be read: spec.containers[0].resources.limits[nvidia.com/gpu]: '-1'; expected a quantity"],
+        ["its request cannot be read: spec.containers[0].resources.limits[nvidia.com/gpu]: '-1' is not a quantity"],
         [],
-        ["spec.containers[0].resources.limits[nvidia.com/gpu]: '-1'; expected a quantity of zero or more"],
+        ["spec.containers[0].resources.limits[nvidia.com/gpu]: '-1' is not a quantity of zero or more"],
     ),
     "a GPU with too little left": (
         [
@@ -518,10 +518,10 @@ UNHEALTHY = (None, UnhealthyDevice(gpu="GPU-a-0"), UnhealthyDevice(gpu="GPU-a-0"
     second=st.sampled_from(KINDS),
     held=st.sampled_from(HELD),
     unhealthy=st.sampled_from(UNHEALTHY),
-    asked=st.sampled_from([{NEED: 38}, {"aliyun.com/gpu-mem": 38}, *({name: n} for name in EXACT for n in (1, 2))]),
+    requested=st.sampled_from([{NEED: 38}, {"aliyun.com/gpu-mem": 38}, *({name: n} for name in EXACT for n in (1, 2))]),
 )
 def test_the_plan_says_the_same_of_every_node_word_for_word(
-    first: Sharing, second: Sharing, held: Share | None, unhealthy: UnhealthyDevice | None, asked: dict[str, int]
+    first: Sharing, second: Sharing, held: Share | None, unhealthy: UnhealthyDevice | None, requested: dict[str, int]
 ) -> None:
     """Where the records can be: what no GPU can be told to have been given says nothing of words."""
     gpus = gpu(0, sharing=first), gpu(1, sharing=second)
@@ -531,7 +531,7 @@ def test_the_plan_says_the_same_of_every_node_word_for_word(
         pods.append(pod("y", {NEED: 4}, share(1, 8192)))
     if unhealthy is not None and unhealthy.placement not in (None, *(first.layout or ())):
         ill = ()
-    cluster = read_cluster(as_fields([machine(), gpunode("a", *gpus, unhealthy=ill), *pods, me(asked)]))
+    cluster = read_cluster(as_fields([machine(), gpunode("a", *gpus, unhealthy=ill), *pods, me(requested)]))
     explained = explain_pod(cluster, ME)
     assert explained is not None
     (verdict,), found = explained.nodes, plan(cluster.snapshot).pending

@@ -91,18 +91,21 @@ def test_the_mask_of_a_layout_is_its_units() -> None:
         pytest.param(H100, at(H100, ("4g.40gb", 0), ("3g.40gb", 4)), None, id="4g and 3g"),
         pytest.param(H100, at(H100, ("3g.40gb", 4), ("4g.40gb", 0)), None, id="in any order"),
         pytest.param(
-            H100, at(H100, ("2g.20gb", 6)), "2g.20gb takes 2 units at start 0, 2, 4, not 2 at 6", id="2g at the end"
+            H100,
+            at(H100, ("2g.20gb", 6)),
+            "2g.20gb takes 2 memory slices at start 0, 2, 4, not 2 at 6",
+            id="2g at the end",
         ),
         pytest.param(
             H100,
             (Placement(0, 3, "3g.40gb"),),
-            "3g.40gb takes 4 units at start 0, 4, not 3 at 0",
+            "3g.40gb takes 4 memory slices at start 0, 4, not 3 at 0",
             id="3g of three units, as a wrong table has it",
         ),
         pytest.param(
             H100,
             at(H100, ("1g.20gb", 0), ("1g.10gb", 1)),
-            "1g.20gb at 0 and 1g.10gb at 1 share unit 1",
+            "1g.20gb at 0 and 1g.10gb at 1 share memory slice 1",
             id="overlap",
         ),
         pytest.param(
@@ -133,7 +136,7 @@ def test_the_mask_of_a_layout_is_its_units() -> None:
         pytest.param(
             RTX_PRO_5000,
             (Placement(0, 1, "1g.12gb"),),
-            "1g.12gb takes 0 units at start not known, not 1 at 0",
+            "1g.12gb takes 0 memory slices at start not known, not 1 at 0",
             id="placements not known",
         ),
     ],

@@ -94,8 +94,8 @@ def test_resource_names() -> None:
 
 def test_a_stronger_grade_serves_a_weaker_ask_and_never_the_reverse() -> None:
     order = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
-    for (i, have), (j, asked) in itertools.product(enumerate(order), repeat=2):
-        assert have.covers(asked) is (i >= j)
+    for (i, have), (j, requested) in itertools.product(enumerate(order), repeat=2):
+        assert have.covers(requested) is (i >= j)
 
 
 AUTO = Sharing()

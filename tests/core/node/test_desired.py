@@ -259,8 +259,8 @@ def test_what_is_offered_exists_is_desired_or_held_and_overlaps_nothing_assigned
     gpu = open_gpu(seen)
     chosen = {each.placement for each in offered_devices([gpu], [desired], keys(held), keys(assigned))[UUID]}
     there: Spots = ALL if seen.layout is None else frozenset(seen.layout)
-    asked: Spots = ALL if desired.whole else frozenset(desired.instances)
-    assert held <= chosen <= there & (held | asked)
+    requested: Spots = ALL if desired.whole else frozenset(desired.instances)
+    assert held <= chosen <= there & (held | requested)
     for spot in chosen - held:
         if spot is None:
             assert not assigned

@@ -123,7 +123,7 @@ NOT_RUNNING: dict[str, tuple[list[Share], tuple[DaemonState, ...], str, type[Tes
         (*RUNNING[1:], *FAILED),
         "",
         Unavailable,
-        "GPU 0: no such prog",
+        "memory: no such program",
     ),
     "one drains": ([mps(0)], (DaemonState(key="GPU-0", phase="draining"),), "", Unavailable, "no daemon"),
     "none is there": ([mps(0)], (), "", Unavailable, "no daemon; expected a running MPS daemon"),
@@ -133,7 +133,7 @@ NOT_RUNNING: dict[str, tuple[list[Share], tuple[DaemonState, ...], str, type[Tes
         RUNNING,
         "",
         Unavailable,
-        "GPU 1: no d",
+        "GPU 1: no MPS",
     ),
     "no instance can be there": (
         [share(1, mode=Mode.MIG_MPS, at="9g.1gb@0")],

@@ -21,8 +21,8 @@ def fits(spec: Node, pods: Sequence[Holder], need: Need) -> bool:
     ledger.put_node(spec)
     for pod in pods:
         ledger.put_pod(pod)
-    asked = need.cpu_milli, need.memory_mib, 1
-    return ledger.fits(need, spec.name) and all(map(int.__ge__, ledger.left(spec.name), asked))
+    requested = need.cpu_milli, need.memory_mib, 1
+    return ledger.fits(need, spec.name) and all(map(int.__ge__, ledger.left(spec.name), requested))
 
 
 def cost(pods: Sequence[Holder]) -> tuple[int, int, int]:

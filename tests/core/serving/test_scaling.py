@@ -46,7 +46,7 @@ def test_nobody_asked_for_a_decision(facts: Facts, want: str) -> None:
 
 
 def test_an_annotation_that_cannot_be_read_is_bad_input_and_told() -> None:
-    facts = msgspec.structs.replace(FACTS, trouble="annotation x: 'y'; expected a number")
+    facts = msgspec.structs.replace(FACTS, trouble="annotation x: 'y' is not a number")
     _, found = scale(Remembered(), facts, load(), 0.0)
     assert (found.replicas, found.reason, found.bad) == (None, facts.trouble, True)
 

@@ -182,7 +182,7 @@ def test_compute_grows_with_memory_equal() -> None:
 
 def test_a_stronger_grade_covers_a_weaker_ask() -> None:
     grades = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
-    assert [[grade.covers(asked) for asked in grades] for grade in grades] == [
+    assert [[grade.covers(requested) for requested in grades] for grade in grades] == [
         [True, False, False],
         [True, True, False],
         [True, True, True],

@@ -122,12 +122,12 @@ def test_rounding(got: int, want: int) -> None:
 @pytest.mark.parametrize("read", [units.cpu_milli, units.memory_mib, units.count])
 def test_negative_is_refused(read: object) -> None:
     assert callable(read)
-    with pytest.raises(InvalidInput, match="'-1'; expected a quantity of zero or more"):
+    with pytest.raises(InvalidInput, match="'-1' is not a quantity of zero or more"):
         read("-1", "limits")
 
 
 def test_half_a_device_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'500m'; expected a whole number"):
+    with pytest.raises(InvalidInput, match="'500m' is not a whole number"):
         units.count("500m", "limits")
 
 

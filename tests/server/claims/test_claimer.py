@@ -179,7 +179,7 @@ async def test_a_server_that_ends_at_once_tells_who_waits(kube: FaultyKube) -> N
         binding = [asyncio.create_task(server.bind(each, "a")) for each in pods]
         await settle()
         ended = server.server.binder
-    assert all("a server that ends" in each for each in await asyncio.gather(*binding))
+    assert all("this server ends" in each for each in await asyncio.gather(*binding))
     assert ended.counts == {"unanswered": 3}
     assert await claims(kube) == []
 
@@ -228,7 +228,7 @@ async def test_what_another_server_claimed_and_gave_up_is_free_after_the_next_lo
         both = await make_pod(kube, "q", LARGE | {"tessera.dev/gpu-count": 2})
         await settle()
         kube.lose_answers(1)
-        assert "lost answer" in await one.bind(waiting, "a")
+        assert "its answer" in await one.bind(waiting, "a")
         await settle()
         assert await claims(kube) == ["ns/p"]
         assert await other.fitting(both, "a") == []

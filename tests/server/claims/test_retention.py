@@ -73,12 +73,12 @@ class Watched:
         key = Signer(self.version.to_bytes(32, "big"))
         self.annotated(write_shares((OTHER,)), lambda each: signed(each, key))
 
-    def asked(self) -> None:
+    def requested(self) -> None:
         """Let the API have been asked for the keys that are not known."""
         self.view.settle_doubts(list(self.view.keys.doubts))
 
     def held(self) -> tuple[Share, ...]:
-        self.asked()
+        self.requested()
         return self.of("uid-p")
 
     def of(self, uid: str) -> tuple[Share, ...]:
@@ -121,13 +121,13 @@ def with_another_unit(watched: Watched) -> None:
 
 def without_gpu_node(watched: Watched) -> None:
     watched.view.take_gpu_node(watched.versioned(gpunode("a", *watched.gpus)), gone=True)
-    watched.asked()
+    watched.requested()
     watched.tell_gpu_node()
 
 
 def without_node(watched: Watched) -> None:
     watched.view.take_node(watched.versioned(node("a")), gone=True)
-    watched.asked()
+    watched.requested()
     watched.view.take_node(watched.versioned(node("a")))
 
 
@@ -217,7 +217,7 @@ def test_doubted_shares_hold_nothing_after_they_were_refused() -> None:
         signer = Signer(bytes(range(key, key + 32)))
         watched.annotated(write_shares((shares,)), lambda each, signer=signer: signed(each, signer))  # type: ignore[misc]
         assert [each.shares for each in watched.view.ledger.pods_on("a")] == [(shares,)]
-    watched.asked()
+    watched.requested()
     assert [each.shares for each in watched.view.ledger.pods_on("a")] == [()]
     nonsense = signed(pod("q", {"tessera.dev/gpu-memory": "x"}, GRANTED), STRANGER)
     watched.view.take_pod(watched.versioned(nonsense))

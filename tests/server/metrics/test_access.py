@@ -29,7 +29,10 @@ def config(**data: str) -> dict[str, Any]:
 async def test_an_authority_is_trusted_once_until_it_changes() -> None:
     kube, trusted = MemoryKube(), list[str]()
     access = Access(kube)
-    with pytest.raises(Unavailable, match="extension-apiserver-authentication: none; expected who the proxy is"):
+    with pytest.raises(
+        Unavailable,
+        match="extension-apiserver-authentication: there is none, and it says who the proxy is",
+    ):
         await access.read_proxy(trusted.append)
     assert not access.known.is_set()
     made = await kube.create(CONFIG_MAPS, config())

@@ -32,26 +32,26 @@ class Fleet:
     def external(self) -> frozenset[str]:
         return frozenset({"my-external-metric"})
 
-    async def values(self, asked: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[Value]:
         if self.trouble:
             raise self.trouble
         names = {"nodes": ["foo", "b", "c", "d"], "namespaces": ["ns"], "pods": ["foo", *(f"p{n}" for n in range(15))]}
         found = [
-            Value(name=name, namespace=asked.namespace, value=1.5, at_s=1_700_000_000)
-            for number, name in enumerate(names[asked.resource])
-            if asked.name in {"", name} and selects(asked.selector, {"foo": "bar"} if number % 2 else {})
+            Value(name=name, namespace=requested.namespace, value=1.5, at_s=1_700_000_000)
+            for number, name in enumerate(names[requested.resource])
+            if requested.name in {"", name} and selects(requested.selector, {"foo": "bar"} if number % 2 else {})
         ]
         if not found:
-            raise Absent(f"metric {asked.metric}", found="no such object", expected="another")
+            raise Absent(f"metric {requested.metric}", found="no such object", expected="another")
         return found
 
-    async def series(self, asked: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[Series]:
         if self.trouble:
             raise self.trouble
         labels = ({"foo": "bar"}, {"foo": "baz"})
-        found = [Series(labels=each, value=42, at_s=1.0) for each in labels if selects(asked.selector, each)]
+        found = [Series(labels=each, value=42, at_s=1.0) for each in labels if selects(requested.selector, each)]
         if not found:
-            raise Absent(f"external metric {asked.metric}", found="no series has such labels", expected="foo=bar")
+            raise Absent(f"external metric {requested.metric}", found="no series has such labels", expected="foo=bar")
         return found
 
 
@@ -137,7 +137,7 @@ async def test_kube_apiserver_learns_that_groups_are_served_one_by_one(
 
 async def test_an_unknown_external_metric_is_empty_with_a_warning(server: MetricsServer) -> None:
     headers = await server.headers(f"{EXTERNAL}/namespaces/ns/foo")
-    want = '299 - "external metric foo: no such metric; expected one of those served: my-external-metric"'
+    want = '299 - "external metric foo: there is no such metric: those served are my-external-metric"'
     assert headers["warning"] == want
 
 
@@ -145,18 +145,18 @@ REASONS = {
     "no such metric": (
         f"{CUSTOM}/namespaces/ns/pods/*/other",
         404,
-        "metric other of pods: no such metric; expected one of those served: some-metric",
+        "metric other of pods: there is no such metric: those served are some-metric",
     ),
     "no series with such labels": (
         f"{EXTERNAL}/namespaces/ns/my-external-metric?labelSelector=foo%3Dx",
         404,
-        "external metric my-external-metric: no series has such labels; expected foo=bar",
+        "external metric my-external-metric: no series has such labels is not foo=bar",
     ),
-    "no such object": (f"{CUSTOM}/nodes/x/some-metric", 404, "metric some-metric: no such object; expected another"),
+    "no such object": (f"{CUSTOM}/nodes/x/some-metric", 404, "metric some-metric: no such object is not another"),
     "a selector that is none": (
         f"{CUSTOM}/nodes/*/some-metric?labelSelector=%2C",
         400,
-        "parameter labelSelector: ','; expected a label selector, as app=a,tier in (x,y),!old",
+        "parameter labelSelector: ',' is not a label selector, as app=a,tier in (x,y),!old",
     ),
 }
 

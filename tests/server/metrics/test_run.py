@@ -72,5 +72,5 @@ async def test_a_certificate_of_its_own_is_known_to_the_api_server(certificates:
 
 async def test_clients_of_another_authority_than_the_proxys_are_not_asked_for() -> None:
     tls = Tls(certificate=Path("a"), key=Path("b"), client_authority=Path("c"))
-    with pytest.raises(InvalidInput, match="expected none: kube-apiserver publishes it"):
+    with pytest.raises(InvalidInput, match="leave it out: kube-apiserver publishes it"):
         MetricsServer(Settings(tls=tls), MemoryKube(), ScrapedSamples(MemoryMetrics()))

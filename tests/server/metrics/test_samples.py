@@ -44,8 +44,8 @@ async def test_what_a_real_prometheus_scraped_last(tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[bytes | Unavailable, str]] = {
-    "down": (Unavailable("x", found="no answer in 10 s", expected="metrics"), "no answer in 10 s; expected metrics"),
-    "a login page": (b"<html>", "expected an answer of Prometheus' HTTP API"),
+    "down": (Unavailable("x", found="no answer in 10 s", hint="check that it runs"), "no answer in 10 s"),
+    "a login page": (b"<html>", "it is not an answer of Prometheus' HTTP API"),
 }
 
 
@@ -73,7 +73,7 @@ async def test_a_value_that_no_counter_has_is_that_pods_alone() -> None:
     )
     metrics.contents[samples.target] = f'{{"data": {{"result": [{series}]}}}}'.encode()
     found = await samples.read(pods("a", "b"))
-    assert found["ns", "a"] == Missing("nv_inference_queue_duration_us is nan; expected from 0 to 1e+15")
+    assert found["ns", "a"] == Missing("nv_inference_queue_duration_us is nan, not from 0 to 1e+15")
     assert isinstance(found["ns", "b"], Counters)
 
 

@@ -60,8 +60,8 @@ class Scene:
         return await self.again()
 
     def answer_with(self, content: bytes) -> None:
-        asked = page_queries(self.now_s).values()
-        self.metrics.contents = {f"{URL}{path}?{urlencode(parameters)}": content for path, parameters in asked}
+        requested = page_queries(self.now_s).values()
+        self.metrics.contents = {f"{URL}{path}?{urlencode(parameters)}": content for path, parameters in requested}
 
     async def again(self) -> float | None:
         await self.history.look()

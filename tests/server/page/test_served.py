@@ -252,11 +252,11 @@ async def test_hundreds_that_come_at_once_get_no_more_streams_than_one_after_the
     """Each over a connection of its own, and none reads: the limit counts who was let in, not who was sent anything."""
     async with served(await cluster(), streams=4) as page:
         port = page.server.page_port
-        asked = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        requested = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
         async def begin() -> tuple[bytes, asyncio.StreamWriter]:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(asked)
+            writer.write(requested)
             return await reader.readline(), writer
 
         found = await asyncio.gather(*(begin() for _ in range(200)))

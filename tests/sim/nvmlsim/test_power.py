@@ -124,8 +124,8 @@ def test_gpm_is_refused_before_hopper_and_metrics_without_samples(t4: Any) -> No
         pynvml.nvmlGpmSampleGet(t4, sample)
     with pytest.raises(pynvml.NVMLError_InvalidArgument):
         pynvml.nvmlGpmMigSampleGet(t4, 1, sample)
-    asked = pynvml.c_nvmlGpmMetricsGet_t()
-    asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    requested = pynvml.c_nvmlGpmMetricsGet_t()
+    requested.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     with pytest.raises(pynvml.NVMLError_InvalidArgument):
-        pynvml.nvmlGpmMetricsGet(asked)
+        pynvml.nvmlGpmMetricsGet(requested)
     pynvml.nvmlGpmSampleFree(sample)

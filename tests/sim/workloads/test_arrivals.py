@@ -124,7 +124,7 @@ REFUSED = {
     "a ratio that is no number": (lambda: filling(trace_of([1000]), 0, float("nan")), "nan"),
     "a load beyond reason": (lambda: departing(trace_of([1000]), 0, 1000.0), "offered load: 1000"),
     "no lifetime": (lambda: departing(trace_of([1000]), 0, lifetimes=0), "lifetimes measured: 0"),
-    "a trace without GPU pods": (lambda: filling(trace_of([0]), 0), "trace tiny: no pod that asks for GPUs"),
+    "a trace without GPU pods": (lambda: filling(trace_of([0]), 0), "trace tiny: it has no pod that requests GPUs"),
 }
 
 

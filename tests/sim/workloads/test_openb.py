@@ -64,10 +64,10 @@ def test_files_without_the_column_of_models_ask_for_any(tmp_path: Path) -> None:
 
 # sentence: (rows of the pod list, what the error says)
 WRONG_PODS = {
-    "no records": ("", ["openb_pod_list_tiny.csv: no records"]),
+    "no records": ("", ["openb_pod_list_tiny.csv: it has no records"]),
     "a negative number": ("p,-1,1,0,0,", ["line 2, column cpu_milli", '"-1"', "0 to 10,000,000 milli"]),
     "a fraction": ("p,1,1.5,0,0,", ["line 2, column memory_mib", '"1.5"', "a whole number"]),
-    "an empty number": ("p,1,,0,0,", ["line 2, column memory_mib", "nothing"]),
+    "an empty number": ("p,1,,0,0,", ["line 2, column memory_mib", "it is empty"]),
     "digits of another script": ("p,1,\u0661,0,0,", ["line 2, column memory_mib"]),
     "an absurd number": ("p,1,1,1000,1000,", ["line 2, column num_gpu", '"1000"', "0 to 64 GPUs"]),
     "a number of a thousand digits": (f"p,{'9' * 1000},1,1,1000,", ["line 2, column cpu_milli", '9..."']),
@@ -79,8 +79,8 @@ WRONG_PODS = {
     "an empty model": ("p,1,1,1,1000,T4|", ["line 2, column gpu_spec", '"T4|"', "joined by |"]),
     "a model without a GPU": ("p,1,1,0,0,T4", ["line 2, column gpu_spec"]),
     "two pods of one name": ("p,1,1,0,0,\np,1,1,0,0,", ["line 3, column name", '"p"']),
-    "no name": (",1,1,0,0,", ["line 2, column name", "nothing"]),
-    "too few fields": ("p,1,1", ["line 2: 3 fields; expected 6"]),
+    "no name": (",1,1,0,0,", ["line 2, column name", "it is empty"]),
+    "too few fields": ("p,1,1", ["line 2: it has 3 fields, not 6 fields"]),
     "a quote that is never closed": ('"p,1,1,0,0,', ["line 2: unexpected end of data"]),
 }
 
@@ -95,7 +95,7 @@ def test_a_wrong_pod_list_is_one_clear_error(tmp_path: Path, rows: str, want: li
 
 WRONG_NODES = {
     "a column is missing": ("sn,cpu_milli,memory_mib,gpu\na,1,1,1\n", "line 1: no column model"),
-    "a column comes twice": ("sn,cpu_milli,memory_mib,gpu,model,sn\n", "line 1: column sn twice"),
+    "a column comes twice": ("sn,cpu_milli,memory_mib,gpu,model,sn\n", "line 1: column sn is there"),
     "no GPU at all": ("sn,cpu_milli,memory_mib,gpu,model\na,1,1,0,\n", "no GPUs"),
     "a GPU without a model": ("sn,cpu_milli,memory_mib,gpu,model\na,1,1,1,\n", "line 2, column model"),
     "two nodes of one name": ("sn,cpu_milli,memory_mib,gpu,model\na,1,1,1,T4\na,1,1,1,T4\n", "line 3, column sn"),
@@ -110,12 +110,12 @@ def test_a_wrong_node_list_is_one_clear_error(tmp_path: Path, nodes: str, want: 
 
 
 def test_a_missing_folder_file_or_trace_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="nowhere: no such folder"):
+    with pytest.raises(InvalidInput, match="nowhere: there is no such folder"):
         openb.read(tmp_path / "nowhere", "tiny")
     with pytest.raises(InvalidInput, match=r"none: the folder has no openb_pod_list_\*\.csv"):
         openb.read(tmp_path, "tiny")
     folder_with(tmp_path, "p,1,1,0,0,")
-    with pytest.raises(InvalidInput, match='"huge"; expected a trace it holds; hint: tiny'):
+    with pytest.raises(InvalidInput, match='"huge": it has tiny'):
         openb.read(tmp_path, "huge")
     (tmp_path / openb.NODE_FILE).unlink()
     with pytest.raises(InvalidInput, match=f"{openb.NODE_FILE}: No such file"):
@@ -125,7 +125,7 @@ def test_a_missing_folder_file_or_trace_is_named(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     path = tmp_path / "pods.csv"
     path.write_bytes(b"name\xff\n")
-    with pytest.raises(InvalidInput, match="byte 4 that is not UTF-8"):
+    with pytest.raises(InvalidInput, match=r"byte 4 is not UTF-8"):
         openb.read_pods(path)
 
 

@@ -63,6 +63,6 @@ def test_a_fleet_that_cannot_hold_the_mix_is_refused() -> None:
     with pytest.raises(InvalidInput, match="fleet: no GPUs"):
         make(bare, 0)
     single = tuple(msgspec.structs.replace(node, gpus=node.gpus[:1]) for node in plain_nodes(2))
-    with pytest.raises(InvalidInput, match="only sizes larger than any node"):
+    with pytest.raises(InvalidInput, match="all its sizes are larger than any node"):
         make(single, 0, ClassMix(part=0, one=0, several=1, without_percent=0))
     assert make(single, 0, PUBLISHED_MIX).names

@@ -177,11 +177,8 @@ class ConfigurationFiles:
         if desired and desired not in keys:
             raise InvalidInput(
                 f"label {PLUGIN_CONFIG}" if label else "default configuration",
-                found=shown(desired),
-                expected="--sharing-config, a directory with that file"
-                if root is None
-                else f"the name of a file in {root}",
-                hint=", ".join(sorted(keys)) or "none: there are no files",
+                found=f"there is no {shown(desired)} in {root}" if root else f"{shown(desired)} needs --sharing-config",
+                hint=f"choose one of {', '.join(sorted(keys))}" if keys else "give a folder with that file",
             )
         name = desired or (_DEFAULT_KEY if _DEFAULT_KEY in keys else next(iter(keys), "") if len(keys) == 1 else "")
         return name, keys.get(name)
@@ -235,7 +232,7 @@ def _content(path: Path) -> str:
     try:
         return read_file(path).decode()
     except UnicodeDecodeError as error:
-        raise InvalidInput(str(path), found="bytes that are not UTF-8", expected="YAML or JSON") from error
+        raise InvalidInput(str(path), found="it has bytes that are not UTF-8", hint="write YAML or JSON") from error
 
 
 def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: Declared) -> Decision:

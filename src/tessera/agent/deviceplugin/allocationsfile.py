@@ -30,8 +30,7 @@ def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
         raise Unavailable(
             f"record of allocations {path}",
             found=error.strerror or str(error),
-            expected="a file that can be read before a device is offered",
-            hint="a --state-dir that the agent may read",
+            hint="give a --state-dir that the agent may read; no device is offered before",
         ) from error
     found, problem = nodefiles.read_allocations(content)
     if problem:
@@ -58,6 +57,5 @@ def _write(path: Path, content: bytes) -> None:
         raise Unavailable(
             f"record of allocations {path}",
             found=error.strerror or str(error),
-            expected="a file that can be written before a device is allocated",
-            hint="a --state-dir that the agent may write to, with room on its disk",
+            hint="give a --state-dir that the agent may write to, with room on its disk; no device is allocated before",
         ) from error

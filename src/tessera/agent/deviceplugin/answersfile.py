@@ -14,7 +14,7 @@ __all__ = ["read_answers", "write_answers"]
 def read_answers(path: Path | None, log: Logger) -> Answers:
     """Return what was kept; nothing where there is no file, or one that cannot be read.
 
-    What a container was told is in the record of allocations too, so that it starts with nothing else.
+    What `Allocate` answered a container is in the record of allocations too, so that it starts with nothing else.
     """
     if path is None or not path.exists():
         return Answers()

@@ -69,6 +69,5 @@ class CdiFolder:
         return Unavailable(
             f"CDI folder {self._folder}",
             found=error.strerror or str(error),
-            expected="a folder that the agent can write and the container runtime reads",
-            hint="the runtime's cdi_spec_dirs, mounted into the agent's pod without readOnly",
+            hint="mount the runtime's cdi_spec_dirs into the agent's pod, writable",
         )

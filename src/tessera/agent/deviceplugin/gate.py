@@ -213,16 +213,14 @@ class Gate:
         if not found:
             raise Unavailable(
                 f"{len(desired)} devices of {resource}",
-                found="no container with these device ids in the kubelet's record",
-                expected="the container that is about to be created",
-                hint="another try by the kubelet",
+                found="the kubelet's record has no container with these device ids yet",
+                hint="the kubelet tries again",
             )
         if later:
             raise Conflict(
                 f"device {desired[0]} of {resource}",
-                found=f"allocated by the kubelet to pods {' and '.join(sorted({each.pod for each in found}))}",
-                expected="one pod",
-                hint=f"{' and '.join(sorted({each.pod for each, _ in later}))} deleted, the later of them",
+                found=f"the kubelet allocated it to pods {' and '.join(sorted({each.pod for each in found}))}",
+                hint=f"delete {' and '.join(sorted({each.pod for each, _ in later}))}, created later",
             )
         return found[0]
 
@@ -315,9 +313,8 @@ class Gate:
         self._log.warning("allocation_refused", pod=new.pod, resource=new.resource, device=device, holder=holder)
         raise Conflict(
             f"{new.resource} for {new.pod or 'a pod'}",
-            found=f"{device}, used by {holder}",
-            expected="a device that no other pod uses",
-            hint="the kubelet's next try to start the container; a Job or Deployment replaces a pod that failed",
+            found=f"{device} is used by {holder}",
+            hint="the kubelet tries again, or a Job or Deployment replaces the pod that failed",
         )
 
     # The record

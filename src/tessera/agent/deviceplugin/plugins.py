@@ -270,7 +270,9 @@ class Plugins:
         facts = next((each for each in self._inventory.gpus if each.index == index), None)
         if facts is None or facts.lost:
             state = "no such GPU" if facts is None else "a GPU that the driver has lost"
-            raise Unavailable(f"GPU {index}", found=state, expected="the GPU that the pod's assignment names")
+            raise Unavailable(
+                f"GPU {index}", found=f"{state}, and the pod's assignment names it", hint="the kubelet tries again"
+            )
         return facts
 
     # What the node has
@@ -377,7 +379,7 @@ def _uuid(facts: GpuFacts, placement: Placement | None) -> str:
     if found is None:
         raise Conflict(
             f"GPU {facts.index} ({facts.uuid})",
-            found=f"no MIG instance {placement.profile} at {placement.start}",
-            expected="the instance that the pod's assignment names",
+            found=f"it has no MIG instance {placement.profile} at {placement.start}, which the pod's assignment names",
+            hint="recreate the pod",
         )
     return found

@@ -121,14 +121,15 @@ class OfferedResource(ListedResource[Resource]):
         if self.resource.single_request and len(ids) > 1:
             raise InvalidInput(
                 f"a container's limit of {self.resource.name}",
-                found=str(len(ids)),
-                expected="1: more replicas of a shared GPU give a container no more of it",
-                hint="1, or failRequestsGreaterThanOne: false in the sharing configuration",
+                found=f"{len(ids)} replicas of a shared GPU give a container no more of it than 1",
+                hint="request 1, or set failRequestsGreaterThanOne: false in the sharing configuration",
             )
         unhealthy = next((device for device in devices if not device.healthy), None)
         if unhealthy is not None:
             raise Conflict(
-                f"device {unhealthy.id} of {self.resource.name}", found="an unhealthy device", expected="a healthy one"
+                f"device {unhealthy.id} of {self.resource.name}",
+                found="it is unhealthy",
+                hint="request another; the kubelet offers healthy ones",
             )
         if self.resource.by_assignment:
             return await self._shares.allocate(self.resource.name, ids)
@@ -154,9 +155,9 @@ class OfferedResource(ListedResource[Resource]):
     def _known(self, ids: tuple[str, ...]) -> tuple[PluginDevice, ...]:
         subject = f"devices of {self.resource.name}"
         if not ids:
-            raise InvalidInput(subject, found="no device ids", expected="at least one")
+            raise InvalidInput(subject, found="the call has no device ids", hint="name at least one")
         if len(set(ids)) < len(ids):
-            raise InvalidInput(subject, found="an id twice", expected="each id once")
+            raise InvalidInput(subject, found="the call has an id twice", hint="name each once")
         there = {each.device.id for each in self._withdrawn}
         left = {name: device for name, device in self._leaving.items() if name in there}
         known = {**left, **self._devices}

@@ -208,10 +208,7 @@ class ShareAllocator:
         if why:
             self._gate.refusals.add(holder, why)
             raise Conflict(
-                f"pod {holder.pod}, container {holder.container}",
-                found=why,
-                expected="the GPU that its pod was assigned",
-                hint="the pod deleted and recreated",
+                f"pod {holder.pod}, container {holder.container}", found=why, hint="delete and recreate the pod"
             )
 
     async def tidy(self) -> None:
@@ -330,7 +327,7 @@ class ShareAllocator:
         if not reasons:
             return error
         found = f"{error.found}; assignments that Tessera did not make: {'; '.join(reasons[:3])}"
-        return Conflict(error.subject, found=found, expected=error.expected, hint=error.hint)
+        return Conflict(error.subject, found=found, hint=error.hint)
 
     def _unserved(self, resource: str, units: int, held: tuple[Held, ...]) -> AssignedRequest:
         """Return the request of this size that nobody was given yet; else one that was, and holds nothing after all."""
@@ -402,8 +399,7 @@ class ShareAllocator:
             self.unassigned[holder.uid] = holder.pod
         return Conflict(
             f"pod {holder.pod}, container {holder.container}",
-            found=found,
-            expected=f"an assignment to {units} units of {holder.resource}",
+            found=f"{found} instead of an assignment to {units} units of {holder.resource}",
             hint="set schedulerName: tessera-scheduler, and recreate the pod",
         )
 
@@ -486,12 +482,11 @@ class ShareAllocator:
 def _unwritten(key: RequestKey) -> Unavailable:
     return Unavailable(
         str(key),
-        found="an assignment to correct, and no pod of this UID in what the API server shows",
-        expected="the pod",
+        found="its assignment has to be corrected, and the API server shows no pod of this UID",
         hint="the kubelet tries again",
     )
 
 
 def _mistaken(key: RequestKey, why: str) -> Conflict:
-    advice = "the pod deleted and recreated, or deviceListStrategy cdi-cri, which cannot mistake pods"
-    return Conflict(str(key), found=why, expected="its own share", hint=advice)
+    advice = "delete and recreate the pod, or use deviceListStrategy cdi-cri, which cannot mistake pods"
+    return Conflict(str(key), found=why, hint=advice)

@@ -57,7 +57,7 @@ class GpuNodeLink:
         self._wake = wake
         self._complain = Complaint(log, "gpunode_not_followed")
         selection = Selection(fields=(("metadata.name", node),))
-        self._store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._told, on_trouble=self._trouble)
+        self._store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._changed, on_trouble=self._trouble)
         self._installed = False
         self._absent = False
         self._known = asyncio.Event()
@@ -99,7 +99,7 @@ class GpuNodeLink:
             fix = "upgrade the chart, so that the agent may list and watch gpunodes, and let it reach the API server"
             self._log.warning("gpunode_awaited", reason=self._complain.reason or "no answer", fix=fix)
 
-    def _told(self, change: Change) -> None:
+    def _changed(self, change: Change) -> None:
         if change.object is not None and change.gone:
             self._gone = uid_of(change.object)
         if change.object is None:
@@ -176,7 +176,11 @@ class GpuNodeLink:
         """
         found = await self._kube.get(GPU_NODES, self._node) or await self._make(node)
         if found is None:
-            raise Unavailable(f"GPUNode {self._node}", found="none yet", expected="the one that another process made")
+            raise Unavailable(
+                f"GPUNode {self._node}",
+                found="another process made it, and it is not there yet",
+                hint="the agent tries again",
+            )
         self._replaced = bool(self.offered()) and uid_of(found) != self._offered_in
         state = read_gpu_node(found)
         self._keys_read = state.assignment_keys
@@ -199,9 +203,8 @@ class GpuNodeLink:
         if keys and not (self._after.get("status") or {}).get("offered"):
             raise Unsupported(
                 f"GPUNode {self._node}",
-                found="a kind without the field status.offered",
-                expected="the kind as this agent knows it, without which nothing is offered by name",
-                hint="an upgrade of the chart, see docs/install.md",
+                found="its kind has no field status.offered, without which nothing is offered by name",
+                hint="upgrade the chart, see docs/install.md",
             )
         self._log.info("offered_written", devices=len(keys))
 

@@ -56,7 +56,7 @@ class NodeRecord:
         found = await self._kube.get(NODES, self._node)
         if found is None:
             raise Unavailable(
-                f"node {self._node}", found="no such node", expected="the node this agent runs on", hint="NODE_NAME"
+                f"node {self._node}", found="there is no such node", hint="set NODE_NAME to the node this agent runs on"
             )
         return found
 

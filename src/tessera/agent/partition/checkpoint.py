@@ -30,7 +30,7 @@ class Checkpoint:
             return ()
         except OSError as error:
             raise InvalidInput(
-                str(self.path), found=error.strerror or type(error).__name__, expected="a checkpoint that can be read"
+                str(self.path), found=error.strerror or type(error).__name__, hint="name a checkpoint that can be read"
             ) from error
         return checkpoints.read(str(self.path), text)
 
@@ -51,6 +51,5 @@ class Checkpoint:
             raise Unavailable(
                 str(self.path),
                 found=error.strerror or type(error).__name__,
-                expected="a checkpoint that can be written",
-                hint="a folder that this process may write to; without it a reboot loses the MIG layout",
+                hint="name a folder that this process may write to; without it a reboot loses the MIG layout",
             ) from error

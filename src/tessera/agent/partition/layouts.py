@@ -134,9 +134,8 @@ class Layouts:
         if partitioned and not left:
             raise Conflict(
                 f"GPU {gpu}",
-                found="MIG on, as its layout is fixed",
-                expected="MIG off, for an amount of its memory",
-                hint="a pod that asks for one of its MIG instances",
+                found="MIG stays on, as its layout is fixed, and the pod requests an amount of its memory",
+                hint="request one of its MIG instances",
             )
         if left:
             by_s = asyncio.get_running_loop().time() + _INSTANCE_S
@@ -198,7 +197,9 @@ class Layouts:
         try:
             content = read_file(path)
         except OSError as error:
-            raise InvalidInput(str(path), found=error.strerror or str(error), expected="a mig-parted file") from error
+            raise InvalidInput(
+                str(path), found=error.strerror or str(error), hint="name a mig-parted file that can be read"
+            ) from error
         if content != self._read[0]:
             self._read = content, migparted.read(documents.one(str(path), content))
         return self._read[1]

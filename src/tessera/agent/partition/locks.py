@@ -65,10 +65,7 @@ class NodeLocks:
         while isinstance(taken := self._take(gpu), str):
             if loop.time() >= by_s:
                 raise Conflict(
-                    f"GPU {gpu}",
-                    found=f"its layout being changed by {taken}",
-                    expected="one process at a time",
-                    hint="the same once that one has ended",
+                    f"GPU {gpu}", found=f"{taken} is changing its layout", hint="try again when that has ended"
                 )
             await asyncio.sleep(_POLL_S)
         try:

@@ -117,13 +117,13 @@ class Partitioner:
         async with self._alone(gpu, by_s):
             facts, users = await self._one(gpu)
             if facts is None or facts.lost or facts.mig is None:
-                raise Unavailable(where, found="a GPU that is lost or gone, or has no MIG", expected="a GPU with MIG")
+                raise Unavailable(where, found="it is lost or gone, or has no MIG", hint="see `tessera doctor`")
             target = with_instance(facts, placement, users)
             failed = "" if target is None else await self._bring(target, by_s)
             after, users = await self._one(gpu)
         if after is None or placement not in {each.placement for each in after.instances}:
             found = failed or _why_not(after, target or exact(facts, (placement,)), users)
-            raise Conflict(where, found=found, expected="the instance")
+            raise Conflict(where, found=found, hint="the agent observes it again")
 
     async def free(self, gpu: str, by_s: float) -> None:
         """Switch MIG off for those who use the whole GPU, instances that nobody uses included.
@@ -138,7 +138,7 @@ class Partitioner:
         async with self._alone(gpu, by_s):
             facts, users = await self._one(gpu)
             if facts is None or facts.lost:
-                raise Unavailable(where, found="a GPU that is lost or gone", expected="a GPU that the driver reaches")
+                raise Unavailable(where, found="it is lost or gone", hint="see `tessera doctor`")
             if facts.layout is None:
                 return
             target = exact(facts, None)
@@ -146,7 +146,7 @@ class Partitioner:
             after, users = await self._one(gpu)
         if after is None or after.layout is not None:
             found = failed or _why_not(after, target, users)
-            raise Conflict(where, found=found, expected="MIG off")
+            raise Conflict(where, found=found, hint="the agent observes it again")
 
     def busy(self, gpu: str) -> bool:
         """Return whether the layout of a GPU (UUID) is being changed."""
@@ -159,7 +159,9 @@ class Partitioner:
             async with asyncio.timeout_at(by_s):
                 await self._locks[gpu].acquire()
         except TimeoutError as error:
-            raise Unavailable(f"GPU {gpu}", found="a change of its layout under way", expected="its end") from error
+            raise Unavailable(
+                f"GPU {gpu}", found="its layout is being changed", hint="try again when that has ended"
+            ) from error
         try:
             async with self._locked(gpu, by_s):
                 yield
@@ -213,7 +215,11 @@ class Partitioner:
         try:
             inventory, users = await self.gpus.observe()
         except TimeoutError as error:
-            raise Unavailable("GPU driver and kubelet", found="no answer in time", expected="an answer") from error
+            raise Unavailable(
+                "GPU driver and kubelet",
+                found="no answer in time",
+                hint="try again; see `tessera doctor` if it stays so",
+            ) from error
         facts = next((each for each in inventory.gpus if each.uuid == gpu), None)
         return facts, tuple(user for user in users if user.gpu == gpu)
 

@@ -43,8 +43,7 @@ class RebootRecord:
             raise Unavailable(
                 str(self._path),
                 found=error.strerror or type(error).__name__,
-                expected="a file that can be written",
-                hint="a folder that this process may write to; else the node might reboot again and again",
+                hint="name a folder that this process may write to; else the node might reboot again and again",
             ) from error
 
     def forget(self) -> None:

@@ -202,7 +202,7 @@ class AssignmentKeys:
         """Return annotations for a pod of this node, signed where an assignment is among them."""
         if self._signer is None:
             raise Unavailable(
-                f"node {self._node}", found="no key to sign with yet", expected="one that was read or made"
+                f"node {self._node}", found="there is no key to sign with yet", hint="the agent tries again"
             )
         return self._signer.sealed(annotations, uid=pod["metadata"].get("uid", ""), node=self._node)
 
@@ -259,5 +259,8 @@ class AssignmentKeys:
 
 
 def _unkept(path: Path, error: OSError) -> Unavailable:
-    expected = "a place for the key that signs assignments"
-    return Unavailable(str(path), found=error.strerror or "an error", expected=expected)
+    return Unavailable(
+        str(path),
+        found=error.strerror or "an error",
+        hint="give --state-dir, where the key that signs assignments can be kept",
+    )

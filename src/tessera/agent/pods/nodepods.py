@@ -111,7 +111,7 @@ class NodePods:
     async def held(self, inventory: Inventory) -> tuple[PodDevices, ...]:
         """Return what pods hold; who has an assignment holds what that says.
 
-        What `Allocate` answered is held before the kubelet's record shows by whom: its container was told UUIDs, which
+        What `Allocate` answered is held before the kubelet's record shows by whom: its container has UUIDs, which
         instances that are made again do not have. Until then the pod has no name.
 
         Raises:
@@ -134,6 +134,6 @@ class NodePods:
             return record
         raise Unavailable(
             "the record of devices",
-            found=f"no entry for {', '.join(missing[:3])}, which run{'s' if len(missing) == 1 else ''} with devices",
-            expected="all pods of this node; a kubelet that has just started has not read them yet",
+            found=f"it lacks pods that run with devices: {', '.join(missing[:3])}",
+            hint="the agent tries again: a kubelet that has just started has not read all pods yet",
         )

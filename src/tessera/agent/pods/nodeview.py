@@ -156,9 +156,9 @@ class NodeView:
         try:
             return self._checkpoint.read()
         except Unavailable:
-            return await self._asked()
+            return await self._requested()
 
-    async def _asked(self) -> tuple[Checkpointed, ...]:
+    async def _requested(self) -> tuple[Checkpointed, ...]:
         """Ask the kubelet about each pod that has devices, without making it forget any."""
         found = []
         for pod in self.pods():

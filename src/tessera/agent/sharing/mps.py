@@ -112,7 +112,7 @@ class MpsSupervisor:
                     await self._daemons.limit(desired)
                     self._daemons.write(msgspec.structs.replace(seen.record, target=desired))
             case Step.QUIT | Step.KILL if seen.record is not None:
-                await self._end(key, seen.record, asked=step is Step.QUIT)
+                await self._end(key, seen.record, requested=step is Step.QUIT)
                 await self._forget(key, seen.record, gpu)
             case Step.FORGET:
                 await self._forget(key, seen.record, gpu)
@@ -143,7 +143,7 @@ class MpsSupervisor:
         reason = self.unavailable()
         if reason or gpu is None:
             found = reason or "no such GPU"
-            raise Unavailable(f"MPS of {target.visible}", found=found, expected="a daemon", hint="see tessera doctor")
+            raise Unavailable(f"MPS of {target.visible}", found=found, hint="see `tessera doctor`")
         mode = former.former_mode if former else gpu.compute_mode if target.exclusive else ""
         record = DaemonRecord(target=unlimited(target), pid=0, started="", former_mode=mode)
         self._daemons.write(record)
@@ -173,7 +173,7 @@ class MpsSupervisor:
                 if not running(record):
                     found = f"it ended: {self._daemons.printed(record.target.key)}"
                     subject = f"MPS of {record.target.visible}"
-                    raise Unavailable(subject, found=found, expected="a running daemon") from error
+                    raise Unavailable(subject, found=found, hint="see `tessera doctor`") from error
                 if clock() > until:
                     raise
             else:
@@ -184,12 +184,12 @@ class MpsSupervisor:
         if target.exclusive and gpu is not None and gpu.compute_mode is not ComputeMode.EXCLUSIVE_PROCESS:
             await self._driver.set_compute_mode(target.gpu, ComputeMode.EXCLUSIVE_PROCESS)
 
-    async def _end(self, key: str, record: DaemonRecord, *, asked: bool) -> None:
-        if asked:
+    async def _end(self, key: str, record: DaemonRecord, *, requested: bool) -> None:
+        if requested:
             await self._daemons.command(key, "quit")
-        if not asked or not await gone(record.pid, record.started, self._daemons.settings.start_s):
+        if not requested or not await gone(record.pid, record.started, self._daemons.settings.start_s):
             await end(record.pid, record.started, self._daemons.settings.answer_s)
-        self._log.info("mps_daemon_ended", gpu=record.target.gpu, key=key, asked=asked)
+        self._log.info("mps_daemon_ended", gpu=record.target.gpu, key=key, requested=requested)
 
     async def _forget(self, key: str, record: DaemonRecord | None, gpu: GpuFacts | None) -> None:
         """Restore the compute mode and remove what is left of a daemon."""

@@ -167,7 +167,11 @@ class MpsDaemons:
                 (folder / name).mkdir(parents=True, exist_ok=True)
             write_through(path, msgspec.json.encode(record))
         except OSError as error:
-            raise Unavailable(str(path), found=error.strerror or "an error", expected="a folder to write to") from error
+            raise Unavailable(
+                str(path),
+                found=error.strerror or "an error",
+                hint="give --mps-dir, a folder that the agent may write to",
+            ) from error
 
     def remove(self, key: str) -> None:
         """Remove what a daemon has left, and nothing else."""

@@ -70,8 +70,7 @@ class PowerKeeper:
             raise Unavailable(
                 str(self._record),
                 found=str(error),
-                expected="what GPUs had before their policies",
-                hint="removing the file, when power limits and clocks are as they should be",
+                hint="remove the file when power limits and clocks are as they should be",
             ) from error
         return {each.gpu: each for each in found}
 
@@ -90,4 +89,6 @@ class PowerKeeper:
         except OSError as error:
             originals.clear()
             originals.update(former)
-            raise Unavailable(str(self._record), found=str(error), expected="a file to write to") from error
+            raise Unavailable(
+                str(self._record), found=str(error), hint="give --state-dir, a folder that the agent may write to"
+            ) from error

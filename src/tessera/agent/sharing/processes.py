@@ -78,7 +78,7 @@ async def launch(command: tuple[str, ...], env: Mapping[str, str], log: Path, ti
     script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
     output = await ran(("/bin/sh", "-c", script, "sh", str(log), *command), "", env, timeout_s, session=True)
     if not output.strip().isdecimal():
-        raise Unavailable(command[0], found=output.strip() or "no answer", expected="a process started")
+        raise Unavailable(command[0], found=output.strip() or "no answer", hint="see `tessera doctor`")
     return int(output)
 
 
@@ -105,7 +105,9 @@ async def ran(
             start_new_session=session,
         )
     except OSError as error:
-        raise Unavailable(command[0], found=error.strerror or "an error", expected="a program that runs") from error
+        raise Unavailable(
+            command[0], found=error.strerror or "an error", hint="install the program, or name it by --mps-control"
+        ) from error
     finally:
         os.close(given)
     try:
@@ -114,11 +116,11 @@ async def ran(
     except TimeoutError as error:
         process.kill()
         await process.wait()
-        raise Unavailable(command[0], found=f"no answer within {timeout_s:g} s", expected="an answer") from error
+        raise Unavailable(command[0], found=f"no answer within {timeout_s:g} s", hint="see `tessera doctor`") from error
     answer = output[:_MAX_OUTPUT].decode(errors="replace").strip()
     if process.returncode:
         found = f"exit status {process.returncode}: {answer[:200]}"
-        raise Unavailable(command[0], found=found, expected="an answer")
+        raise Unavailable(command[0], found=found, hint="see `tessera doctor`")
     return answer
 
 

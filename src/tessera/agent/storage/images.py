@@ -104,14 +104,14 @@ class ImageWarmer:
         # 1. Read what the node shall have; an object that is there says that an agent is.
         version = await self._runtime.version()
         found = self._store.objects.get(("", self._node)) or await self._made()
-        told = read_node_images(found)
-        former = {each.image: each for each in told.observed}
+        node_images = read_node_images(found)
+        former = {each.image: each for each in node_images.observed}
         # 2. Observe what it has.
-        observed = [await self._observe(each, former.get(each.image)) for each in told.desired]
+        observed = [await self._observe(each, former.get(each.image)) for each in node_images.desired]
         percent = await self._runtime.disk_percent()
         # 3. Do what is next.
         changed = False
-        for step in next_steps(told.desired, observed, await self._runtime.pinned()):
+        for step in next_steps(node_images.desired, observed, await self._runtime.pinned()):
             if step.kind == "pull":
                 self._begin(step.image)
             else:
@@ -119,7 +119,7 @@ class ImageWarmer:
             changed = True
         # 4. Report.
         if changed:
-            observed = [await self._observe(each, former.get(each.image)) for each in told.desired]
+            observed = [await self._observe(each, former.get(each.image)) for each in node_images.desired]
         self._states = Counter(each.state for each in observed)
         status = node_status(observed, disk_percent=percent, runtime=version)
         if found.get("status") != status:
@@ -136,11 +136,17 @@ class ImageWarmer:
         """
         node = await self._kube.get(NODES, self._node)
         if node is None:
-            raise Unavailable(f"Node {self._node}", found="none of this name", expected="that of this agent")
+            raise Unavailable(
+                f"Node {self._node}",
+                found="there is no Node of this name",
+                hint="set NODE_NAME to the node of this agent",
+            )
         try:
             return await self._kube.create(KIND, new_node_images(self._node, node["metadata"].get("uid", "")))
         except Conflict as error:
-            raise Unavailable(f"{NODE_IMAGES} {self._node}", found="it made elsewhere", expected="to see it") from error
+            raise Unavailable(
+                f"{NODE_IMAGES} {self._node}", found="another process made it", hint="the agent tries again"
+            ) from error
 
     async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:
         """Return what the node has of an image."""
@@ -196,7 +202,11 @@ class ImageWarmer:
         for name in image.secrets:
             found = await self._kube.get(SECRETS, name, _NAMESPACE)
             if found is None:
-                raise InvalidInput(f"Secret {_NAMESPACE}/{name}", found="none of this name", expected="one")
+                raise InvalidInput(
+                    f"Secret {_NAMESPACE}/{name}",
+                    found="there is no Secret of this name",
+                    hint="create it, or correct the name",
+                )
             configs.append(read_pull_secret(found))
         return credential(configs, read_reference(image.image))
 

@@ -97,7 +97,7 @@ def _layers(text: Field, layers: int) -> tuple[int, int, tuple[str, ...]]:
         return (0, layers, ()) if uniform and not text.get("max_window_layers").given else (layers, 0, ())
     found = [each.text() for each in kinds.elements()]
     if len(found) > _MOST_LAYERS:
-        raise kinds.refuse(f"at most {_MOST_LAYERS} layers", found=f"{len(found)} layers")
+        raise kinds.refuse(found=f"it has {len(found)} layers, more than {_MOST_LAYERS}")
     full, windowed = found.count(_FULL), found.count(_SLIDING)
     others = len(found) - full - windowed
     note = f"{others} layers keep a state of fixed size for each sequence, which is not counted" if others else ""

@@ -68,7 +68,7 @@ def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) 
     """
     for misplaced in ("limits", "requests", "resource"):
         if container.get(misplaced).given:
-            raise container.get(misplaced).refuse("it under resources", found=misplaced)
+            raise container.get(misplaced).refuse(found=f"{misplaced} is not under resources", hint="move it there")
     resources = container.get("resources").only("limits", "requests", "claims")
     amounts = quantities(resources)
     name = container.get("name").text()
@@ -81,10 +81,10 @@ def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) 
     # A network card or a cached model beside a GPU is no second request for one.
     of_gpus = [ask for ask in asks if ask.form is not Form.EXACT or names_gpu(ask.resource)]
     if len({ask.form for ask in of_gpus}) > 1:
+        forms = " and ".join(sorted({ask.resource for ask in of_gpus}))
         raise resources.refuse(
-            "one form of GPU request in a container",
-            f"one of nvidia.com/..., {SHARE_MEMORY}, {GPU_MEMORY}",
-            found=" and ".join(sorted({ask.resource for ask in of_gpus})),
+            found=f"a container requests GPUs by {forms} at once",
+            hint=f"choose one of nvidia.com/..., {SHARE_MEMORY}, {GPU_MEMORY}",
         )
     zero = Fraction(0)
     return ContainerNeed(cpu=amounts.get("cpu", zero), memory=amounts.get("memory", zero), asks=asks, sidecar=sidecar)
@@ -178,7 +178,7 @@ def _exact(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
         if spoken and count > _MAX_DEVICES:
             raise limits.get(name).refuse(f"at most {_MAX_DEVICES} devices")
         if name.startswith(mig_resource("")) and not is_profile(name.removesuffix(".shared")):
-            desired, accepted = "a MIG profile that some GPU model has", "those that `tessera profiles MODEL` lists"
+            desired, accepted = "a MIG profile that some GPU model has", "`tessera profiles MODEL` lists them"
             raise limits.get(name).refuse(desired, accepted, found=name)
         isolation = rules.isolation or Isolation.NONE if spoken else Isolation.NONE
         asks.append(Ask(resource=name, count=count, isolation=isolation))
@@ -191,7 +191,8 @@ def _share(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
     field = limits.get(SHARE_MEMORY)
     if rules.isolation is Isolation.HARDWARE:
         found = f"{SHARE_MEMORY} with isolation hardware"
-        raise field.refuse("a grade that a share can have", f"driver, none, or {GPU_MEMORY} in its place", found=found)
+        fix = f"request isolation driver or none, or {GPU_MEMORY} in its place"
+        raise field.refuse(found=f"{found}, which no memory share has", hint=fix)
     memory_mib = _memory_mib(field, counts[SHARE_MEMORY], rules.share_unit_mib)
     isolation = rules.isolation or Isolation.NONE
     return [Ask(resource=SHARE_MEMORY, form=Form.SHARE, memory_mib=memory_mib, isolation=isolation)]
@@ -200,7 +201,9 @@ def _share(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
 def _need(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
     if GPU_MEMORY not in counts:
         for name in (n for n in (GPU_COMPUTE, GPU_COUNT) if n in counts):
-            raise limits.get(name).refuse(f"{GPU_MEMORY} beside it", "the memory each GPU must give", found=name)
+            raise limits.get(name).refuse(
+                found=f"{name} is alone", hint=f"give {GPU_MEMORY} beside it, the memory each GPU must give"
+            )
         return []
     compute_percent, gpus = counts.get(GPU_COMPUTE, 0), counts.get(GPU_COUNT, 1)
     if compute_percent > _WHOLE_PERCENT:
@@ -219,8 +222,8 @@ def _need(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
     ]
 
 
-def _memory_mib(field: Field, units_asked: int, unit_mib: int) -> int:
-    memory_mib = units_asked * unit_mib
+def _memory_mib(field: Field, units_requested: int, unit_mib: int) -> int:
+    memory_mib = units_requested * unit_mib
     if memory_mib > _MAX_GPU_MEMORY_MIB:
         unit = "GiB" if unit_mib > 1 else "MiB"
         raise field.refuse(f"a number of {unit} that some GPU has", f"6 for 6 {unit}; no suffix")

@@ -48,7 +48,7 @@ def read_checkpoint(source: str, content: bytes) -> tuple[Checkpointed, ...]:
         file = _DECODER.decode(content)
     except UNDECODABLE as error:
         raise InvalidInput(
-            source, found=str(error), expected="a device checkpoint as kubelets 1.20 and later write it"
+            source, found=str(error), hint="only checkpoints that kubelets 1.20 and later write are read"
         ) from error
     return tuple(
         Checkpointed(

@@ -74,9 +74,8 @@ def read_front_proxy(config_map: Mapping[str, Any]) -> FrontProxy:
     if not authority:
         raise InvalidInput(
             f"ConfigMap {NAMESPACE}/{CONFIG_MAP}",
-            found="no requestheader-client-ca-file",
-            expected="the authority of kube-apiserver's proxy certificate",
-            hint="enabling the aggregation layer: --requestheader-client-ca-file of kube-apiserver",
+            found="it has no requestheader-client-ca-file, the authority of kube-apiserver's proxy certificate",
+            hint="enable the aggregation layer: --requestheader-client-ca-file of kube-apiserver",
         )
     return FrontProxy(
         authority=authority,

@@ -191,7 +191,7 @@ class _Renderer:
         if word == "(":
             value = self._pipeline(words, dot, place)
             if words[:1] != [")"]:
-                raise InvalidInput(place, found="an open parenthesis", expected="a closed one")
+                raise InvalidInput(place, found="a parenthesis is not closed", hint="close it")
             words.pop(0)
             return value
         if word.startswith("."):
@@ -204,7 +204,7 @@ class _Renderer:
         value: Any = dot
         for step in filter(None, path.split(".")):
             if not isinstance(value, Mapping) or step not in value:
-                raise InvalidInput(place, found=path, expected="a value that there is")
+                raise InvalidInput(place, found=f"there is no value {path}", hint="name one of the chart's")
             value = value[step]
         return value
 
@@ -217,7 +217,7 @@ class _Renderer:
             case "tpl", (str() as text, dot):
                 return self.text(_Parser(place, text, self.parts).parsed(), dot)
             case "fail", (str() as message,):
-                raise InvalidInput("values of the chart", found=message, expected="others", hint="see docs/install.md")
+                raise InvalidInput("values of the chart", found=message, hint="see docs/install.md")
         try:
             return _FUNCTIONS[name](*arguments)
         except (KeyError, TypeError) as error:

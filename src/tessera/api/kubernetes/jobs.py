@@ -111,65 +111,67 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Secret with the token of its notebook; empty where it has none."""
 
 
-def job_object(asked: JobRequest) -> dict[str, Any]:
+def job_object(requested: JobRequest) -> dict[str, Any]:
     """Return the Job: one pod, never started again, without the namespace's token.
 
     Code is unpacked by the image's own `tar` before the command starts, into the folder in which that starts.
     """
-    env: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in asked.env]
+    env: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in requested.env]
     env += [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-        for name, secret, key in asked.env_secrets
+        for name, secret, key in requested.env_secrets
     ]
-    if asked.notebook:
-        env.append({"name": _OPENED_BY, "valueFrom": {"secretKeyRef": {"name": asked.secret, "key": NOTEBOOK_KEY}}})
-    container: dict[str, Any] = {"name": _MAIN, "image": asked.image}
-    if asked.command:
-        container["command"] = list(asked.command)
+    if requested.notebook:
+        env.append({"name": _OPENED_BY, "valueFrom": {"secretKeyRef": {"name": requested.secret, "key": NOTEBOOK_KEY}}})
+    container: dict[str, Any] = {"name": _MAIN, "image": requested.image}
+    if requested.command:
+        container["command"] = list(requested.command)
     if env:
         container["env"] = env
-    if asked.limits:
-        container["resources"] = {"limits": dict(asked.limits)}
+    if requested.limits:
+        container["resources"] = {"limits": dict(requested.limits)}
     pod: dict[str, Any] = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
-    if asked.scheduler:
-        pod["schedulerName"] = asked.scheduler
-    if asked.code:
-        _with_code(asked, pod)
+    if requested.scheduler:
+        pod["schedulerName"] = requested.scheduler
+    if requested.code:
+        _with_code(requested, pod)
     labels = dict(BY_RUN)
     template: dict[str, Any] = {"metadata": {"labels": labels}, "spec": pod}
-    if asked.annotations:
-        template["metadata"]["annotations"] = dict(asked.annotations)
+    if requested.annotations:
+        template["metadata"]["annotations"] = dict(requested.annotations)
     spec: dict[str, Any] = {"backoffLimit": 0, "ttlSecondsAfterFinished": _KEPT_S, "template": template}
-    if asked.queue:
-        labels = {**labels, _QUEUE: asked.queue}
+    if requested.queue:
+        labels = {**labels, _QUEUE: requested.queue}
         spec["suspend"] = True
-    named = {"name": asked.name} if asked.name else {"generateName": asked.prefix}
-    metadata = {**named, "namespace": asked.namespace, "labels": labels}
+    named = {"name": requested.name} if requested.name else {"generateName": requested.prefix}
+    metadata = {**named, "namespace": requested.namespace, "labels": labels}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def _with_code(asked: JobRequest, pod: dict[str, Any]) -> None:
+def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
     """Add to a pod what brings its code to it."""
     archive = {"name": "archive", "mountPath": "/archive", "readOnly": True}
     target = {"name": "code", "mountPath": _CODE}
     unpack: dict[str, Any] = {
         "name": _UNPACK,
-        "image": asked.image,
+        "image": requested.image,
         "command": ["tar", "-xzf", f"/archive/{ARCHIVE}", "-C", _CODE],
         "volumeMounts": [archive, target],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    if limits := {kind: amount for kind, amount in asked.limits.items() if kind in {"cpu", "memory"}}:
+    if limits := {kind: amount for kind, amount in requested.limits.items() if kind in {"cpu", "memory"}}:
         unpack["resources"] = {"limits": limits}
     pod["initContainers"] = [unpack]
     pod["containers"][0] |= {"workingDir": _CODE, "volumeMounts": [target]}
-    own = {"secretName": asked.secret, "items": [{"key": ARCHIVE, "path": ARCHIVE}]}
+    own = {"secretName": requested.secret, "items": [{"key": ARCHIVE, "path": ARCHIVE}]}
     pod["volumes"] = [{"name": "archive", "secret": own}, {"name": "code", "emptyDir": {}}]
 
 
-def own_secret(asked: JobRequest, files: Mapping[str, bytes], job: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def own_secret(
+    requested: JobRequest, files: Mapping[str, bytes], job: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the Secret of a Job with these files; with the Job as it is stored, one that is deleted with it."""
-    metadata: dict[str, Any] = {"name": asked.secret, "namespace": asked.namespace, "labels": dict(BY_RUN)}
+    metadata: dict[str, Any] = {"name": requested.secret, "namespace": requested.namespace, "labels": dict(BY_RUN)}
     if job is not None:
         own = _dict(job.get("metadata"))
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": own.get("name"), "uid": own.get("uid")}

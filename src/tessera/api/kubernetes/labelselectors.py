@@ -43,7 +43,7 @@ def read_selector(text: str, subject: str) -> Selector:
     """
     found, at = [], 0
     if len(text) > _LONGEST:
-        raise InvalidInput(subject, found=f"{len(text)} characters", expected=f"at most {_LONGEST}")
+        raise InvalidInput(subject, found=f"{len(text)} characters are more than {_LONGEST}")
     while text.strip() and at <= len(text):
         match = _ONE.match(text, at)
         values = [each.strip() for each in ((match and match["values"]) or "").split(",")]

@@ -39,7 +39,7 @@ def read_lease(found: Mapping[str, Any] | None) -> Lease:
     try:
         read = msgspec.convert(found, _Object)
     except msgspec.ValidationError as error:
-        raise InvalidInput("Lease", found=shown(error), expected="a Lease of coordination.k8s.io/v1") from error
+        raise InvalidInput("Lease", found=f"it is not a Lease of coordination.k8s.io/v1 ({shown(error)})") from error
     spec = read.spec or _Spec()
     return Lease(
         holder=spec.holder_identity or "",

@@ -324,4 +324,4 @@ def _converted(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     except msgspec.ValidationError as error:
         metadata = each.get("metadata")
         at = f"{metadata.get('namespace')}/{metadata.get('name')}" if isinstance(metadata, dict) else "?"
-        raise InvalidInput(f"{name} {at}", found=shown(error), expected=f"a {name}") from error
+        raise InvalidInput(f"{name} {at}", found=f"it is not a {name} ({shown(error)})") from error

@@ -39,7 +39,7 @@ class NodeModel(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None = None
     """As the cloud says; None where it does not."""
     label: str = ""
-    """The label that told the model."""
+    """The label that names the model."""
 
 
 class ModelRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ def model_rules(texts: Iterable[str]) -> tuple[ModelRule, ...]:
         subject = f"--gpu-model {shown(text)}"
         if not nodes or not name:
             raise InvalidInput(
-                subject, found="no node or no model", expected="NODE=MODEL", hint="gpu-1=T4, 'gpu-*=T4', pool=t4=T4"
+                subject, found="it names no node or no model", hint="write NODE=MODEL: gpu-1=T4, 'gpu-*=T4', pool=t4=T4"
             )
         rules.append(ModelRule(nodes=nodes, model=in_place(subject, partial(model, name))))
     return tuple(rules)
@@ -85,7 +85,7 @@ def read_node_model(labels: Field, given: GpuModel | None = None) -> NodeModel |
         InvalidInput: a label names a GPU model that Tessera does not know, and no other label one it knows.
 
     """
-    told = labels.mapping()
+    present = labels.mapping()
     cloud, wrong = None, None
     try:
         cloud = _karpenter(labels)
@@ -95,7 +95,7 @@ def read_node_model(labels: Field, given: GpuModel | None = None) -> NodeModel |
     if given is not None:
         return _joined(given, cloud, "")
     for key in _PRODUCTS:
-        if key in told:
+        if key in present:
             try:
                 return _joined(read_model(labels.get(key)), cloud, key)
             except InvalidInput as error:

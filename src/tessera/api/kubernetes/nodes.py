@@ -218,7 +218,7 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         if advertised:
             kinds = tuple(filter(None, map(seen.named, INSTANCE_TYPE_LABELS)))
             found = " of instance type ".join(("GPUs of an unknown model", *kinds[:1]))
-            raise seen.field.refuse("a label that names the GPU model", _fix(seen), found=found)
+            raise seen.field.refuse(found=found, hint=_fix(seen))
         return (), 0
     if seen.advertises and not advertised:
         how = f"{known.label}={seen.named(known.label)}" if known.label else f"said to have {known.model.name}"
@@ -233,7 +233,7 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
     unnamed = msgspec.structs.replace(known.model, memory_mib=memory_mib)
     gpu_model = unnamed if known.model.name == _UNKNOWN else known.model
     return tuple(
-        Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_wished(seen, sharing, known.model))
+        Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_labelled(seen, sharing, known.model))
         for index, sharing in enumerate(sharings[:_MAX_GPUS])
     ), lost
 
@@ -266,7 +266,7 @@ def _registered(seen: _Seen) -> tuple[Gpu, ...]:
                     index=each.index,
                     model=product,
                     memory_mib=each.devmem if near else product.memory_mib,
-                    sharing=_wished(seen, shared, product) if each.health else shared,
+                    sharing=_labelled(seen, shared, product) if each.health else shared,
                     uuid=each.id,
                 )
             )
@@ -276,12 +276,12 @@ def _registered(seen: _Seen) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
-def _wished(seen: _Seen, sharing: Sharing, model: GpuModel) -> Sharing:
-    """Return the sharing as the node's owner wishes it: `auto` leaves what is not used to Tessera, `whole` fixes it."""
-    wish = seen.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in seen.labels else ""
-    if wish == "auto":
+def _labelled(seen: _Seen, sharing: Sharing, model: GpuModel) -> Sharing:
+    """Return the sharing as the node's owner labels it: `auto` leaves what is not used to Tessera, `whole` fixes it."""
+    label = seen.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in seen.labels else ""
+    if label == "auto":
         return Sharing(modes=managed_sharing(model).modes, layout=sharing.layout)
-    return Sharing(modes=(Mode.WHOLE,)) if wish == "whole" else sharing
+    return Sharing(modes=(Mode.WHOLE,)) if label == "whole" else sharing
 
 
 def _memory_mib(seen: _Seen, known: NodeModel, count: int) -> int:

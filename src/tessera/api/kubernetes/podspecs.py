@@ -58,20 +58,20 @@ _Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 _MAX_CONTAINERS = 250
 
 
-def read_need(pod: Field, *, share_unit_mib: int = 1024, asked: Need | None = None) -> Need:
+def read_need(pod: Field, *, share_unit_mib: int = 1024, requested: Need | None = None) -> Need:
     """Return what a pod needs, from an object with `metadata` and `spec`: a Pod or a pod template.
 
     Args:
         pod: the object.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
-        asked: the asks and models that were signed with the pod's assignment; annotations say nothing of them then.
+        requested: the asks and models that were signed with the pod's assignment; annotations say nothing of them then.
 
     Raises:
         InvalidInput: anything Kubernetes or Tessera would refuse about it, with its place.
 
     """
     spec, annotations = pod.get("spec"), pod.get("metadata", "annotations")
-    rules = AskRules(unit_mib=1, share_unit_mib=1) if asked else _ask_rules(annotations, share_unit_mib)
+    rules = AskRules(unit_mib=1, share_unit_mib=1) if requested else _ask_rules(annotations, share_unit_mib)
     effective = _effective(spec, rules)
     affinity = spec.get("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     models = (ask.resource for ask in effective.asks if ask.resource.startswith(MODEL_RESOURCE))
@@ -79,21 +79,21 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, asked: Need | None = No
     return Need(
         cpu_milli=min(units.round_up(1000 * effective.cpu), units.MOST_CPU_MILLI),
         memory_mib=units.round_up(effective.memory / units.MIB),
-        asks=asked.asks if asked else (*(asks or _fractions(annotations)), *_claims(spec)),
-        models=asked.models if asked else _models(annotations.get(GPU_MODEL)),
+        asks=requested.asks if requested else (*(asks or _fractions(annotations)), *_claims(spec)),
+        models=requested.models if requested else _models(annotations.get(GPU_MODEL)),
         cached_models=tuple(sorted({each.removeprefix(MODEL_RESOURCE) for each in models})),
         node_selector=tuple(sorted((key, value.text()) for key, value in spec.get("nodeSelector").members())),
         affinity=_affinity(affinity) if affinity.given else None,
         tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations").elements()),
         node_name=spec.get("nodeName").text(""),
-        unit_mib=_unit_mib(asks, asked.asks if asked else asks, rules.unit_mib),
+        unit_mib=_unit_mib(asks, requested.asks if requested else asks, rules.unit_mib),
     )
 
 
-def _unit_mib(counted: tuple[Ask, ...], asked: tuple[Ask, ...], unit_mib: int) -> int:
+def _unit_mib(counted: tuple[Ask, ...], requested: tuple[Ask, ...], unit_mib: int) -> int:
     """Return MiB in one unit as the pod counts: what was asked by what is counted with units of `unit_mib`."""
     count = sum(ask.memory_mib for ask in counted if ask.form is Form.NEED) // unit_mib
-    asked_mib = sum(ask.memory_mib for ask in asked if ask.form is Form.NEED)
+    asked_mib = sum(ask.memory_mib for ask in requested if ask.form is Form.NEED)
     return max(asked_mib // count, 1) if count else Need().unit_mib
 
 
@@ -136,7 +136,7 @@ def _effective(spec: Field, rules: AskRules) -> EffectiveNeed:
         raise spec.get("containers").refuse("at least one container")
     if len(containers) + len(init) > _MAX_CONTAINERS:
         found = f"{len(containers) + len(init)} containers"
-        raise spec.refuse(f"at most {_MAX_CONTAINERS}", found=found)
+        raise spec.refuse(found=f"{found}, more than {_MAX_CONTAINERS}")
     _refuse_same_names((*containers, *init))
     plain = [container_need(container, rules) for container in containers]
     first = [
@@ -218,7 +218,9 @@ def _expression(field: Field) -> Requirement:
     if operator in {"In", "NotIn"} and not values:
         raise field.get("values").refuse(f"at least one value for {operator}")
     if operator in {"Exists", "DoesNotExist"} and values:
-        raise field.get("values").refuse(f"no value for {operator}")
+        raise field.get("values").refuse(
+            found=f"operator {operator} has a value", hint=f"write no value for {operator}"
+        )
     if operator in {"Gt", "Lt"} and not (len(values) == 1 and _is_integer(values[0])):
         raise field.get("values").refuse(f"one integer in quotes for {operator}")
     return Requirement(key=field.get("key").text(), operator=operator, values=values)
@@ -234,7 +236,7 @@ def _field_expression(field: Field) -> Requirement:
     if requirement.key != "metadata.name":
         raise field.get("key").refuse("metadata.name, the one field nodes are selected by")
     if requirement.operator not in {"In", "NotIn"} or len(requirement.values) != 1:
-        raise field.refuse("In or NotIn with one name", found=requirement.operator)
+        raise field.refuse(found=f"{requirement.operator} is not supported", hint="write In or NotIn with one name")
     return requirement
 
 
@@ -246,7 +248,7 @@ def _toleration(field: Field) -> Toleration:
         effect=field.get("effect").choice("", "NoSchedule", "PreferNoSchedule", "NoExecute", default=""),
     )
     if not toleration.key and toleration.operator != "Exists":
-        raise field.refuse("operator Exists where there is no key", found=f"operator {toleration.operator}")
+        raise field.refuse(found=f"it has operator {toleration.operator} and no key", hint="write operator Exists")
     if toleration.operator == "Exists" and toleration.value:
-        raise field.get("value").refuse("no value for Exists")
+        raise field.get("value").refuse(found="operator Exists has a value", hint="write no value for Exists")
     return toleration

@@ -155,7 +155,7 @@ def _converted(each: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     try:
         return msgspec.convert(each, kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(name, found=shown(error), expected="the form of its API version") from error
+        raise InvalidInput(name, found=f"it is not the form of its API version ({shown(error)})") from error
 
 
 def _replaced(name: str, memory_gib: int, compute_percent: int) -> dict[str, Plain]:

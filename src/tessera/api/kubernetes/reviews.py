@@ -64,10 +64,10 @@ def reviewed_user(answer: Mapping[str, Any]) -> User | None:
     return status.user if status.authenticated and status.user and status.user.username else None
 
 
-def access_review(user: User, asked: Attributes) -> dict[str, Any]:
+def access_review(user: User, requested: Attributes) -> dict[str, Any]:
     """Return the question whether a user may do something."""
-    what = {"verb": asked.verb} | msgspec.to_builtins(asked)
-    part = "nonResourceAttributes" if asked.path else "resourceAttributes"
+    what = {"verb": requested.verb} | msgspec.to_builtins(requested)
+    part = "nonResourceAttributes" if requested.path else "resourceAttributes"
     who = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
     return {"spec": {part: what} | {key: value for key, value in who.items() if value}}
 
@@ -89,4 +89,4 @@ def _status(answer: Mapping[str, Any], kind: type[Any], name: str) -> Any:
     try:
         return msgspec.convert(answer.get("status"), kind)
     except msgspec.ValidationError as error:
-        raise Unavailable(f"answer to a {name}", found=shown(error), expected="its status") from error
+        raise Unavailable(f"answer to a {name}", found=f"it is not its status ({shown(error)})") from error

@@ -67,7 +67,7 @@ def read_member(source: str, text: bytes, signature: Signature) -> ArrayMember:
         raise InvalidInput(source, found=f"array {shown(uuid)}", expected=f"the array {shown(signature.uuid)} of blkid")
     devices = values.get("MD_DEVICES", "")
     if not re.fullmatch(r"[0-9]{1,4}", devices):
-        raise InvalidInput(source, found=f"an array of {shown(devices)} devices", expected="a number of devices")
+        raise InvalidInput(source, found=shown(devices), expected="a number of devices")
     return ArrayMember(
         array=uuid,
         name=values.get("MD_NAME", "").rpartition(":")[2],
@@ -113,6 +113,6 @@ def _pairs(source: str, text: bytes) -> Mapping[str, str]:
         if not equals and not line.strip():
             continue
         if not equals or key in pairs:
-            raise InvalidInput(source, found=shown(line), expected="each KEY=value once")
+            raise InvalidInput(source, found=f"{shown(line)} has not each KEY=value once")
         pairs[key] = value
     return pairs

@@ -34,7 +34,7 @@ def read(source: str, text: str) -> Minors:
             minors[int(gpu), int(instance), None if compute is None else int(compute)] = int(minor)
         elif line.strip() and not _OTHERS.fullmatch(line.strip()):
             subject = f"{source}, line {number}"
-            raise InvalidInput(subject, found=shown(line), expected="an access right", hint="gpu0/gi1/ci0/access 31")
+            raise InvalidInput(subject, found=shown(line), expected="an access right such as gpu0/gi1/ci0/access 31")
     return minors
 
 

@@ -56,9 +56,9 @@ def _group(field: Field) -> Group:
         raise instances.refuse("the instances, {} for none, where mig-enabled is true")
     counts = tuple((_profile(count, name), count.integer()) for name, count in instances.members())
     if counts and not enabled:
-        raise instances.refuse("no instances where mig-enabled is false")
+        raise instances.refuse(found="there are instances where mig-enabled is false", hint="take them out")
     if counts and not any(count for _, count in counts):
-        raise instances.refuse("at least one instance, or {}", found="counts of 0 alone")
+        raise instances.refuse(found="all counts are 0", hint="write at least one instance, or {}")
     return Group(
         devices=_devices(field.get("devices")),
         enabled=enabled,

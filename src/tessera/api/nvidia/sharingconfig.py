@@ -86,7 +86,9 @@ def _strategies(field: Field) -> tuple[ListStrategy, ...]:
 def _entries(sharing: Field) -> tuple[Entry, ...]:
     ways = [key for key, way in sharing.members() if way.given]
     if len(ways) > 1:
-        raise sharing.refuse("one of timeSlicing and mps", "both on one node by a node policy", found="both")
+        raise sharing.refuse(
+            found="both timeSlicing and mps are set", hint="set one; a node policy has both on one node"
+        )
     if not ways:
         return ()
     way = sharing.get(ways[0]).only("renameByDefault", "failRequestsGreaterThanOne", "resources")
@@ -165,7 +167,10 @@ def _refuse_twice(fields: list[Field], entries: list[Entry]) -> None:
         for device in entry.devices or ("",):
             if (entry.resource, device) in seen:
                 where = field.get("devices") if device else field.get("name")
-                raise where.refuse("each resource once, or each device of it once", found=device or entry.resource)
+                raise where.refuse(
+                    found=f"{device or entry.resource} is there twice",
+                    hint="name each resource once, or each device of it once",
+                )
             seen[entry.resource, device] = entry
 
 
@@ -178,7 +183,11 @@ def write(node_sharing: NodeSharing) -> str:
     """
     modes = {entry.mode for entry in node_sharing.entries}
     if len(modes) > 1 or node_sharing.policies:
-        raise InvalidInput("device plugin configuration", found="sharing of each GPU", expected="one way for the node")
+        raise InvalidInput(
+            "device plugin configuration",
+            found="GPUs are shared in several ways, and the file has one for the node",
+            hint="share all GPUs in one way",
+        )
     data: dict[str, Plain] = {"version": _VERSION}
     if node_sharing.strategy is not None:
         data["flags"] = {"migStrategy": node_sharing.strategy}

@@ -44,7 +44,11 @@ def read_challenge(header: str, subject: str) -> Challenge:
         return Challenge("bearer", given["realm"], given.get("service", ""), given.get("scope", ""))
     if scheme.lower() == "basic":
         return Challenge("basic")
-    raise Unavailable(subject, found=f"a demand for {shown(header)}", expected="credentials by Bearer or Basic")
+    raise Unavailable(
+        subject,
+        found=f"the registry demands {shown(header)}",
+        hint="Tessera signs in by Bearer or Basic; use a registry that offers one",
+    )
 
 
 def read_token(content: bytes, subject: str) -> str:
@@ -57,8 +61,10 @@ def read_token(content: bytes, subject: str) -> str:
     try:
         found = msgspec.json.decode(content, type=_Token)
     except UNDECODABLE as error:
-        raise Unavailable(subject, found="an answer that is no JSON of a token", expected="a token") from error
+        raise Unavailable(
+            subject, found="the answer is not the JSON of a token", hint="check the registry's token service"
+        ) from error
     token = found.token or found.access_token
     if not token or not token.isascii() or not token.isprintable():
-        raise Unavailable(subject, found="an answer without a token", expected="a token")
+        raise Unavailable(subject, found="the answer has no token", hint="check the registry's token service")
     return token

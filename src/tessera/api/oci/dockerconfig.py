@@ -51,8 +51,8 @@ def read_docker_config(content: bytes, subject: str) -> DockerConfig:
     try:
         found = msgspec.json.decode(content, type=DockerConfig)
     except UNDECODABLE as error:
-        hint = "what `docker login` writes, or a Secret made by `kubectl create secret docker-registry`"
-        raise InvalidInput(subject, found="no such file's form", expected="Docker's config.json", hint=hint) from error
+        hint = "use what `docker login` writes, or a Secret made by `kubectl create secret docker-registry`"
+        raise InvalidInput(subject, found="it does not have the form of Docker's config.json", hint=hint) from error
     for name, entry in found.auths.items():
         _credential(entry, f"{subject}: credentials for {shown(name)}")
     return found
@@ -69,11 +69,15 @@ def read_pull_secret(each: Mapping[str, Any]) -> DockerConfig:
     subject = f"Secret {metadata.get('namespace')}/{metadata.get('name')}"
     encoded = (each.get("data") or {}).get(".dockerconfigjson")
     if not isinstance(encoded, str):
-        raise InvalidInput(subject, found="no .dockerconfigjson", expected="type kubernetes.io/dockerconfigjson")
+        raise InvalidInput(
+            subject, found="it has no .dockerconfigjson", hint="create it with type kubernetes.io/dockerconfigjson"
+        )
     try:
         content = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidInput(subject, found="data that is no base64", expected="base64") from error
+        raise InvalidInput(
+            subject, found="its data is not base64", hint="create it again with `kubectl create secret docker-registry`"
+        ) from error
     return DockerConfig(auths=read_docker_config(content, subject).auths)
 
 
@@ -115,6 +119,6 @@ def _credential(entry: _Entry, subject: str) -> Credential:
             username, _, password = base64.b64decode(entry.auth, validate=True).decode().partition(":")
         except (binascii.Error, ValueError) as error:
             raise InvalidInput(
-                subject, found="an auth that is no base64", expected="USER:PASSWORD in base64"
+                subject, found="its auth is not base64", hint="write USER:PASSWORD in base64, as `docker login` does"
             ) from error
     return Credential(username=username, password=password, identity_token=entry.identitytoken)

@@ -135,8 +135,8 @@ def checked(content: bytes, digest: str, subject: str) -> bytes:
     """
     found = digest_of(content, digest.partition(":")[0]) if is_digest(digest) else shown(digest)
     if found != digest:
-        hint = "the registry or a proxy before it sends something else; try again, then ask its administrator"
-        raise Unavailable(subject, found=f"content of digest {found}", expected=digest, hint=hint)
+        hint = "try again, then ask the administrator of the registry or of a proxy before it"
+        raise Unavailable(subject, found=f"the content has digest {found}, not {digest}", hint=hint)
     return content
 
 
@@ -176,7 +176,11 @@ def read_manifest(content: bytes, media_type: str, subject: str) -> Index | Mani
 def _check_digests(described: Iterable[Descriptor], subject: str) -> None:
     for each in described:
         if not is_digest(each.digest):
-            raise Unavailable(subject, found=f"content named {shown(each.digest)}", expected="names that are digests")
+            raise Unavailable(
+                subject,
+                found=f"it names content {shown(each.digest)}, which is not a digest",
+                hint="push the image again",
+            )
 
 
 def read_config(content: bytes, subject: str) -> Config:
@@ -194,7 +198,7 @@ def _decoded(content: bytes, kind: type[_Record], subject: str) -> _Record:
         return msgspec.json.decode(content, type=kind)
     except UNDECODABLE as error:
         raise Unavailable(
-            subject, found=shown(error), expected=f"a JSON {kind.__name__.lower()} of an image"
+            subject, found=f"it is not a JSON {kind.__name__.lower()} of an image ({shown(error)})"
         ) from error
 
 
@@ -212,7 +216,7 @@ def choose(index: Index, desired: Platform, subject: str) -> Descriptor:
     names = sorted({each.platform.name for each in offered if each.platform is not None} - {"unknown/unknown"})
     found = f"no image for {desired.name}"
     raise Unsupported(
-        subject, found=found, expected="one of its platforms", hint=", ".join(shown(each)[1:-1] for each in names[:16])
+        subject, found=found, hint=f"its platforms are {', '.join(shown(each)[1:-1] for each in names[:16])}"
     )
 
 

@@ -54,9 +54,8 @@ def read_reference(text: str) -> Reference:
     if not sound:
         raise InvalidInput(
             f"image {shown(text)}",
-            found="no name of an image",
-            expected="[REGISTRY/]REPOSITORY[:TAG][@DIGEST]",
-            hint="registry.example/team/server:1.2",
+            found="it is not the name of an image",
+            hint="write [REGISTRY/]REPOSITORY[:TAG][@DIGEST], as registry.example/team/server:1.2",
         )
     if not tag and not digest:
         tag = _LATEST

@@ -38,7 +38,7 @@ def read_series(answer: bytes, source: str, *, most: int) -> tuple[Series, ...]:
     try:
         found = msgspec.json.decode(answer, type=_Answer).data.result
     except UNDECODABLE as error:
-        raise InvalidInput(source, found=shown(error), expected="an answer of Prometheus' HTTP API") from error
+        raise InvalidInput(source, found=f"it is not an answer of Prometheus' HTTP API ({shown(error)})") from error
     if len(found) > most:
-        raise InvalidInput(source, found=f"{len(found)} series", expected=f"at most {most}")
+        raise InvalidInput(source, found=f"{len(found)} series are more than {most}")
     return found

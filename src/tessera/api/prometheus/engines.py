@@ -93,12 +93,16 @@ def counters_of(source: str, samples: Sequence[Sample], *, at_s: float, started_
     known = {each.name for each in samples}
     engine = next((each for each in ENGINES if each.queued in known), None)
     if engine is None:
-        wanted = " or ".join(f"{each.queued} ({each.name})" for each in ENGINES)
-        hint = "Triton has it with its models loaded and without counter_latencies=false"
-        raise InvalidInput(source, found="no series of queue time", expected=wanted, hint=hint)
+        known_names = " or ".join(f"{each.queued} ({each.name})" for each in ENGINES)
+        hint = "load models in Triton, and leave out counter_latencies=false"
+        raise InvalidInput(
+            source,
+            found=f"it has no series of queue time, {known_names}",
+            hint=hint,
+        )
     for each in samples:
         if not 0 <= each.value < _ABSURD:
-            raise InvalidInput(source, found=f"{each.name} is {each.value:g}", expected=f"from 0 to {_ABSURD:g}")
+            raise InvalidInput(source, found=f"{each.name} is {each.value:g}, not from 0 to {_ABSURD:g}")
     return Counters(
         at_s=at_s,
         started_s=started_s,

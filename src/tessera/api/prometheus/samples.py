@@ -43,17 +43,19 @@ def read_samples(source: str, content: bytes, names: Collection[str]) -> tuple[S
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise InvalidInput(source, found=shown(error), expected="metrics in UTF-8") from error
-    wanted = frozenset(names)
-    lines = [line for line in text.split("\n") if _name(line) in wanted]
+        raise InvalidInput(source, found=f"it is not metrics in UTF-8 ({shown(error)})") from error
+    requested = frozenset(names)
+    lines = [line for line in text.split("\n") if _name(line) in requested]
     if len(lines) > _MOST_LINES:
-        raise InvalidInput(source, found=f"{len(lines)} lines of its series", expected=f"at most {_MOST_LINES}")
+        raise InvalidInput(source, found=f"{len(lines)} lines of its series are more than {_MOST_LINES}")
     found, seen = [], set()
     for line in lines:
         sample = _sample(source, line)
         series = (sample.name, *sorted(sample.labels.items()))
         if series in seen:
-            raise InvalidInput(source, found=f"{shown(line)}, a series that came before", expected="each series once")
+            raise InvalidInput(
+                source, found=f"it has {shown(line)}, a series that came before", hint="expose each series once"
+            )
         seen.add(series)
         found.append(sample)
     return tuple(found)

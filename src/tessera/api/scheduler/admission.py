@@ -111,7 +111,7 @@ def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
     try:
         read = msgspec.convert(pod, _Pod)
     except msgspec.ValidationError as error:
-        raise InvalidInput("admission request, object", found=str(error), expected="a Pod") from error
+        raise InvalidInput("admission request, object", found=str(error), hint="send a Pod") from error
     spec, labels = read.spec or _Spec(), (read.metadata and read.metadata.labels) or {}
     if namespace in _SYSTEM or labels.get(OPT_OUT) == "false":
         return False
@@ -132,12 +132,12 @@ def read_review(body: bytes) -> Review:
     try:
         review = msgspec.json.decode(body, type=_Review)
     except UNDECODABLE as error:
-        raise InvalidInput(subject, found=shown(error), expected=desired) from error
+        raise InvalidInput(subject, found=f"it is not {desired} ({shown(error)})") from error
     if review.api_version != _VERSION:
         raise InvalidInput(subject, found=review.api_version, expected=desired)
-    asked = review.request
-    created = asked.kind == _Kind(kind="Pod") and asked.operation == "CREATE"
-    return Review(uid=asked.uid, namespace=asked.namespace, pod=asked.object if created else None)
+    requested = review.request
+    created = requested.kind == _Kind(kind="Pod") and requested.operation == "CREATE"
+    return Review(uid=requested.uid, namespace=requested.namespace, pod=requested.object if created else None)
 
 
 def write_review(uid: str, *, routed: bool) -> bytes:

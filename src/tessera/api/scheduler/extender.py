@@ -32,7 +32,7 @@ __all__ = [
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 Value = TypeVar("Value")
 
-_ACCEPTED = "what kube-scheduler sends: extender/v1 of k8s.io/kube-scheduler"
+_ACCEPTED = "send what kube-scheduler does: extender/v1 of k8s.io/kube-scheduler"
 
 
 class Args(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,9 +155,9 @@ def _guarded(subject: str, decode: Callable[[], Value]) -> Value:
     try:
         return decode()
     except RecursionError as error:
-        raise InvalidInput(subject, found="JSON nested too deeply", expected="an object", hint=_ACCEPTED) from error
+        raise InvalidInput(subject, found="its JSON is nested too deeply", hint=_ACCEPTED) from error
     except ValueError as error:
-        raise InvalidInput(subject, found=shown(error), expected="a JSON object", hint=_ACCEPTED) from error
+        raise InvalidInput(subject, found=f"it is not a JSON object ({shown(error)})", hint=_ACCEPTED) from error
 
 
 def _read(kind: type[Wire], body: bytes | msgspec.Raw, subject: str) -> Wire:
@@ -187,7 +187,7 @@ def _member(key: str, value: msgspec.Raw, kind: Any) -> Any:
 
 def _pod(raw: msgspec.Raw, subject: str) -> dict[str, Any]:
     if _nothing(raw):
-        raise InvalidInput(subject, found="no Pod", expected="the pod it is about", hint=_ACCEPTED)
+        raise InvalidInput(subject, found="it has no Pod", hint=_ACCEPTED)
     return _guarded(f"{subject}, Pod", lambda: _POD.decode(raw))
 
 
@@ -208,7 +208,7 @@ def read_args(body: bytes, subject: str = "filter request") -> Args:
     wire = _read(_Args, body, subject)
     nodes = None if _nothing(wire.nodes) else _nodes(wire.nodes, subject)
     if nodes is None and wire.node_names is None:
-        raise InvalidInput(subject, found="neither Nodes nor NodeNames", expected="one of them", hint=_ACCEPTED)
+        raise InvalidInput(subject, found="it has neither Nodes nor NodeNames", hint=_ACCEPTED)
     names = wire.node_names if wire.node_names is not None else [name for name, _ in nodes or ()]
     return Args(
         pod=_pod(wire.pod, subject),
@@ -238,7 +238,7 @@ def read_binding(body: bytes, subject: str = "bind request") -> BindingArgs:
     if not wire.name or not wire.namespace or not wire.node:
         lacking = (("PodName", wire.name), ("PodNamespace", wire.namespace), ("Node", wire.node))
         found = f"no {', no '.join(name for name, value in lacking if not value)}"
-        raise InvalidInput(subject, found=found, expected="a pod and a node", hint=_ACCEPTED)
+        raise InvalidInput(subject, found=f"it has {found}", hint=_ACCEPTED)
     return BindingArgs(namespace=wire.namespace, name=wire.name, uid=wire.uid or "", node=wire.node)
 
 

@@ -40,9 +40,11 @@ def read(source: str, text: bytes) -> tuple[Recorded, ...]:
     try:
         gpus = _DECODER.decode(text).gpus
     except UNDECODABLE as error:
-        raise InvalidInput(source, found=shown(error), expected="a checkpoint of MIG layouts, version 1") from error
+        raise InvalidInput(
+            source, found=f"it is not a checkpoint of MIG layouts, version 1 ({shown(error)})"
+        ) from error
     if len({each.uuid for each in gpus}) < len(gpus):
-        raise InvalidInput(source, found="a GPU twice", expected="each GPU once")
+        raise InvalidInput(source, found="it has a GPU twice", hint="write the checkpoint again")
     return gpus
 
 

@@ -100,7 +100,7 @@ def _sort_in(field: Field, kinds: Mapping[str, dict[str, Field]], notes: list[st
         namespace, name = identity(field)
         key = f"{namespace}/{name}" if kind == "Pod" else name
         if key in kinds[kind]:
-            raise field.refuse(f"each {kind} once", found=f"{key} again")
+            raise field.refuse(found=f"{key} is there twice", hint=f"name each {kind} once")
         for name in ("uid", "creationTimestamp"):
             field.get("metadata", name).text("")
         field.get("status").mapping()

@@ -74,7 +74,7 @@ def read_states(fields: Iterable[Field]) -> dict[str, GpuNodeState]:
             continue
         name = _name(field)
         if name in states:
-            raise field.refuse("each GPUNode once", found=f"GPUNode {name} again")
+            raise field.refuse(found=f"GPUNode {name} is there twice", hint="name each once")
         states[name] = in_place(field, partial(read_gpu_node, field.mapping()))
     return states
 
@@ -105,8 +105,8 @@ def read(
     nodes = _nodes(fields, states, gpu_models, notes)
     if not nodes:
         source = fields[0].place if fields else "fleet"
-        hint = "nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods -A -o json"
-        raise InvalidInput(source, found="no node", expected="at least one node", hint=hint)
+        hint = "write nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods -A -o json"
+        raise InvalidInput(source, found="it has no node", hint=hint)
     notes.extend(f"GPUNode {name} is left out: there is no node of this name" for name in states if name not in nodes)
     pods = read_pods(
         [field for field in fields if field.get("kind").value == "Pod"],
@@ -149,16 +149,15 @@ def _nodes(
             continue
         for node in found:
             if node.name in nodes:
-                raise field.refuse("each node name once", found=f"node {node.name} again")
+                raise field.refuse(found=f"node {node.name} is there twice", hint="name each once")
             nodes[node.name] = node
     if unread and not any(node.gpus for node in nodes.values()):
         raise unread[0]
     for rule in (rule for rule in gpu_models if rule in unused):
         raise InvalidInput(
             f"--gpu-model {rule.nodes}={rule.model.name}",
-            found="no Node object of this name, pattern or label",
-            expected="nodes of the fleet",
-            hint=", ".join(list(nodes)[:_EXAMPLES]),
+            found="no Node object has this name, pattern or label",
+            hint=f"nodes of the fleet are {', '.join(list(nodes)[:_EXAMPLES])}",
         )
     return nodes
 
@@ -263,7 +262,7 @@ def _fleet_nodes(field: Field) -> Iterator[Node]:
         count = entry.get("count").integer(1, least=1, most=_MAX_NODES)
         read_nodes += count
         if read_nodes > _MAX_NODES:
-            raise entry.refuse(f"at most {_MAX_NODES} nodes in all", found=f"{count} more nodes")
+            raise entry.refuse(found=f"{count} more nodes are more than {_MAX_NODES} in all")
         name = checked_name(entry.get("name"))
         names = [name] if not entry.get("count").given else [f"{name}-{index}" for index in range(count)]
         yield from _entry_nodes(entry, names)
@@ -327,7 +326,7 @@ def _gpus(entry: Field) -> tuple[Gpu, ...]:
                 Gpu(index=len(gpus), model=gpu.model, memory_mib=gpu.memory_mib, sharing=gpu.sharing, uuid=gpu.uuid)
             )
     if len(gpus) > _MAX_GPUS:
-        raise field.refuse(f"at most {_MAX_GPUS} GPUs in a node", found=f"{len(gpus)} GPUs")
+        raise field.refuse(found=f"{len(gpus)} GPUs are more than {_MAX_GPUS} in a node")
     return tuple(gpus)
 
 

@@ -183,7 +183,7 @@ class Disruption(
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """What the administrator wants."""
+    """What the administrator declares."""
 
     node_selector: LabelSelector = LabelSelector()
     """The nodes; those without GPUs never count."""

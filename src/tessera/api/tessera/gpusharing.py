@@ -39,7 +39,7 @@ def read_sharing(field: Field, gpu_model: GpuModel) -> Sharing:
         return _mig(field, gpu_model)
     if len(ways) != 1:
         found = " and ".join(ways)
-        raise field.refuse("one way to share", "modes, whole, mig, time-slicing or mps", found=found)
+        raise field.refuse(found=found, hint="choose one way to share: modes, whole, mig, time-slicing or mps")
     if "modes" in ways:
         _check_no_allocator(field, "several modes leave the GPU to Tessera")
         return _modes(field.only("modes").get("modes"))
@@ -62,7 +62,9 @@ def _allocator(field: Field) -> Allocator:
 
 def _check_no_allocator(field: Field, reason: str) -> None:
     if "allocator" in field.mapping():
-        raise field.get("allocator").refuse(f"no such field: {reason}, so that the scheduler allocates there")
+        raise field.get("allocator").refuse(
+            found=f"{reason}, so that the scheduler allocates there", hint="take it out"
+        )
 
 
 def _renamed(field: Field) -> bool:
@@ -88,7 +90,7 @@ def _mig(field: Field, gpu_model: GpuModel) -> Sharing:
     allow_repartition = field.get("allow-repartition").boolean(default=False)
     shared = [(key, mode) for key, mode in _MIG_SHARED if key in field.mapping()]
     if len(shared) > 1:
-        raise field.refuse("one of time-slicing and mps", found="both")
+        raise field.refuse(found="both time-slicing and mps are set", hint="set one")
     if allow_repartition and shared:
         raise field.get("allow-repartition").refuse("a fixed layout where its instances have replicas")
     if allow_repartition:
@@ -133,7 +135,7 @@ def profile_counts(field: Field, gpu_model: GpuModel, *, least: int = 0, most: i
     for name, count in field.members():
         known = in_place(count, partial(profile, gpu_model, name)).name
         if known in counts:
-            raise count.refuse("each profile once", found=f"{known} again")
+            raise count.refuse(found=f"{known} is there twice", hint="name each profile once")
         counts[known] = count.integer(least=least, most=most)
     return counts
 
@@ -148,7 +150,10 @@ def fixed_layout(field: Field, gpu_model: GpuModel, counts: dict[str, int]) -> L
     layout = place(gpu_model, counts)
     if layout is None:
         found = ", ".join(f"{count} x {name}" for name, count in counts.items())
-        raise field.refuse(f"instances that fit one {gpu_model.name} together", found=found)
+        raise field.refuse(
+            found=f"{found} do not fit one {gpu_model.name} together",
+            hint=f"choose from `tessera profiles {gpu_model.name}`",
+        )
     return layout
 
 
@@ -156,7 +161,7 @@ def _placements(field: Field, gpu_model: GpuModel) -> Layout:
     layout = tuple(sorted(_placement(element, gpu_model) for element in field.elements()))
     reason = why_illegal(gpu_model, layout)
     if reason is not None:
-        raise field.refuse(f"a legal layout of {gpu_model.name}", found=reason)
+        raise field.refuse(found=reason, hint=f"choose a layout of {gpu_model.name} from `tessera profiles`")
     return layout
 
 
@@ -177,5 +182,5 @@ def _replicas(field: Field, gpu_model: GpuModel, layout: Layout) -> tuple[tuple[
     by_profile = profile_counts(field, gpu_model, least=1, most=_MAX_REPLICAS)
     for name in by_profile:
         if name not in profiles:
-            raise field.refuse("replicas of instances that the layout has", ", ".join(profiles), found=name)
+            raise field.refuse(found=f"the layout has no instance {name}", hint=f"it has {', '.join(profiles)}")
     return tuple(sorted(by_profile.items()))

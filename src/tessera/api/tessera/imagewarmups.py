@@ -61,7 +61,7 @@ class Parallelism(
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The images, and the nodes that shall have them."""
+    """The images, and the nodes that should have them."""
 
     images: Annotated[tuple[_Image, ...], msgspec.Meta(min_length=1, max_length=_MOST_IMAGES)]
     """Names as in a pod. They are pulled in this order, those of pending pods first. A tag is resolved once, by the
@@ -129,7 +129,7 @@ class ImageWarmup(msgspec.Struct, frozen=True):
 
 
 class DesiredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An image that the node shall have."""
+    """An image that the node should have."""
 
     image: _Image
     digest: _Digest = ""
@@ -142,7 +142,7 @@ class DesiredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the node shall have, as the controller decides."""
+    """What the node should have, as the controller decides."""
 
     images: Annotated[tuple[DesiredFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
 
@@ -197,7 +197,7 @@ def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset
     )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"{subject}: spec.images", found=f"{twice} twice", expected="each image once")
+        raise InvalidInput(f"{subject}: spec.images", found=f"{twice} is there twice", hint="name each image once")
     spec = found.spec
     return found, core.Warmup(
         name=found.metadata.name,
@@ -213,7 +213,7 @@ def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset
 
 
 def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeImages:
-    """Return what a node was told and what it reports.
+    """Return what is desired of a node and what it reports.
 
     Raises:
         InvalidInput: the object has not the form of one.
@@ -310,7 +310,7 @@ def warmup_status(each: ImageWarmup, found: core.Summary, now: dt.datetime) -> S
 
 
 def refused_status(generation: int, problem: str, former: Status, now: dt.datetime) -> Status:
-    """Return the status of a warmup that cannot be read; what nodes were told before stays."""
+    """Return the status of a warmup that cannot be read; what was desired of nodes before stays."""
     found = (Finding("Accepted", "False", "Invalid", problem),)
     conditions = settled(former.conditions, found, now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)

@@ -369,8 +369,7 @@ def read_values(given: Mapping[str, Plain], settings: Sequence[str] = ()) -> dic
     try:
         values = msgspec.convert(found, Values)
     except msgspec.ValidationError as error:
-        desired, known = "values of the chart", "see deploy/chart/values.yaml"
-        raise InvalidInput("values", found=str(error), expected=desired, hint=known) from error
+        raise InvalidInput("values", found=str(error), hint="see deploy/chart/values.yaml") from error
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(values))
     return plain
 

@@ -67,7 +67,7 @@ _Moment = Annotated[str, msgspec.Meta(max_length=32)]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The model, and the nodes that shall have it. Pods ask for it by the limit `models.tessera.dev/NAME: 1`."""
+    """The model, and the nodes that should have it. Pods request it by the limit `models.tessera.dev/NAME: 1`."""
 
     source: _Source
     """Where it is: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, `hf://OWNER/NAME@REVISION`,
@@ -146,7 +146,7 @@ class ModelCache(msgspec.Struct, frozen=True):
 class DesiredFields(
     msgspec.Struct, frozen=True, kw_only=True, rename={"interval_s": "intervalSeconds"}, omit_defaults=True
 ):
-    """A model that the node shall have; the fields are those of its ModelCache."""
+    """A model that the node should have; the fields are those of its ModelCache."""
 
     name: _Name
     source: _Source
@@ -163,7 +163,7 @@ class DesiredFields(
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the node shall have, as the controller decides."""
+    """What the node should have, as the controller decides."""
 
     models: Annotated[tuple[DesiredFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] | None = None
     """In the order in which they are fetched; left out where nothing is decided yet, so that nothing is removed."""
@@ -230,17 +230,16 @@ def read_model_cache(
     if not _LABEL.fullmatch(name):
         raise InvalidInput(
             subject,
-            found="a name that is no label of RFC 1123",
-            expected=f"at most 63 of a-z, 0-9 and -, as in {MODEL_RESOURCE}llama",
+            found="its name is not a label of RFC 1123",
+            hint=f"use at most 63 of a-z, 0-9 and -, as in {MODEL_RESOURCE}llama",
         )
     spec = found.spec
     for key, address in (("source", spec.source), ("endpoint", spec.endpoint)):
         if "@" in address.partition("://")[2].partition("/")[0]:
             raise InvalidInput(
                 f"{subject}: spec.{key}",
-                found="credentials in an address, which everybody can read who sees this object",
-                expected="an address without them",
-                hint="a Secret of tessera-system, named by spec.secret",
+                found="credentials in an address can be read by everybody who sees this object",
+                hint="put them in a Secret of tessera-system, named by spec.secret",
             )
     return found, core.ModelCache(
         name=name,
@@ -260,7 +259,7 @@ def read_model_cache(
 
 
 def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeModels:
-    """Return what a node was told and what it reports.
+    """Return what is desired of a node and what it reports.
 
     Raises:
         InvalidInput: the object has not the form of one.
@@ -362,11 +361,13 @@ def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
     try:
         found = {key: base64.b64decode(str(data[key]), validate=True).decode() for key in _VARIABLES if key in data}
     except ValueError as error:  # of base64, and bytes that are not UTF-8
-        raise InvalidInput(f"Secret {name}", found="a value that is no text", expected="credentials") from error
+        raise InvalidInput(f"Secret {name}", found="a value is not text", hint="write credentials as text") from error
     lines = (value if key != "GOOGLE_CREDENTIALS" else "".join(value.split()) for key, value in found.items())
     if not found or not all(each.isprintable() for each in lines):
         raise InvalidInput(
-            f"Secret {name}", found="none of the keys, or a value of several lines", expected=", ".join(_VARIABLES)
+            f"Secret {name}",
+            found="it has none of the keys, or a value of several lines",
+            hint=f"give one line for each of {', '.join(_VARIABLES)}",
         )
     return found
 
@@ -399,7 +400,7 @@ def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -
 
 
 def refused_status(generation: int, problem: str, former: Status, now: dt.datetime) -> Status:
-    """Return the status of a model that cannot be read; nodes keep what they were told before."""
+    """Return the status of a model that cannot be read; nodes keep what was desired before."""
     found = (Finding("Accepted", "False", "Invalid", problem),)
     conditions = settled(former.conditions, found, now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)

@@ -58,9 +58,7 @@ def read_manifest(content: bytes, *, subject: str) -> Manifest:
 
 
 def _refusal(subject: str, found: str) -> InvalidInput:
-    return InvalidInput(
-        subject, found=found, expected="the manifest of a revision", hint="remove the file and sync again"
-    )
+    return InvalidInput(subject, found=found, hint="remove the file and sync again")
 
 
 def write_journal_line(object_index: int, chunk: int, digest: str) -> bytes:

@@ -123,9 +123,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     ready_replicas: _Tally = 0
     """Pods that serve."""
     desired_replicas: _Tally = 0
-    """Pods that there shall be, as fixed or as the autoscaler decided."""
+    """Desired pods, as fixed or as the autoscaler decided."""
     conditions: Conditions = ()
-    """`Accepted`: it can be carried out; `Applied`: all objects are as they shall be; `Ready`: all replicas serve."""
+    """`Accepted`: it can be carried out; `Applied`: all objects are as desired; `Ready`: all replicas serve."""
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -158,10 +158,10 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
     try:
         read = msgspec.convert(each, _Object)
     except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
+        raise InvalidInput(subject, found=str(error), hint=f"see docs/model-server.md for {API_VERSION}") from error
     if not _NAME.fullmatch(read.metadata.name):
-        wanted = "at most 52 lower-case letters, digits and hyphens that begin with a letter: pods and a Service"
-        raise InvalidInput(f"{subject}: metadata.name", found=shown(read.metadata.name), expected=wanted)
+        accepted = "at most 52 lower-case letters, digits and hyphens that begin with a letter: pods and a Service"
+        raise InvalidInput(f"{subject}: metadata.name", found=shown(read.metadata.name), expected=accepted)
     _check(read.spec, subject)
     identity = read.metadata
     woken_s = in_place(f"{subject}: metadata.annotations", partial(read_woken, identity.annotations or {}))
@@ -183,13 +183,17 @@ def _check(spec: core.Spec, subject: str) -> None:
                 written = msgspec.json.encode(record).decode()
                 raise InvalidInput(f"{subject}: spec.{path}", found=written, expected=rule.message)
     if spec.replicas.least == 0 and spec.autoscaling.metric == "queue-time":
-        wanted = "at least 1 with metric queue-time: it is measured in pods, and without one nothing would begin any"
-        raise InvalidInput(f"{subject}: spec.replicas.min", found="0", expected=wanted)
+        found = "it is 0, and metric queue-time is measured in pods: without one nothing would begin any"
+        raise InvalidInput(f"{subject}: spec.replicas.min", found=found, hint="set at least 1")
     scaled = (spec.replicas.most or max(1, spec.replicas.least)) > spec.replicas.least
     if scaled and spec.engine == "triton" and spec.autoscaling.metric == "tessera" and spec.autoscaling.slots is None:
-        wanted = "with Triton and metric tessera the requests that a replica serves at once"
+        accepted = "with Triton and metric tessera the requests that a replica serves at once"
         hint = "instances of the model times their largest batch, or metric queue-time"
-        raise InvalidInput(f"{subject}: spec.autoscaling.slots", found="none", expected=wanted, hint=hint)
+        raise InvalidInput(
+            f"{subject}: spec.autoscaling.slots",
+            found="it is not set",
+            hint=f"give {accepted}: {hint}",
+        )
     for product in spec.gpu.models:
         in_place(f"{subject}: spec.gpu.models", partial(model, product))
 
@@ -263,7 +267,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     sleeps: bool = False
     """Whether it may have no replica."""
     problems: tuple[str, ...] = ()
-    """Why objects are not as they shall be, each in a sentence without full stop."""
+    """Why objects are not as desired, each in a sentence without full stop."""
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
 
@@ -273,7 +277,7 @@ def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tu
 
     Args:
         deployment: its Deployment; empty where there is none.
-        problems: why objects are not as they shall be.
+        problems: why objects are not as desired.
         notes: what was left out, and why.
 
     """
@@ -292,7 +296,7 @@ def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tu
 
 def server_status(former: Status, generation: int, found: Observed, now: dt.datetime) -> Status:
     """Return the status of a server that can be carried out; the same findings give the same status."""
-    said = "; ".join(found.problems or found.notes or ("all objects are as they shall be",))
+    said = "; ".join(found.problems or found.notes or ("all objects are as desired",))
     applied = (
         Finding("Applied", "False", "Failed", said) if found.problems else Finding("Applied", "True", "Done", said)
     )

@@ -86,7 +86,10 @@ def _policy(entry: Field, facts: GpuFacts, strategy: Strategy) -> GpuPolicy:
     if isinstance(sharing.value, dict) and sharing.get("strategy").given:
         own = found.strategy
     if (own or strategy) == "single" and len({placement.profile for placement in found.layout or ()}) > 1:
-        raise sharing.refuse("instances of one profile under strategy single", "mixed", found="several profiles")
+        raise sharing.refuse(
+            found="strategy single has instances of one profile, and there are several profiles",
+            hint="choose strategy mixed",
+        )
     return GpuPolicy(
         uuid=facts.uuid,
         sharing=found if sharing.given or isolation.given else None,
@@ -102,7 +105,9 @@ def _graded(field: Field, sharing: Sharing, weakest: Isolation) -> Sharing:
     shared = [number for _, number in sharing.replicas if number > 1]
     if not modes or (shared and len(modes) < len(sharing.modes)):
         found = ", ".join(mode for mode in sharing.modes if mode not in modes)
-        raise field.refuse(f"sharing of isolation {weakest} or stronger", found=found)
+        raise field.refuse(
+            found=f"{found} enforce less than isolation {weakest}", hint="choose other modes, or weaker isolation"
+        )
     return msgspec.structs.replace(sharing, modes=modes)
 
 

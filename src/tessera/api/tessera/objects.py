@@ -37,8 +37,8 @@ def read_object(kind: str, each: Mapping[str, Any], form: type[Form]) -> Form:
     try:
         return msgspec.convert(each, form)
     except msgspec.ValidationError as error:
-        found, expected = str(error), f"an object of {API_VERSION}"
-        raise InvalidInput(subject_of(kind, each), found=found, expected=expected) from error
+        hint = f"see `kubectl explain {kind.lower()}` for {API_VERSION}"
+        raise InvalidInput(subject_of(kind, each), found=str(error), hint=hint) from error
 
 
 def object_of_node(kind: str, node: str, uid: str) -> dict[str, Any]:

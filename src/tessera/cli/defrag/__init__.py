@@ -170,7 +170,7 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
     if not asking:
         subject = "manifests" if given["filename"] else "cluster"
         desired = "-f, --pod or --resource" if not given["filename"] else "a workload with GPU limits"
-        raise InvalidInput(subject, found="no pending pod that requests GPUs", expected=desired)
+        raise InvalidInput(subject, found="no pending pod requests GPUs", hint=f"give {desired}")
     priority = given["priority"]
     ordered = sorted(asking, key=lambda pod: -pod.priority)
     return tuple(
@@ -206,9 +206,8 @@ def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
         if name not in waiting:
             raise InvalidInput(
                 f"pod {name}",
-                found="no pending pod of this namespace and name",
-                expected="a pending pod",
-                hint=", ".join([*waiting][:_MOST_NAMED]) or "-f or --resource",
+                found="no pending pod has this namespace and name",
+                hint=f"pending are {', '.join([*waiting][:_MOST_NAMED])}" if waiting else "give -f or --resource",
             )
     return tuple(waiting[PodKey(name)] for name in names) if names else cluster.snapshot.pending
 
@@ -240,12 +239,7 @@ async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
         click.echo(f"{len(mover.evicted)} of {len(proposal.moves)} moves made", err=True)
     if proposal.stuck:
         names = ", ".join(each.pod for each in proposal.stuck[:_MOST_NAMED])
-        raise Unsupported(
-            f"pods {names}",
-            found=proposal.stuck[0].reasons[0],
-            expected="moves that make room",
-            hint="other GPUs, or fewer pods",
-        )
+        raise Unsupported(f"pods {names}", found=proposal.stuck[0].reasons[0], hint="other GPUs, or fewer pods")
 
 
 @contextlib.contextmanager

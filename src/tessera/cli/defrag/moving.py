@@ -103,9 +103,8 @@ class Mover:
         if found.stuck:
             raise Conflict(
                 f"cluster after {len(self.evicted)} moves",
-                found=found.stuck[0].reasons[0],
-                expected=f"a place for {found.stuck[0].pod} after {most} more moves",
-                hint="running tessera defrag again",
+                found=f"no place for {found.stuck[0].pod}: {found.stuck[0].reasons[0]}",
+                hint="run tessera defrag again, which finds what fits now",
             )
         return found
 
@@ -149,7 +148,9 @@ class Mover:
                 continue
             return
         raise Conflict(
-            f"node {node}", found="conflicting updates on each try", expected=f"its taint {TAINT['key']} set or removed"
+            f"node {node}",
+            found=f"its taint {TAINT['key']} could not be changed: other updates conflict on each try",
+            hint="run it again",
         )
 
     async def _evict(self, move: Move, name: str, namespace: str) -> None:
@@ -161,7 +162,9 @@ class Mover:
                 return
             if pod is None or (pod["metadata"].get("uid") or "") != move.uid:
                 raise Conflict(
-                    f"pod {move.pod}", found="it was deleted or replaced", expected=f"the pod with UID {move.uid}"
+                    f"pod {move.pod}",
+                    found=f"it was deleted or replaced, and the move is of UID {move.uid}",
+                    hint="run it again",
                 )
             if pod["metadata"].get("deletionTimestamp"):
                 return
@@ -193,9 +196,8 @@ class Mover:
                     found = f"its replacement {name_of(made[0])[1]} is not ready yet"
                 raise Unavailable(
                     f"pod {move.pod}",
-                    found=found,
-                    expected=f"a ready replacement within {self._deadline_s:g} s",
-                    hint="a longer --deadline-s; tessera explain pod explains a pending replacement",
+                    found=f"{found} within {self._deadline_s:g} s",
+                    hint="give a longer --deadline-s; tessera explain pod explains a pending replacement",
                 )
 
     async def _bound(self) -> None:
@@ -209,9 +211,8 @@ class Mover:
             if last:
                 raise Unavailable(
                     f"pod {left[0]}",
-                    found="still pending although its place is free",
-                    expected=f"a node for it within {self._deadline_s:g} s",
-                    hint="waiting: kube-scheduler retries within minutes; or tessera explain pod",
+                    found=f"it is still pending after {self._deadline_s:g} s although its place is free",
+                    hint="wait, as kube-scheduler retries within minutes; or run tessera explain pod",
                 )
 
     async def _times(self, pause_s: float) -> AsyncIterator[bool]:

@@ -42,16 +42,16 @@ def header(fleet: Fleet, heading: str, *, marks: bool) -> Block:
 
 
 def _tiles(sums: Totals) -> Block:
-    asked = sums.placed + sums.pending
+    requested = sums.placed + sums.pending
     running = f", {sums.running} already running" if sums.running else ""
     on_gpus = sum(count for _, count in sums.grades)
     alone = on_gpus - dict(sums.grades)[Isolation.NONE]
     tiles = (
         (
             "Pods placed",
-            f"{sums.placed:,} of {asked:,}",
+            f"{sums.placed:,} of {requested:,}",
             f"{sums.pending or 'none'} pending{running}",
-            (sums.placed, asked),
+            (sums.placed, requested),
         ),
         ("GPUs in use", f"{sums.gpus_used:,} of {sums.gpus:,}", _instances(sums), (sums.gpus_used, sums.gpus)),
         (

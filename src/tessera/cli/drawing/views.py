@@ -235,11 +235,11 @@ def _title(members: list[Pod]) -> tuple[str, str]:
         return (kind, name) if name else ("", kind)
     if len(members) == 1:
         return "Pod", first.key
-    asks = " + ".join(asked(ask) for ask in first.need.asks) or "no GPU"
+    asks = " + ".join(requested(ask) for ask in first.need.asks) or "no GPU"
     return "Pods", f"asking {asks}"
 
 
-def asked(ask: Ask) -> str:
+def requested(ask: Ask) -> str:
     """Return what one container asks for, in few words."""
     times = f"{ask.count} x " if ask.count > 1 else ""
     short = ask.resource.rpartition("/")[2]

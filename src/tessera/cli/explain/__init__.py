@@ -13,7 +13,7 @@ from rich.markup import escape
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explain.tables import listed, node_table, ways_tables
 from tessera.cli.inputs import ShareUnit, input_options, note_skipped, read_snapshot
-from tessera.cli.options import output_option
+from tessera.cli.options import output_option, policy_option
 from tessera.cli.plan.tables import where
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
@@ -63,17 +63,16 @@ class _Explain(click.Command):
     epilog="""
 \b
 Examples:
-  tessera explain vllm --gpus 8xH100-80GB -f examples/2-vllm-replicas/vllm.yaml
-  tessera explain Job/default/embed --gpus 8xH100-80GB -f examples/1-job-of-60-slices/job.yaml
-  kubectl get nodes,pods,gpunodes -A -o json | tessera explain default/notebook-3 --cluster -
+  tessera explain vllm --gpus 8xH100-80GB -f examples/2-vllm-replicas
+  tessera explain Job/default/embed --gpus 8xH100-80GB \\
+    -f examples/1-job-of-60-slices/job.yaml
+  kubectl get nodes,pods -A -o json | tessera explain vllm --cluster -
   tessera explain pod notebook-3 -n default     # a pod of a live cluster
 """,
 )
 @click.argument("workload")
 @input_options
-@click.option(
-    "--policy", type=click.Choice(PLAN_POLICIES), default="tessera", show_default=True, help="Packing policy."
-)
+@policy_option(PLAN_POLICIES, default="tessera")
 @output_option()
 def explain(**given: Unpack[_Given]) -> None:
     """Explain WORKLOAD: what it needs, which GPUs could serve it, where it goes, or why it stays pending.
@@ -104,9 +103,8 @@ def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:
         known = sorted({pod.owner or pod.key for pod in snapshot.pending})
         raise InvalidInput(
             f"workload {workload}",
-            found="no pending pod of this name",
-            expected="a pod or workload of the manifests",
-            hint=", ".join(known[:_MOST_NODES]) or "manifests, with -f",
+            found="no pending pod or workload has this name",
+            hint=f"known are {', '.join(known[:_MOST_NODES])}" if known else "give manifests with -f",
         )
     return chosen
 
@@ -123,5 +121,7 @@ def _tables(found: core.Explanation) -> Iterator[RenderableType]:
     yield from (f"{escape(sentence)}\n" for sentence in found.foreign)
     places = f" ({escape(clean(where(found.placed, found.guessed)))})" if found.placed else ""
     yield f"{len(found.placed)} placed{places}, {len(found.waiting)} pending; {_room(found.room)}\n"
-    verdicts = ((each.node, (each.obstacle.text if each.obstacle else "has room", each.detail)) for each in found.nodes)
-    yield from node_table("Where one more such pod could go after this plan", "node verdict detail", verdicts)
+    verdicts = [(each.node, each.obstacle.text if each.obstacle else "has room", each.detail) for each in found.nodes]
+    columns = "node verdict detail" if any(detail for *_, detail in verdicts) else "node verdict"
+    answers = ((node, tuple(cells[: columns.count(" ")])) for node, *cells in verdicts)
+    yield from node_table("Where one more such pod could go after this plan", columns, answers)

@@ -121,20 +121,21 @@ async def _noise(addresses: tuple[str, ...], place: Place, found: PodExplanation
     if found.node not in reports:
         there = f"that of {', '.join(sorted(map(clean, reports)))}"
         where = f"that of node {found.node}" if found.node else "none, because the pod is on no node"
-        raise InvalidInput("--agent", found=there, expected=where)
+        raise InvalidInput("--agent", found=f"{there}, and it belongs to {where}", hint="give one of the two")
     return tuple(noise_around(reports[found.node], found.pod))
 
 
 def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
     there = [each.pod.key.partition("/")[2] for each in cluster.pods if each.pod.key.startswith(f"{namespace}/")]
     elsewhere = [each.pod.key for each in cluster.pods if each.pod.key.endswith(f"/{name}")]
-    accepted = f"-n {elsewhere[0].partition('/')[0]}" if elsewhere else ", ".join(there[:_MOST_NAMED]) or "another -n"
-    return InvalidInput(
-        f"pod {namespace}/{name}",
-        found="no such pod",
-        expected="a pod of the cluster",
-        hint=accepted,
+    accepted = (
+        f"give -n {elsewhere[0].partition('/')[0]}"
+        if elsewhere
+        else f"there are {', '.join(there[:_MOST_NAMED])}"
+        if there
+        else "give another -n"
     )
+    return InvalidInput(f"pod {namespace}/{name}", found="the cluster has no such pod", hint=accepted)
 
 
 def _parts(answer: _Answer) -> Iterator[RenderableType]:

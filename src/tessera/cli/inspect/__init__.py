@@ -57,7 +57,9 @@ class _Choice(msgspec.Struct, frozen=True):
             known = [each.node.name for each in cluster.nodes]
             accepted = ", ".join(known[:_MOST_NODES]) + (", ..." if len(known) > _MOST_NODES else "")
             raise InvalidInput(
-                f"node {missing[0]}", found="no such node", expected="a node of the cluster", hint=accepted
+                f"node {missing[0]}",
+                found="the cluster has no such node",
+                hint=f"nodes are {accepted}" if accepted else "check the name",
             )
 
     def of(self, cluster: Cluster) -> Inspection:
@@ -70,7 +72,7 @@ class _Choice(msgspec.Struct, frozen=True):
 \b
 Examples:
   tessera inspect                     # each GPU, drawn to scale
-  tessera inspect -o wide node-a      # one line for each GPU of a node, however long
+  tessera inspect -o wide node-a      # one line for each GPU of a node
   tessera inspect --watch -n team-a
   tessera inspect -o gpushare -d      # the tables of kubectl inspect gpushare
   kubectl get nodes,pods,gpunodes -A -o json | tessera inspect --cluster -
@@ -93,7 +95,9 @@ def inspect(**given: Unpack[_Given]) -> None:
         refuse_beside(other, "--cluster")
     choice = _Choice(given["nodes"], _labels(given["selector"]), given["namespace"], given["details"], given["output"])
     if choice.details and choice.output != "gpushare":
-        raise InvalidInput("--details", found=f"-o {choice.output}", expected="-o gpushare, which it adds to")
+        raise InvalidInput(
+            "--details", found=f"it adds to -o gpushare, and -o is {choice.output}", hint="give -o gpushare as well"
+        )
     place = place_of(given)
     if given["watch"]:
         console = wide_console(output=choice.output)

@@ -14,7 +14,7 @@ from tessera.api.nvidia import migparted
 from tessera.cli.completion import complete_configurations
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Asked, Brought, Cluster, Desired, Means, Outcome, Seen
-from tessera.cli.options import Seconds, output_option, with_options
+from tessera.cli.options import CommandGroup, Seconds, output_option, with_options
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
@@ -98,6 +98,7 @@ _timeout_option = click.option(
 
 
 @click.group(
+    cls=CommandGroup,
     epilog="""
 \b
 Examples:
@@ -110,7 +111,7 @@ Examples:
 Without a GPU:
   tessera sim-gpus create --gpus 2xA100-40GB
   eval "$(tessera sim-gpus env)"
-"""
+""",
 )
 def mig() -> None:
     """Show and change the MIG layout of this node's GPUs. Instances in use are never destroyed.
@@ -160,7 +161,7 @@ def apply(means: Means | None, /, **given: Any) -> None:
     """
     configurations = node.configurations_in(given["file"])
     name = node.configuration_of(given["config"], configurations)
-    _bring(means, lambda inventory: _asked(name, configurations, inventory, mode_only=given["mode_only"]), given)
+    _bring(means, lambda inventory: _requested(name, configurations, inventory, mode_only=given["mode_only"]), given)
 
 
 @mig.command("assert", epilog="\b\nExample:\n  tessera mig assert -c all-1g.5gb --mode-only\n")
@@ -177,11 +178,11 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
         configurations = node.configurations_in(given["file"])
         name = node.configuration_of(given["config"], configurations)
         seen, _ = node.run(node.look, ctx.obj, given["kubelet_socket"])
-        asked = _asked(name, configurations, seen.inventory, mode_only=given["mode_only"])
+        requested = _requested(name, configurations, seen.inventory, mode_only=given["mode_only"])
     except InvalidInput as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(_DIFFERS)
-    found = () if given["valid_config"] else differences(seen.inventory, asked.targets, asked.unseen)
+    found = () if given["valid_config"] else differences(seen.inventory, requested.targets, requested.unseen)
     if given["output"] in {"json", "yaml"} or found:
         plain = {"configuration": name, "applied": not found, "differences": tables.differences_json(found)}
         _print(given["output"], tables.differences_table(found), plain)
@@ -229,12 +230,14 @@ def restore(means: Means | None, /, **given: Any) -> None:
     """Restore the layouts of a checkpoint. Each instance gets its placement, and a new UUID."""
     path: Path = given["checkpoint"]
     if not path.exists():
-        raise InvalidInput(str(path), found="no such file", expected="a checkpoint written by `tessera mig checkpoint`")
+        raise InvalidInput(
+            str(path), found="there is no such file", hint="write a checkpoint with `tessera mig checkpoint`"
+        )
     recorded = Checkpoint(path).read()
     _bring(means, lambda inventory: _recorded(recorded, inventory), given | {"checkpoint": None, "evict": False})
 
 
-def _asked(name: str, configurations: Configurations, inventory: Inventory, *, mode_only: bool) -> Asked:
+def _requested(name: str, configurations: Configurations, inventory: Inventory, *, mode_only: bool) -> Asked:
     targets = (
         msgspec.structs.replace(target, mode_only=mode_only) for target in resolve(name, configurations, inventory)
     )
@@ -246,19 +249,19 @@ def _recorded(recorded: tuple[Recorded, ...], inventory: Inventory) -> Asked:
     return Asked(targets=recorded_targets(recorded, inventory), unseen=inventory.unseen if absent else ())
 
 
-def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: Any) -> None:
+def _bring(means: Means | None, requested_of: Callable[[Inventory], Asked], given: Any) -> None:
     """Plan or make a change, print the outcome for each GPU, and raise if one is not as desired, or cannot be."""
     locks = node.locks_in(given["state_dir"])
 
     async def work(node_gpus: NodeGpus) -> Brought:
         seen: Seen = await node.look(node_gpus)
-        asked = asked_of(seen.inventory)
-        if not asked.targets and not asked.unseen:
+        requested = requested_of(seen.inventory)
+        if not requested.targets and not requested.unseen:
             click.echo("note: the configuration matches no GPU of this node, so nothing changes", err=True)
         if given["dry_run"]:
-            return Brought(outcomes=node.planned(seen, asked, evict=given["evict"]))
+            return Brought(outcomes=node.planned(seen, requested, evict=given["evict"]))
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
-        desired = Desired(asked=asked, timeout_s=given["timeout"], locks=locks, checkpoint=file)
+        desired = Desired(requested=requested, timeout_s=given["timeout"], locks=locks, checkpoint=file)
         if not given["evict"]:
             return await node.bring(node_gpus, desired)
         async with node.evicting(_cluster(given), means, given["kubelet_socket"]) as evict:
@@ -292,14 +295,11 @@ def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
     short = [each for each in outcomes if each.result not in {"unchanged", "done", "planned"}]
     if not short:
         return
-    desired = "the configuration on all GPUs"
     found = f"{short[0].result}: {short[0].reason}"
     subject = f"{len(short)} of {len(outcomes)} GPUs"
     if all(each.result == "blocked" for each in short):
-        raise Conflict(
-            subject, found=found, expected=desired, hint="the same command when the GPUs are idle, or --evict"
-        )
-    raise Unavailable(subject, found=found, expected=desired, hint="the same command when that is fixed")
+        raise Conflict(subject, found=found, hint="repeat the command when the GPUs are idle, or with --evict")
+    raise Unavailable(subject, found=found, hint="repeat the command when that is fixed")
 
 
 def _print(output: str, table: RenderableType, plain: object) -> None:

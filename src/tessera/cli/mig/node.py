@@ -165,11 +165,11 @@ def _check(cluster: Cluster, lack: str) -> None:
     option = "--evict"
     if not cluster.node:
         raise InvalidInput(
-            option, found="no node name", expected="the name of this node's Node object", hint="--node or NODE_NAME"
+            option, found="it names no node", hint="give --node or NODE_NAME, the name of this node's Node object"
         )
     if lack:
         desired = "the kubelet's PodResources, to know which pod uses what"
-        raise InvalidInput(option, found=lack, expected=desired, hint="--kubelet-socket")
+        raise InvalidInput(option, found=lack, hint=f"give --kubelet-socket: {desired}")
 
 
 def _on_node(kube: Kube, node: str) -> Evict:
@@ -181,9 +181,8 @@ def _on_node(kube: Kube, node: str) -> Evict:
         if pod is None or where != node:
             raise Conflict(
                 f"pod {namespace}/{name}",
-                found=f"it on node {where}" if pod else "no such pod in this cluster",
-                expected=f"it on node {node}",
-                hint="--node and --kubeconfig of this node and its cluster",
+                found=f"it is on node {where}, not {node}" if pod else "this cluster has no such pod",
+                hint="check that --node and --kubeconfig are of this node and its cluster",
             )
         await kube.evict(name, namespace)
 
@@ -215,7 +214,9 @@ async def look(node_gpus: NodeGpus) -> Seen:
         inventory, users = await node_gpus.observe()
     except TimeoutError as error:
         raise Unavailable(
-            "GPU driver and kubelet", found="no answer before the deadline", expected="an answer"
+            "GPU driver and kubelet",
+            found="no answer before the deadline",
+            hint="give a longer --timeout; see `tessera doctor`",
         ) from error
     return Seen(inventory=inventory, users=users)
 
@@ -244,19 +245,20 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
     if len(configurations) != 1:
         raise InvalidInput(
             "-c/--config",
-            found="no name",
-            expected="the name of a configuration",
-            hint=", ".join(configurations) or "those that `tessera mig list` shows",
+            found="it is not given",
+            hint=f"choose one: {', '.join(configurations)}"
+            if configurations
+            else "choose one that `tessera mig list` shows",
         )
     return next(iter(configurations))
 
 
-def planned(seen: Seen, asked: Asked, *, evict: bool = False) -> tuple[Outcome, ...]:
+def planned(seen: Seen, requested: Asked, *, evict: bool = False) -> tuple[Outcome, ...]:
     """Return what would be done to each GPU, and what blocks it; pods that are evicted do not."""
     gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
     return (
-        *(Outcome(index=index, result="impossible", reason=lost(index)) for index in asked.unseen),
-        *(_planned(gpus[target.gpu], target, seen.users, evict=evict) for target in asked.targets),
+        *(Outcome(index=index, result="impossible", reason=lost(index)) for index in requested.unseen),
+        *(_planned(gpus[target.gpu], target, seen.users, evict=evict) for target in requested.targets),
     )
 
 
@@ -282,7 +284,7 @@ def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: b
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the node, and how."""
 
-    asked: Asked
+    requested: Asked
     timeout_s: float
     """When what is not done is given up."""
     locks: NodeLocks
@@ -309,15 +311,15 @@ async def bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
 
     """
     async with contextlib.AsyncExitStack() as stack:
-        for gpu in sorted(target.gpu for target in desired.asked.targets):
+        for gpu in sorted(target.gpu for target in desired.requested.targets):
             await stack.enter_async_context(desired.locks.hold(gpu, by_s=0.0))
         return await _bring(node_gpus, desired)
 
 
 async def _bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
-    targets = desired.asked.targets
+    targets = desired.requested.targets
     before = {
-        each.index: each for each in planned(await look(node_gpus), desired.asked, evict=desired.evict is not None)
+        each.index: each for each in planned(await look(node_gpus), desired.requested, evict=desired.evict is not None)
     }
     partitioner = Partitioner(node_gpus)
     by_s = asyncio.get_running_loop().time() + desired.timeout_s
@@ -326,9 +328,9 @@ async def _bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
     if desired.evict and await _make_way(node_gpus, targets, evictions, by_s):
         failures = await partitioner.apply(targets, by_s)
     seen = await look(node_gpus)
-    after = planned(seen, desired.asked)
+    after = planned(seen, desired.requested)
     unwritten = None
-    if desired.checkpoint is not None and not failures and not desired.asked.unseen:
+    if desired.checkpoint is not None and not failures and not desired.requested.unseen:
         try:
             await desired.checkpoint.write(record(seen.inventory))
         except TesseraError as error:
@@ -340,15 +342,15 @@ async def _bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
 
 async def _make_way(node_gpus: NodeGpus, targets: Sequence[Target], evictions: Evictions, by_s: float) -> bool:
     """Evict the pods in the way of targets until none is left; return whether any was there and all have gone."""
-    asked = False
+    requested = False
     while asyncio.get_running_loop().time() < by_s:
         seen = await look(node_gpus)
         gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
         changes = (change(gpus[target.gpu], target, seen.users) for target in targets)
         pods = [user for each in changes if isinstance(each, Blocked) for user in each.users if user.pod]
         if not pods:
-            return asked
-        asked = True
+            return requested
+        requested = True
         await evictions.ask(pods)
         await asyncio.sleep(node_gpus.timing.poll_s)
     return False

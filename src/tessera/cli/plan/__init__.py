@@ -19,6 +19,7 @@ from tessera.cli.options import (
     check_output,
     check_outputs,
     output_option,
+    policy_option,
     refuse_beside,
     refuse_without,
     write_output,
@@ -75,16 +76,15 @@ class _Made(msgspec.Struct, frozen=True):
 Examples:
   tessera plan --gpus 8xH100-80GB -f examples/2-vllm-replicas/vllm.yaml
   tessera plan --cluster fleet.yaml -f manifests/ --draw plan.svg
-  kubectl get nodes,pods -A -o json | tessera plan --cluster - -f new-deployment.yaml
-  tessera plan --fit --gpus 8xH100-80GB --gpus 4xL40S -f manifests/ --price H100-80GB=2.50 --price L40S=0.90
-  tessera plan --cluster fleet.yaml -f manifests/ --fail-pending    # in CI
-  tessera plan --cluster fleet.yaml -f manifests/ --write out/      # files to apply
+  kubectl get nodes,pods -A -o json | tessera plan --cluster - -f new.yaml
+  tessera plan --fit --gpus 8xH100-80GB --gpus 4xL40S -f manifests/ \\
+    --price H100-80GB=2.50 --price L40S=0.90
+  tessera plan --cluster fleet.yaml -f manifests/ --fail-pending  # in CI
+  tessera plan --cluster fleet.yaml -f manifests/ --write out/
 """
 )
 @input_options
-@click.option(
-    "--policy", type=click.Choice(core.PLAN_POLICIES), default="tessera", show_default=True, help="Packing policy."
-)
+@policy_option(core.PLAN_POLICIES, default="tessera")
 @click.option("--exact", is_flag=True, help="Solve for the most pods with an integer program (HiGHS).")
 @click.option(
     "--limit",
@@ -158,7 +158,7 @@ def _fitted(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], repo
     if snapshot.running:
         found = f"{len(snapshot.running)} running pods"
         raise InvalidInput(
-            "--fit", found=found, expected="node types: --gpus, or a fleet file with one node of each type"
+            "--fit", found=found, hint="give node types: --gpus, or a fleet file with one node of each type"
         )
     kinds = {msgspec.structs.replace(node, name="", labels=()): node for node in reversed(snapshot.nodes)}
     nodes = [node for node in snapshot.nodes if node in kinds.values() and node.gpus]
@@ -166,12 +166,12 @@ def _fitted(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], repo
     missing = sorted(models - prices.keys()) if prices else []
     if missing:
         raise InvalidInput(
-            "--price", found=f"no price of {missing[0]}", expected="with --fit a price of each GPU model"
+            "--price", found=f"there is no price of {missing[0]}", hint="give one for each GPU model, as --fit needs"
         )
     costs = prices or dict.fromkeys(models, 1.0)
     types = [NodeType(node=node, cost=sum(costs[gpu.model.name] for gpu in node.gpus)) for node in nodes]
     if not types:
-        raise InvalidInput("--fit", found="no node with GPUs", expected="node types", hint="--gpus 8xH100-80GB")
+        raise InvalidInput("--fit", found="there is no node with GPUs", hint="give node types: --gpus 8xH100-80GB")
     rules = Rules(policy=given["policy"], exact=given["exact"])
     sized = smallest_fleet(types, snapshot.pending, rules, report)
     made = msgspec.structs.replace(sized.plan, notes=snapshot.notes, left_out=snapshot.left_out)
@@ -196,7 +196,9 @@ def _prices(given: Sequence[str]) -> dict[str, float]:
             raise InvalidInput(f"--price {text}", found=shown(text), expected="MODEL=MONEY", hint="H100-80GB=2.50")
         known = model(name).name
         if known in prices:
-            raise InvalidInput(f"--price {text}", found=f"another price of {known}", expected="one price of each model")
+            raise InvalidInput(
+                f"--price {text}", found=f"there is another price of {known}", hint="give one price of each model"
+            )
         prices[known] = price
     return prices
 
@@ -205,7 +207,7 @@ def _check_targets(draw: str | None, write: str | None) -> None:
     """Find out before a long run what could not be written after it."""
     if draw is not None:
         if Path(draw).suffix.lower() in _OTHER_PICTURES:
-            raise InvalidInput(f"--draw {draw}", found="another image format", expected="a name ending in .svg")
+            raise InvalidInput(f"--draw {draw}", found="only SVG is drawn", hint="give a name ending in .svg")
         check_output(draw)
     if write is not None:
         check_outputs(write)

@@ -316,9 +316,9 @@ def _pending(seen: Fleet) -> Table:
 
 def _sum(seen: Fleet, left_out: Sequence[LeftOut]) -> Text:
     sums = totals(seen)
-    asked = sums.placed + sums.pending
+    requested = sums.placed + sums.pending
     line = Text()
-    line.append(f"{sums.placed:,} of {counted(asked, 'pod')} placed", "bold green" if not sums.pending else "bold")
+    line.append(f"{sums.placed:,} of {counted(requested, 'pod')} placed", "bold green" if not sums.pending else "bold")
     line.append(f", {sums.pending:,} pending" if sums.pending else "", "bold yellow")
     parts = (
         f"{sums.running:,} already running" if sums.running else "",

@@ -115,7 +115,11 @@ def agent(**given: Any) -> None:
     conditions and events. Stopping it leaves GPUs, MPS daemons and pods as they are; it resumes on restart.
     """
     if not given["node"]:
-        raise InvalidInput("--node", found="no name", expected="the name of this Node object", hint="--node, NODE_NAME")
+        raise InvalidInput(
+            "--node",
+            found="the agent's node has no name",
+            hint="give --node or NODE_NAME, the name of this Node object",
+        )
     configure(given["log_level"], given["log_format"])
     runtime = CriRuntime(given["runtime_socket"], root=given["host_root"])
     settings = _settings(given)
@@ -170,9 +174,9 @@ def _program(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise InvalidInput(option, found=f"{shown(text)}, {error}", expected=desired) from error
+        raise InvalidInput(option, found=f"{shown(text)}, {error}", hint=f"give {desired}") from error
     if words and shutil.which(words[0]) is None:
-        raise InvalidInput(option, found=f"no program {shown(words[0])}", expected=desired)
+        raise InvalidInput(option, found=f"there is no program {shown(words[0])}", hint=f"give {desired}")
     return words
 
 

@@ -83,7 +83,11 @@ def disk_agent(client: Disks | None, /, **given: Unpack[_Given]) -> None:
     Stopping it leaves everything mounted.
     """
     if not given["node"]:
-        raise InvalidInput("--node", found="no name", expected="the name of this Node object", hint="--node, NODE_NAME")
+        raise InvalidInput(
+            "--node",
+            found="the agent's node has no name",
+            hint="give --node or NODE_NAME, the name of this Node object",
+        )
     configure(given["log_level"], given["log_format"])
     settings = KeeperSettings(
         node=given["node"],

@@ -30,9 +30,11 @@ _EPILOG = """
 Examples:
   tessera metrics --self-signed /run/tessera/certificate
   tessera metrics --tls-certificate tls.crt --tls-key tls.key --port 9443
-  tessera metrics --self-signed /run/tessera/certificate --prometheus http://prometheus.monitoring:9090
   tessera metrics --self-signed /run/tessera/certificate --metrics-port 9400
-  kubectl get --raw /apis/external.metrics.k8s.io/v1beta1/namespaces/default/tessera_replicas
+  tessera metrics --self-signed /run/tessera/certificate \\
+    --prometheus http://prometheus.monitoring:9090
+  kubectl get --raw \\
+    /apis/external.metrics.k8s.io/v1beta1/namespaces/default/tessera_replicas
 
 RBAC: get, list and watch pods, deployments.apps and horizontalpodautoscalers.autoscaling; list nodes and
 gpunodes.tessera.dev; get, create and patch events; create tokenreviews and subjectaccessreviews; get the ConfigMap
@@ -99,7 +101,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     certificate, key, folder = given["tls_certificate"], given["tls_key"], given["self_signed"]
     if bool(certificate) != bool(key) or bool(certificate) == bool(folder):
         found = "both ways" if certificate and folder else "no whole certificate"
-        raise InvalidInput("TLS", found=found, expected="--tls-certificate and --tls-key, or --self-signed")
+        raise InvalidInput("TLS", found=found, hint="give --tls-certificate and --tls-key, or --self-signed")
     if folder:
         certificate, key = folder / "tls.crt", folder / "tls.key"
     tls = Tls(certificate=certificate, key=key)

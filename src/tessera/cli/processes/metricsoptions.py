@@ -37,6 +37,8 @@ def metrics_port(given: Mapping[str, Any]) -> MetricsPort:
     certificate, key, authority = (given[f"metrics_{name}"] for name in ("certificate", "key", "client_authority"))
     if bool(certificate) != bool(key) or (authority and not certificate):
         desired = "--metrics-certificate and --metrics-key"
-        raise InvalidInput("TLS of the metrics", found="some of its options", expected=desired, hint="or none")
+        raise InvalidInput(
+            "TLS of the metrics", found="some of its options are missing", hint=f"give {desired}, or none"
+        )
     tls = Tls(certificate=certificate, key=key, client_authority=authority) if certificate else None
     return MetricsPort(port=given["metrics_port"], tls=tls)

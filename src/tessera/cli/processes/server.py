@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tessera.certificates import Tls
-from tessera.cli.options import Seconds, health_option, kubeconfig_option, refuse_without
+from tessera.cli.options import Seconds, health_option, kubeconfig_option, policy_option, refuse_without
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_options
@@ -30,8 +30,9 @@ _EPILOG = """
 Examples:
   tessera server
   tessera server --kubeconfig ~/.kube/config --port 39999
-  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key --tls-client-authority ca.crt
-  tessera server --admission-port 8443 --tls-certificate tls.crt --tls-key tls.key
+  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key \\
+    --tls-client-authority ca.crt
+  tessera server --admission-port 8443 --admission-self-signed /run/tessera
   tessera server --page-port 8085 --page-sign-in required
   tessera server --page-port 8085 --page-prometheus http://127.0.0.1:9090
 
@@ -84,9 +85,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 @prometheus_options(
     "--page-prometheus", "Prometheus that the page asks how busy pods are, and for the last hour of model servers."
 )
-@click.option(
-    "--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing policy."
-)
+@policy_option(_POLICIES, default=_SETTINGS.policy)
 @click.option("--replica", metavar="NAME", help="Identity in claims.  [default: host name and a number]")
 @click.option(
     "--request-s", type=Seconds(0.1), default=_LIMITS.request_s, show_default=True, help="Deadline of a request."
@@ -116,7 +115,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     certificate, key = given["tls_certificate"], given["tls_key"]
     if bool(certificate) != bool(key) or (given["tls_client_authority"] and not certificate):
         raise InvalidInput(
-            "TLS", found="only some of its options", expected="--tls-certificate and --tls-key", hint="or neither"
+            "TLS", found="only some of its options are given", hint="give --tls-certificate and --tls-key, or neither"
         )
     authority = given["tls_client_authority"]
     return Settings(
@@ -144,9 +143,9 @@ def _admission(given: dict[str, Any]) -> Admission | None:
     if not certificate or not key:
         raise InvalidInput(
             "--admission-port",
-            found="no certificate, and the API server calls webhooks over TLS only",
-            expected="--admission-certificate and --admission-key, or --admission-self-signed",
-            hint="also --tls-certificate and --tls-key, which then serve both",
+            found="the API server calls webhooks over TLS only, and there is no certificate",
+            hint="give --admission-certificate and --admission-key, or --admission-self-signed; "
+            "or --tls-certificate and --tls-key, which then serve both",
         )
     return Admission(host=given["admission_host"], port=port, tls=Tls(certificate=certificate, key=key))
 
@@ -158,9 +157,8 @@ def _page(given: dict[str, Any]) -> Page | None:
     if bool(certificate) != bool(key):
         raise InvalidInput(
             "TLS of the page",
-            found="one of its options",
-            expected="--page-certificate and --page-key",
-            hint="or neither",
+            found="only one of its options is given",
+            hint="give --page-certificate and --page-key, or neither",
         )
     sign_in = {"auto": not is_loopback(host), "required": True, "none": False}[given["page_sign_in"]]
     tls = Tls(certificate=certificate, key=key) if certificate else None

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tessera.cli.completion import complete_gpus
-from tessera.cli.options import Number, output_option
+from tessera.cli.options import CommandGroup, Number, output_option
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.sim_gpus.tables import machine_tables
 from tessera.errors import InvalidInput, shown
@@ -34,20 +34,20 @@ _state_option = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="TESSERA_NVMLSIM_STATE",
     default=_default_state,
-    show_default="~/.local/state/tessera/sim-gpus",
-    help="State file of the simulated machine.",
+    help="State file of the simulated machine.  [default: ~/.local/state/tessera/sim-gpus]",
 )
 
 
 @click.group(
+    cls=CommandGroup,
     epilog="""
 \b
 Examples:
   tessera sim-gpus create --gpus 2xA100-40GB --gpus T4
   eval "$(tessera sim-gpus env)"
-  python -c 'import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())'
+  tessera mig list
   tessera sim-gpus list
-"""
+""",
 )
 def sim_gpus() -> None:
     """Simulate GPUs with MIG for any program that uses NVML (libnvidia-ml.so.1).
@@ -182,18 +182,24 @@ _REASONS = {"power-cap": 0x4, "thermal": 0x20, "hardware-slowdown": 0x8, "hardwa
     epilog="""
 \b
 Examples:
-  tessera sim-gpus measure 0 --temperature 91 --throttle thermal --throttle hardware-thermal
+  tessera sim-gpus measure 0 --temperature 91 --throttle thermal
   tessera sim-gpus measure 0 --ecc-uncorrected 2
 """
 )
 @click.argument("gpu")
 @click.option("--temperature", type=click.IntRange(0, 2**32 - 1), help="Degrees Celsius.")
-@click.option("--throttle", multiple=True, type=click.Choice((*_REASONS, "none")), help="Why clocks are lowered.")
+@click.option(
+    "--throttle",
+    multiple=True,
+    metavar="REASON",
+    type=click.Choice((*_REASONS, "none")),
+    help=f"Why clocks are lowered: {', '.join(_REASONS)} or none; repeatable.",
+)
 @click.option("--ecc-corrected", type=click.IntRange(0, 2**32 - 1), help="Errors of memory that were corrected.")
 @click.option("--ecc-uncorrected", type=click.IntRange(0, 2**32 - 1), help="Errors of memory that were not.")
 @_state_option
 def measure(gpu: str, state: Path, throttle: tuple[str, ...], **given: int | None) -> None:
-    """Set what NVML measures of GPU, besides what follows from its processes; absurd values are possible."""
+    """Set the temperature, throttling and memory errors of GPU. NVML reports them as they are set, absurd ones too."""
     reasons = sum({_REASONS.get(each, 0) for each in throttle})
     fields = {
         "temperature_c": given["temperature"],
@@ -208,7 +214,7 @@ def measure(gpu: str, state: Path, throttle: tuple[str, ...], **given: int | Non
                 machine.set(index, field, value)
 
 
-@sim_gpus.group()
+@sim_gpus.group(cls=CommandGroup, epilog="\b\nExample:\n  tessera sim-gpus process add 0 --memory 2048\n")
 def process() -> None:
     """Add and remove processes on GPUs and MIG devices."""
 
@@ -231,7 +237,7 @@ class _Given(TypedDict):
 \b
 Examples:
   tessera sim-gpus process add 1 --memory 2048 --sm 60
-  tessera sim-gpus process add MIG-1e2effbb-5d03-52c7-9195-b54942aba848 --pid 4711
+  tessera sim-gpus process add 0 --pid 4711 --mode mps
 """
 )
 @click.argument("device")
@@ -253,7 +259,7 @@ Examples:
 @click.option("--name", default="python", show_default=True, help="Program name.")
 @click.option("--cgroup", default="", help="Cgroup, for memory limits.")
 def add(**given: Unpack[_Given]) -> None:
-    """Add a process to DEVICE (GPU index or UUID, or MIG device UUID), which is then in use."""
+    """Add a process to DEVICE. DEVICE is a GPU's index or UUID, or a MIG device's UUID."""
     with Machine(given["state"]) as machine:
         described = machine.describe()
         gpu, instance, compute = _find(described, given["device"])
@@ -290,7 +296,7 @@ def remove(pid: int, state: Path) -> None:
         machine.remove_process(pid)
 
 
-@sim_gpus.group()
+@sim_gpus.group(cls=CommandGroup, epilog="\b\nExample:\n  tessera sim-gpus fault lose 0\n")
 def fault() -> None:
     """Inject faults into NVML calls and GPUs."""
 
@@ -312,8 +318,8 @@ class _Call(TypedDict):
     epilog="""
 \b
 Examples:
-  tessera sim-gpus fault call 'nvmlDeviceCreateGpuInstance*' --code INSUFFICIENT_RESOURCES --skip 1
-  tessera sim-gpus fault call nvmlDeviceGetMemoryInfo --latency-ms 3000 --times 5
+  tessera sim-gpus fault call 'nvmlDeviceCreateGpuInstance*' --code UNKNOWN
+  tessera sim-gpus fault call nvmlDeviceGetMemoryInfo --latency-ms 3000
   tessera sim-gpus fault call nvmlGpuInstanceDestroy --code IN_USE --for-ever
 """
 )
@@ -328,17 +334,19 @@ Examples:
 )
 @_state_option
 def call(**given: Unpack[_Call]) -> None:
-    """Make the next calls of FUNCTION fail or take long; a trailing `*` matches any ending."""
+    """Make the next calls of FUNCTION fail or take long. A trailing `*` matches any ending."""
     name, code = function_of(given["function"]), code_of(given["code"])
     if code == 0 and given["latency_ms"] == 0:
-        raise InvalidInput("fault", found="neither a code nor latency", expected="--code, --latency-ms, or both")
+        raise InvalidInput(
+            "fault", found="it has neither a code nor latency", hint="give --code, --latency-ms, or both"
+        )
     with Machine(given["state"]) as machine:
         gpu = ANY if given["gpu"] is None else _find_gpu(machine.describe(), given["gpu"])
         times = FOREVER if given["for_ever"] else given["times"]
         machine.fault(name, code=code, gpu=gpu, skip=given["skip"], times=times, latency_ms=given["latency_ms"])
 
 
-@fault.command()
+@fault.command(epilog="\b\nExample:\n  tessera sim-gpus fault lose 1 --xid 79\n")
 @click.argument("gpu")
 @click.option(
     "--xid",
@@ -350,21 +358,21 @@ def call(**given: Unpack[_Call]) -> None:
 )
 @_state_option
 def lose(gpu: str, number: int, state: Path) -> None:
-    """Make GPU fall off the bus: every call on it fails until `reset` or `fault clear`."""
+    """Make GPU fall off the bus. Every call on it fails until `reset` or `fault clear`."""
     with Machine(state) as machine:
         machine.lose(_find_gpu(machine.describe(), gpu), xid=number)
 
 
-@fault.command("needs-reset")
+@fault.command("needs-reset", epilog="\b\nExample:\n  tessera sim-gpus fault needs-reset 0\n")
 @click.argument("gpu")
 @_state_option
 def needs_reset(gpu: str, state: Path) -> None:
-    """Keep changes of GPU's MIG mode pending until `tessera sim-gpus reset --gpu`."""
+    """Keep changes of GPU's MIG mode pending. `tessera sim-gpus reset --gpu` applies them."""
     with Machine(state) as machine:
         machine.set(_find_gpu(machine.describe(), gpu), "mig_needs_reset", 1)
 
 
-@fault.command()
+@fault.command(epilog="\b\nExample:\n  tessera sim-gpus fault clear\n")
 @_state_option
 def clear(state: Path) -> None:
     """Remove all faults; lost GPUs come back."""
@@ -389,7 +397,7 @@ Examples:
 def reset(gpu: str | None, state: Path, *, reboot: bool) -> None:
     """Reset a GPU or the machine, or reboot it. Without options the machine is as `create` made it."""
     if gpu is not None and reboot:
-        raise InvalidInput("reset", found="--gpu and --reboot", expected="only one of them")
+        raise InvalidInput("reset", found="--gpu and --reboot exclude each other", hint="give one of them")
     with Machine(state) as machine:
         if gpu is not None:
             machine.reset_gpu(_find_gpu(machine.describe(), gpu))

@@ -12,10 +12,12 @@ from rich.table import Table
 
 from tessera.cli.inputs import ShareUnit, fleet_options, input_options, note_skipped, read_snapshot
 from tessera.cli.options import (
+    CommandGroup,
     Number,
     check_output,
     check_outputs,
     output_option,
+    policy_option,
     refuse_beside,
     refuse_without,
     with_options,
@@ -71,14 +73,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 run_options = with_options(
-    click.option(
-        "--policy",
-        type=click.Choice(list(POLICIES)),
-        multiple=True,
-        default=tuple(policy for policy in ("fgd", "tessera") if policy in POLICIES),
-        show_default=True,
-        help="Packing policy; repeatable.",
-    ),
+    policy_option(tuple(POLICIES), multiple=True, default=("fgd", "tessera")),
     click.option("--seed", type=_FROM_0, default=42, show_default=True, metavar="N", help="Seed of the arrivals."),
     click.option(
         "--queue",
@@ -138,6 +133,7 @@ arrival_options = with_options(
 
 
 @click.group(
+    cls=CommandGroup,
     epilog="""
 \b
 Examples:
@@ -145,7 +141,7 @@ Examples:
   tessera simulate openb FOLDER --trace gpuspec33 --load 1.0 --queue backfill
   tessera simulate manifests --gpus 8xH100-80GB -f manifests/
   tessera simulate synthetic --nodes 200 --demand 60 36.7 3.3
-"""
+""",
 )
 def simulate() -> None:
     """Replay a workload under several packing policies and compare the results.
@@ -154,7 +150,16 @@ def simulate() -> None:
     """
 
 
-@simulate.command("openb", short_help="Replay an openb trace.")
+@simulate.command(
+    "openb",
+    short_help="Replay an openb trace.",
+    epilog="""
+\b
+Examples:
+  tessera simulate openb FOLDER --policy fgd --policy tessera
+  tessera simulate openb FOLDER --load 0.9 --queue backfill
+""",
+)
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--trace", default="default", show_default=True, help="Name of the pod list: openb_pod_list_NAME.csv.")
 @arrival_options
@@ -172,7 +177,16 @@ simulate.add_command(simulate_serving)
 simulate.add_command(simulate_cluster)
 
 
-@simulate.command("manifests", short_help="Replay the pods of manifests.")
+@simulate.command(
+    "manifests",
+    short_help="Replay the pods of manifests.",
+    epilog="""
+\b
+Examples:
+  tessera simulate manifests --gpus 8xH100-80GB -f manifests/
+  tessera simulate manifests --cluster today.json -f manifests/ --log -
+""",
+)
 @input_options
 @run_options
 def simulate_manifests(
@@ -189,7 +203,16 @@ def simulate_manifests(
     compare(in_order(snapshot, options["seed"]), Desired(**options))
 
 
-@simulate.command("synthetic", short_help="Replay a synthetic workload.")
+@simulate.command(
+    "synthetic",
+    short_help="Replay a synthetic workload.",
+    epilog="""
+\b
+Examples:
+  tessera simulate synthetic --nodes 200 --demand 60 36.7 3.3
+  tessera simulate synthetic --gpus '20x(8xH100-80GB)' --load 0.9
+""",
+)
 @fleet_options
 @click.option(
     "--nodes",
@@ -264,7 +287,9 @@ def compare(workload: Workload, desired: Desired) -> None:
 def _check_targets(desired: Desired) -> None:
     """Find out before a long run what could not be written after it."""
     if str(desired.log) == "-" and len(desired.policies) > 1:
-        raise InvalidInput("--log -", found=f"{len(desired.policies)} policies", expected="one policy, or a file")
+        raise InvalidInput(
+            "--log -", found=f"{len(desired.policies)} policies have a log each", hint="give one policy, or a file"
+        )
     if desired.log is not None:
         for policy in desired.policies:
             check_output(desired.log_of(policy))

@@ -23,7 +23,7 @@ _EPILOG = """
 Examples:
   tessera simulate cluster
   tessera simulate cluster --port 8085 --speed 60
-  ssh -L 8085:127.0.0.1:8085 HOST      # on your machine, where the cluster runs on another
+  ssh -L 8085:127.0.0.1:8085 HOST    # to see one that runs on HOST
 """
 
 

@@ -95,7 +95,7 @@ _EPILOG = """
 \b
 Examples:
   tessera simulate serving azure_llm_2023_conv.csv
-  tessera simulate serving servegen_rates_600s.csv --column m_large_rps --mean-rate 3.5 --hours 24
+  tessera simulate serving rates.csv --column m_large_rps --mean-rate 3.5
 """
 
 
@@ -182,10 +182,10 @@ def _read(trace: Path, column: str | None, mean_rate: float | None, seed: int) -
             return read_requests(lines, str(trace), column=column, mean_rate=mean_rate, rng=np.random.default_rng(seed))
     except OSError as error:
         raise InvalidInput(
-            str(trace), found=error.strerror or str(error), expected="a file that can be read"
+            str(trace), found=error.strerror or str(error), hint="name a file that can be read"
         ) from error
     except UnicodeDecodeError as error:
-        raise InvalidInput(str(trace), found="bytes that are not UTF-8", expected="a CSV file") from error
+        raise InvalidInput(str(trace), found="it has bytes that are not UTF-8", hint="name a CSV file") from error
 
 
 def _print(found: Comparison, output: str) -> None:

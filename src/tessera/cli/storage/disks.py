@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tessera.agent.storage.disks.preparing import observe_plan, prepare
 from tessera.cli.drawing.lettering import clean, gib
-from tessera.cli.options import output_option
+from tessera.cli.options import CommandGroup, output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.storage.diskoptions import GivenDisks, client_of, disk_options, spec_of
 from tessera.clients.disks import Disks, command
@@ -39,6 +39,7 @@ def _options(function: _Command) -> _Command:
 
 
 @click.group(
+    cls=CommandGroup,
     epilog="""
 \b
 Examples:
@@ -46,7 +47,7 @@ Examples:
   tessera disks apply --yes
   tessera disks status -o json
   tessera disks plan --select '/dev/nvme[1-4]n1' --filesystem xfs
-"""
+""",
 )
 def disks() -> None:
     """Make this node's local disks one filesystem: RAID 0, formatted once, mounted.
@@ -87,7 +88,9 @@ def apply(client: Disks | None, /, *, yes: bool, **given: Unpack[_Given]) -> Non
             click.confirm("Do these steps?", abort=True, err=True)
         except click.Abort:
             expected = "--yes where nobody answers"
-            raise InvalidInput("confirmation", found="no consent; nothing was done", expected=expected) from None
+            raise InvalidInput(
+                "confirmation", found="it was not given, and nothing was done", hint=f"give {expected}"
+            ) from None
     if found.steps:
         found = _run(prepare(own, spec, lambda step: click.echo(f"done: {_words(step)}", err=True)))
     _print(found, given["output"])
@@ -120,10 +123,9 @@ def _words(step: Step) -> str:
 def _raise_if_refused(found: DiskPlan, mount: str) -> None:
     subject, reason = f"disks for {mount}", "; ".join(found.reasons)
     if found.state is DiskState.NONE:
-        raise Unsupported(subject, found=reason, expected="at least one disk", hint=found.advice)
+        raise Unsupported(subject, found=reason, hint=found.advice)
     if found.reasons:
-        desired = "all its disks" if found.state is DiskState.LOST else "blank disks, or those of this name"
-        raise Conflict(subject, found=reason, expected=desired, hint=found.advice)
+        raise Conflict(subject, found=reason, hint=found.advice)
 
 
 def _print(found: DiskPlan, output: str, *, error: bool = False) -> None:

@@ -15,7 +15,7 @@ from tessera.api.fields import Field, objects
 from tessera.api.kubernetes.images import images_of, node_images
 from tessera.api.oci.manifests import Platform, read_platform
 from tessera.api.oci.references import read_reference
-from tessera.cli.options import output_option
+from tessera.cli.options import CommandGroup, output_option
 from tessera.cli.printing import print_document, ruled_table, titled, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.registry import HttpRegistry, Keychain, Registry, read_image
@@ -42,7 +42,7 @@ class _Report(msgspec.Struct, frozen=True):
     unread: tuple[Unread, ...]
 
 
-@click.group()
+@click.group(cls=CommandGroup, epilog="\b\nExample:\n  tessera images analyze -f deployment.yaml\n")
 def images() -> None:
     """Show what container images have in common, and what nodes would pull."""
 
@@ -52,7 +52,7 @@ def images() -> None:
     epilog="""
 \b
 Examples:
-  tessera images analyze registry.example/server:1.2 registry.example/trainer:1.2
+  tessera images analyze registry.example/{server,trainer}:1.2
   tessera images analyze -f deployment.yaml -o json
   kubectl get nodes,pods -A -o json | tessera images analyze --cluster -
 
@@ -75,10 +75,11 @@ Credentials are those of `docker login`: DOCKER_CONFIG, ~/.docker/config.json an
 @click.option("--plain-http", multiple=True, metavar="HOST", help="Registry without TLS, with its port; repeatable.")
 @output_option()
 def analyze_images(*, names: tuple[str, ...], cluster: str | None, platform: str, output: str, **given: Any) -> None:
-    """Show the layers that images share, what a node would pull, and the base that would save most.
+    """Show the layers that images share, what a node would pull, and the best base.
 
     The images are those named, those of manifests and, where neither is given, those of the cluster's pods. Sizes are
-    compressed, as the registry has them. Nothing is pulled but manifests and configurations.
+    compressed, as the registry has them. Nothing is pulled but manifests and configurations. The best
+    base is the image on whose layers the others would save most.
     """
     # 1. Collect the images, and what nodes hold of them.
     saved = _objects((cluster,)) if cluster is not None else []
@@ -86,7 +87,9 @@ def analyze_images(*, names: tuple[str, ...], cluster: str | None, platform: str
     if not names and not given["filename"]:
         listed = images_of(saved)
     if not names and not listed:
-        raise InvalidInput("images", found="none", expected="IMAGE, -f or --cluster", hint="tessera images analyze -h")
+        raise InvalidInput(
+            "images", found="none is named", hint="give IMAGE, -f or --cluster: tessera images analyze -h"
+        )
     for name in names:
         read_reference(name)
     desired = read_platform(platform)

@@ -14,7 +14,7 @@ from tessera.agent.storage.models.plainfiles import PlainFiles
 from tessera.agent.storage.models.sync import SyncOptions, sync
 from tessera.agent.storage.models.transfer import Limits
 from tessera.agent.storage.models.verify import damaged_files, warm
-from tessera.cli.options import Number, output_option
+from tessera.cli.options import CommandGroup, Number, output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.store import open_store
@@ -29,13 +29,13 @@ _EPILOG = """
 \b
 Examples:
   tessera models sync s3://models/llama /mnt/models/llama
-  tessera models sync https://models.example.com/llama/ /mnt/models/llama -o json
+  tessera models sync https://models.example/llama/ /mnt/models/llama
   tessera models list /mnt/models/llama
   tessera models verify /mnt/models/llama
 """
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=CommandGroup, epilog=_EPILOG)
 def models() -> None:
     """Keep models on this machine's disk: sync them from a bucket, list, verify, evict and warm them."""
 
@@ -52,8 +52,8 @@ def models() -> None:
     "--pack",
     type=click.Choice(["Never", "Auto", "Always"], case_sensitive=False),
     default="Never",
-    show_default=True,
-    help="Keep a revision as one image, which is mounted: always, or where files are many and small. Needs root.",
+    help="Keep a revision as one mounted image: always, or where files are many and small (auto). Needs root.  "
+    "[default: never]",
 )
 @click.option("--check", is_flag=True, help="Compare the files on the disk with their digests, too.")
 @output_option()
@@ -71,23 +71,23 @@ def sync_command(
     find, hf:// HF_TOKEN. Exits 1 when the transfer fails.
     """
     if mirror and options["pack"] != "Never":
-        raise InvalidInput(
-            "--pack", found="--mirror beside it", expected="one of both", hint="plain files are no image"
-        )
+        raise InvalidInput("--pack", found="--mirror keeps plain files, which are no image", hint="give one of the two")
     limits = Limits(bytes_per_second=(bandwidth or 0) * 2**20)
     desired = msgspec.convert({**options, "limits": limits}, SyncOptions)
     store = open_store(source, os.environ)
     try:
         with progress_bar("listing") as report:
-            told = functools.partial(report, "fetching")
+            fetching = functools.partial(report, "fetching")
             done = (
-                sync_mirror(store, folder, desired, told) if mirror else sync(store, ModelFolder(folder), desired, told)
+                sync_mirror(store, folder, desired, fetching)
+                if mirror
+                else sync(store, ModelFolder(folder), desired, fetching)
             )
     except Unavailable as error:
         raise TesseraError(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
     except OSError as error:
         found = error.strerror or str(error)
-        raise TesseraError(str(error.filename or folder), found=found, expected="a folder to write to") from error
+        raise TesseraError(str(error.filename or folder), found=found, hint="name a folder to write to") from error
     finally:
         store.close()
     if not print_document(done, output):
@@ -102,9 +102,13 @@ def sync_command(
 @output_option()
 def list_command(folder: Path, output: str) -> None:
     """List the revisions in DST, the most recently used first."""
+    _check_folder(folder)
     plain = PlainFiles(folder)
     revisions = plain.revisions() or ModelFolder(folder).revisions()
     if print_document(revisions, output):
+        return
+    if not revisions:
+        click.echo(f"{folder} has no revision: `tessera models sync SRC {folder}` fetches one", err=True)
         return
     table = ruled_table("revision", "files", "MiB", "stays because", "source")
     for each in revisions:
@@ -118,10 +122,8 @@ def list_command(folder: Path, output: str) -> None:
 @click.option("--revision", default="", help="The beginning of a revision's name, or `current`.  [default: all]")
 @output_option()
 def verify_command(folder: Path, revision: str, output: str) -> None:
-    """Compare each file in DST with its digest; exits 1 and names the files that differ."""
+    """Compare each file in DST with its digest. Exits 1 and names the files that differ."""
     kept = _kept(folder, revision)
-    if not kept:
-        raise InvalidInput(str(folder), found="no revision", expected="a folder that `tessera models sync` has made")
     rows = [
         {"revision": manifest.revision, "file": path, "problem": problem}
         for top, image, manifest in kept
@@ -146,14 +148,15 @@ def verify_command(folder: Path, revision: str, output: str) -> None:
 @_FOLDER
 @click.argument("revision")
 def evict_command(folder: Path, revision: str) -> None:
-    """Remove a REVISION from DST, unless it is current, pinned or read by a process."""
+    """Remove a REVISION from DST. One that is current, pinned or read by a process stays."""
+    _check_folder(folder)
     models = ModelFolder(folder)
     models.find(revision)  # before the lock is made in a folder that is none of ours
     with models.locked():
         name = models.find(revision)
         why = next(each.protected for each in models.revisions() if each.revision == name)
         if why:
-            raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", expected="one that may go")
+            raise Conflict(f"{folder}: revision {name[:12]}", found=f"it is {why}", hint="evict another")
         models.evict(name)
 
 
@@ -161,7 +164,7 @@ def evict_command(folder: Path, revision: str) -> None:
 @_FOLDER
 @click.option("--revision", default="current", show_default=True, help="The beginning of a revision's name.")
 def warm_command(folder: Path, revision: str) -> None:
-    """Read the current revision into the page cache, so that the next reader does not wait for the disk."""
+    """Read the current revision into the page cache. The next reader then does not wait for the disk."""
     kept = _kept(folder, revision)
     if any(image is not None for _, image, _ in kept):
         ModelFolder(folder).mount_images()
@@ -169,10 +172,29 @@ def warm_command(folder: Path, revision: str) -> None:
     click.echo(f"{read / 2**20:.1f} MiB read")
 
 
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that is missing: an empty one has no models, a missing one is most often a wrong path.
+
+    Raises:
+        InvalidInput: there is no such folder.
+
+    """
+    if not folder.is_dir():
+        fix = f"check the path, or fetch a model with `tessera models sync SRC {folder}`"
+        raise InvalidInput(str(folder), found="there is no such folder", hint=fix)
+
+
 def _kept(folder: Path, revision: str) -> list[tuple[Path, Path | None, Manifest]]:
     """Return the revision that is named, or all, each with its folder and image; a mirror is one, whatever is named."""
+    _check_folder(folder)
     if (plain := PlainFiles(folder).manifest()) is not None:
         return [(folder, None, plain)]
     models = ModelFolder(folder)
-    names = [models.find(revision)] if revision else [each.revision for each in models.revisions()]
+    names = [each.revision for each in models.revisions()]
+    if not names:
+        raise InvalidInput(
+            str(folder), found="it has no revision", hint=f"`tessera models sync SRC {folder}` fetches one"
+        )
+    if revision:
+        names = [models.find(revision)]
     return [(models.versions / name, models.image(name), models.manifest(name)) for name in names]

@@ -34,7 +34,7 @@ def asked(
     if token_file is not None:
         if not _private(url):
             found = f"a token for {shown(url)}"
-            raise InvalidInput("the token's file", found=found, expected="https://, or a loopback address")
+            raise InvalidInput("the token's file", found=found, hint="give https://, or a loopback address")
         headers["Authorization"] = f"Bearer {_token(token_file)}"
     return HttpMetrics(most_bytes=most_bytes, deadline_s=deadline_s, headers=headers, tls=_trusted(ca_file))
 
@@ -53,7 +53,7 @@ def _token(path: Path) -> str:
     with path.open("rb") as file:
         token = file.read(_MOST_TOKEN_BYTES).strip()
     if not token or not token.isascii() or any(each <= ord(" ") for each in token):
-        raise InvalidInput(f"token in {path}", found="no token", expected="one line of ASCII")
+        raise InvalidInput(f"token in {path}", found="the file has no token", hint="write one line of ASCII")
     return token.decode()
 
 
@@ -63,4 +63,4 @@ def _trusted(ca_file: Path | None) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except ssl.SSLError as error:
-        raise InvalidInput(f"certificates in {ca_file}", found=shown(error), expected="PEM") from error
+        raise InvalidInput(f"certificates in {ca_file}", found=f"it is not PEM ({shown(error)})") from error

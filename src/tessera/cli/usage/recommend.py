@@ -108,10 +108,10 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
 
 async def _rows(given: _Given) -> list[_Row]:
     if given["prometheus"]:
-        asked = prometheus(given["prometheus"], given["window"], given["token_file"], given["ca_file"])
+        usages = prometheus(given["prometheus"], given["window"], given["token_file"], given["ca_file"])
     else:
-        asked = agents(given["agent"], Place(kubeconfig=given["kubeconfig"], context=given["context"]))
-    async with asked as source:
+        usages = agents(given["agent"], Place(kubeconfig=given["kubeconfig"], context=given["context"]))
+    async with usages as source:
         found = await source.read()
     return sorted(_all(found), key=lambda each: (_ORDER.index(each.verdict), -each.saved_mib, each.namespace, each.pod))
 

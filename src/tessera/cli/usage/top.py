@@ -50,14 +50,14 @@ def top(
     asyncio.run(_once(source, output) if once else _live(source, interval_s, output))
 
 
-async def _once(asked: AbstractAsyncContextManager[NodeUsages], output: str) -> None:
-    async with asked as source:
+async def _once(usages: AbstractAsyncContextManager[NodeUsages], output: str) -> None:
+    async with usages as source:
         found = await source.read()
     if not print_document(found, output):
         wide_console(output=output).print(trimmed(top_table(found)))
 
 
-async def _live(asked: AbstractAsyncContextManager[NodeUsages], interval_s: float, output: str) -> None:
+async def _live(usages: AbstractAsyncContextManager[NodeUsages], interval_s: float, output: str) -> None:
     """Show it until SIGINT or SIGTERM, which end it without an error."""
     task = asyncio.current_task()
     assert task is not None
@@ -72,7 +72,7 @@ async def _live(asked: AbstractAsyncContextManager[NodeUsages], interval_s: floa
         return trimmed(top_table(found))
 
     with contextlib.suppress(asyncio.CancelledError):
-        async with asked as source:
+        async with usages as source:
             with Screen(wide_console(output=output), drawn) as screen:
                 while True:
                     try:

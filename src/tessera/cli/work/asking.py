@@ -132,7 +132,7 @@ def _image_of(given: Asked, *, notebook: bool) -> tuple[str, str]:
     if bool(image) == bool(environment):
         found = "both" if image else "neither"
         raise InvalidInput(
-            "--image and --environment", found=found, expected="one of them", hint="tessera environments"
+            "--image and --environment", found=found, hint="give one of them; `tessera environments` lists environments"
         )
     if environment:
         return find_environment(place_of(given), environment, notebook=notebook).image, environment
@@ -144,7 +144,7 @@ def _limits(given: Asked) -> dict[str, str]:
     for option in ("--gpu-compute", "--isolation"):
         refuse_without(option, "--gpu-memory")
     if given["slice"] and (given["gpu_memory"] or given["gpus"]):
-        raise InvalidInput("--slice", found="--gpu-memory or --gpus as well", expected="one way to say how much")
+        raise InvalidInput("--slice", found="--gpu-memory or --gpus say how much as well", hint="give one of the three")
     limits: dict[str, str] = {}
     if given["gpu_memory"]:
         amounts = {GPU_MEMORY: given["gpu_memory"], GPU_COMPUTE: given["gpu_compute"], GPU_COUNT: given["gpus"]}

@@ -24,7 +24,7 @@ Examples:
 @port_option
 @kubeconfig_options
 def attach(name: str, namespace: str, port: int | None, kubeconfig: Path | None, context: str | None) -> int:
-    """Follow Job NAME: why it waits, its log from the start or the address of its notebook, its end.
+    """Follow Job NAME: why it is pending, its log from the start or the address of its notebook, its end.
 
     Ends with the exit code of its command.
     """

@@ -38,7 +38,11 @@ def archive_folder(folder: Path) -> bytes:
     """
     subject = f"--code {folder}"
     if not folder.is_dir():
-        raise InvalidInput(subject, found="no folder" if folder.exists() else "nothing", expected="a folder of code")
+        raise InvalidInput(
+            subject,
+            found="it is no folder" if folder.exists() else "there is no such folder",
+            hint="name a folder of code",
+        )
     root = folder.resolve()
     try:
         ignored = _ignored(root)
@@ -47,13 +51,13 @@ def archive_folder(folder: Path) -> bytes:
             _check(subject, root, path, status)
         sizes = {path.relative_to(root): status.st_size for path, status in found if stat.S_ISREG(status.st_mode)}
         if not sizes:
-            raise InvalidInput(subject, found="no file in it", expected="files of code")
+            raise InvalidInput(subject, found="it has no file", hint="name a folder of code")
         total = sum(sizes.values())
         if total > _LARGEST_FOLDER:
             raise _too_large(subject, f"files of {_mib(total)}", sizes)
         content = gzip.compress(_tar(root, found), mtime=0)
     except (OSError, ValueError) as error:
-        raise InvalidInput(subject, found=shown(error), expected="files that can be read") from error
+        raise InvalidInput(subject, found=shown(error), hint="name files that can be read") from error
     if len(content) > LARGEST_ARCHIVE:
         raise _too_large(subject, f"{_mib(len(content))} compressed", sizes)
     return content
@@ -88,10 +92,16 @@ def _check(subject: str, root: Path, path: Path, status: os.stat_result) -> None
     if stat.S_ISLNK(status.st_mode):
         if path.readlink().is_absolute() or not path.resolve().is_relative_to(root):
             found = f"link {shown(name)} to {shown(str(path.readlink()))}"
-            raise InvalidInput(subject, found=found, expected="relative links within the folder", hint=hint)
+            raise InvalidInput(
+                subject,
+                found=found,
+                hint=f"{hint}: only relative links within the folder are sent"
+                if hint
+                else "only relative links within the folder are sent",
+            )
     elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         found = f"{shown(name)}, a socket, pipe or device"
-        raise InvalidInput(subject, found=found, expected="files, folders and links", hint=hint)
+        raise InvalidInput(subject, found=found, hint=f"only files, folders and links are sent: {hint}")
 
 
 def _tar(root: Path, found: list[tuple[Path, os.stat_result]]) -> bytes:
@@ -119,7 +129,7 @@ def _too_large(subject: str, found: str, sizes: dict[Path, int]) -> InvalidInput
     largest = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))[:_NAMED]
     named = ", ".join(f"{shown(str(path))} {_mib(size)}" for path, size in largest)
     hint = f"largest: {named}; name in {_IGNORE_FILES[0]} what the command does not need, put data and models elsewhere"
-    return InvalidInput(subject, found=found, expected=f"at most {_mib(LARGEST_ARCHIVE)} compressed", hint=hint)
+    return InvalidInput(subject, found=found, hint=f"at most {_mib(LARGEST_ARCHIVE)} compressed are sent: {hint}")
 
 
 def _mib(size: int) -> str:

@@ -17,7 +17,7 @@ from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["choose_environment", "environments", "find_environment", "read_environments"]
 
-_HINT = "kubectl apply an Environment of tessera.dev/v1alpha1, or --image"
+_HINT = "apply an Environment of tessera.dev/v1alpha1, or name an image by --image"
 
 
 @click.command(
@@ -61,12 +61,12 @@ def choose_environment(known: Sequence[Environment], name: str, *, notebook: boo
 
     """
     fit = ", ".join(each.name for each in known if each.notebook or not notebook)
-    desired = f"one of {fit}" if fit else "an environment of this cluster, and there is none yet"
+    fix = f"choose one of {fit}, or name an image by --image" if fit else _HINT
     found = next((each for each in known if each.name == name), None)
     if found is None:
-        raise InvalidInput(f"--environment {name}", found="no such environment", expected=desired, hint=_HINT)
+        raise InvalidInput(f"--environment {name}", found="there is no such environment", hint=fix)
     if notebook and not found.notebook:
-        raise InvalidInput(f"--environment {name}", found="one without JupyterLab", expected=desired, hint=_HINT)
+        raise InvalidInput(f"--environment {name}", found="it has no JupyterLab", hint=fix)
     return found
 
 
@@ -81,8 +81,8 @@ async def read_environments(kube: Kube) -> tuple[Environment, ...]:
     try:
         listed = await kube.list(ENVIRONMENTS)
     except Forbidden as error:
-        desired = "the rights of ClusterRole tessera-environments, which the chart gives everybody"
-        raise Unavailable("environments", found=error.found, expected=desired, hint="--image") from error
+        fix = "ask for ClusterRole tessera-environments, which the chart gives everybody, or name an image by --image"
+        raise Unavailable("environments", found=error.found, hint=fix) from error
     return tuple(sorted(map(read_environment, listed.objects), key=lambda each: each.name))
 
 

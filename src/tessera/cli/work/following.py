@@ -29,8 +29,8 @@ async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
     """
     job = await kube.get(JOBS, name, namespace)
     if job is None:
-        hint = f"tessera jobs -n {namespace}"
-        raise InvalidInput(f"job {namespace}/{name}", found="no such job", expected="one that runs or ran", hint=hint)
+        hint = f"`tessera jobs -n {namespace}` lists jobs"
+        raise InvalidInput(f"job {namespace}/{name}", found="there is no such job", hint=hint)
     pods = await kube.list(PODS, Selection(namespace=namespace, labels=job_selection(name)))
     return read_job(job, pods.objects)
 
@@ -86,7 +86,7 @@ async def follow_job(
         while True:
             job = next((each for each in jobs.objects.values() if name_of(each) == (namespace, name)), None)
             if job is None:
-                raise Conflict(f"job {namespace}/{name}", found="deleted meanwhile", expected="one that goes on")
+                raise Conflict(f"job {namespace}/{name}", found="it was deleted meanwhile", hint="submit it again")
             state = read_job(job, pods.objects.values())
             if (words := _words(state)) != said:
                 said = words
@@ -124,7 +124,7 @@ async def _code(state: JobState, log: asyncio.Task[None] | None) -> int:
             await asyncio.wait_for(asyncio.shield(log), _LAST_WORDS_S)
     if state.exit_code is None:
         subject = f"job {state.namespace}/{state.name}"
-        raise Conflict(subject, found=state.reason or "failed", expected="a command that ends by itself")
+        raise Conflict(subject, found=state.reason or "failed", hint="see `tessera logs`")
     return state.exit_code
 
 

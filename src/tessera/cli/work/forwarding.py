@@ -40,8 +40,8 @@ async def token_of(kube: Kube, state: JobState) -> str:
         return base64.b64decode((found or {})["data"][NOTEBOOK_KEY], validate=True).decode()
     except (KeyError, TypeError, ValueError) as error:
         subject = f"Secret {state.namespace}/{state.token_secret}"
-        hint = f"tessera stop {state.name} -n {state.namespace}, and begin a new notebook"
-        raise Unavailable(subject, found="no token", expected="that of the notebook", hint=hint) from error
+        hint = f"run tessera stop {state.name} -n {state.namespace}, and begin a new notebook"
+        raise Unavailable(subject, found="its notebook has no token", hint=hint) from error
 
 
 async def follow_notebook(kube: Kube, job: tuple[str, str], token: str, port: int | None) -> int:
@@ -137,10 +137,8 @@ async def _listening(lead: _Lead, port: int | None) -> asyncio.Server:
         return await asyncio.start_server(lead, _HOST, port or NOTEBOOK_PORT)
     except OSError as error:
         if port is not None:
-            hint = "without --port a free one is taken"
-            raise InvalidInput(
-                f"--port {port}", found=shown(error), expected="a port that is free", hint=hint
-            ) from error
+            hint = "leave out --port: a free one is taken"
+            raise InvalidInput(f"--port {port}", found=shown(error), hint=hint) from error
     return await asyncio.start_server(lead, _HOST, 0)
 
 

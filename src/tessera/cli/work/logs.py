@@ -33,5 +33,5 @@ async def _print(place: Place, name: str, namespace: str) -> None:
         state = await state_of(kube, name, namespace)
         if not state.pod:
             found = f"{state.stage.value}{': ' if state.reason else ''}{state.reason}"
-            raise InvalidInput(f"job {namespace}/{name}", found=found, expected="one that was started")
+            raise InvalidInput(f"job {namespace}/{name}", found=found, hint="try again when its pod has started")
         await print_log(kube, state)

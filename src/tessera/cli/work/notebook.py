@@ -27,7 +27,7 @@ class _Given(Asked):
 \b
 Examples:
   tessera notebook --image quay.io/jupyter/pytorch-notebook --gpu-memory 10
-  tessera notebook --environment jupyter-pytorch --slice 1g.10gb --code . --idle-s 14400
+  tessera notebook --environment jupyter-pytorch --slice 1g.10gb --code .
 """
 )
 @asking_options

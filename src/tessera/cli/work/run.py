@@ -22,15 +22,15 @@ class _Given(Asked):
 \b
 Examples:
   tessera run --image pytorch/pytorch --gpu-memory 10 -- python train.py
-  tessera run --image pytorch/pytorch --gpu-memory 10 --code . -- python train.py
+  tessera run --image pytorch/pytorch --gpu-memory 10 -- python train.py
   tessera run --environment pytorch --slice 1g.10gb --model llama -d
-  tessera run --image pytorch/pytorch --gpu-memory 10 --isolation hardware --dry-run > job.yaml
+  tessera run --image pytorch/pytorch --slice 1g.10gb --dry-run > job.yaml
 """
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking_options
 def run(**given: Unpack[_Given]) -> int:
-    """Run COMMAND in an image on a part of a GPU: submit a Job, say why it waits, follow its log.
+    """Run COMMAND in an image on a part of a GPU: submit a Job, say why it is pending, follow its log.
 
     Ends with the exit code of the command. Ctrl-C leaves the Job running: `tessera attach` follows it again, `tessera
     stop` ends it. Needs the right to create Jobs and read pods and logs in one namespace, as Kubernetes' role `edit`.

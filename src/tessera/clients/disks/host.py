@@ -78,7 +78,7 @@ class HostDisks:
             said = await self._run(arguments, _STEP_S)
             if said.code:
                 found = f"exit status {said.code}: {said.error or said.output.decode(errors='replace')[:_SAID]}"
-                raise Unavailable(" ".join(arguments), found=found, expected="success")
+                raise Unavailable(" ".join(arguments), found=found, hint="see what it says")
             if isinstance(step, MakeFilesystem):
                 self._forget()
 
@@ -95,8 +95,8 @@ class HostDisks:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 found = "another process, or a program that one started, at work on them"
-                hint = "the same once it has ended"
-                raise Conflict("disks of this node", found=found, expected="one at a time", hint=hint) from error
+                hint = "try again once it has ended"
+                raise Conflict("disks of this node", found=found, hint=hint) from error
             self._lock = lock
             try:
                 yield
@@ -133,7 +133,7 @@ class HostDisks:
             return Signature(kind="several")
         if said.code:
             found = f"exit status {said.code}: {said.error}"
-            raise Unavailable(f"blkid {device.path}", found=found, expected="what is on it")
+            raise Unavailable(f"blkid {device.path}", found=found, hint="see what is on the disk")
         return read_signature(f"blkid {device.path}", said.output)
 
     async def _run(self, arguments: tuple[str, ...], timeout_s: float) -> _Said:
@@ -156,13 +156,13 @@ class HostDisks:
             )
         except OSError as error:
             hint = f"install the package {_PACKAGES.get(program, 'util-linux')}"
-            raise Unsupported(program, found=error.strerror or "", expected="a program that runs", hint=hint) from error
+            raise Unsupported(program, found=error.strerror or "", hint=hint) from error
         try:
             async with asyncio.timeout(timeout_s):
                 output, error_text = await process.communicate()
         except TimeoutError as error:
             found = f"no end within {timeout_s:g} s"
-            raise Unavailable(" ".join(arguments), found=found, expected="success") from error
+            raise Unavailable(" ".join(arguments), found=found, hint="see what it says") from error
         finally:
             if process.returncode is None:
                 process.kill()
@@ -182,8 +182,8 @@ class HostDisks:
         try:
             return msgspec.json.decode(text, type=Creation)
         except UNDECODABLE as error:
-            hint = "remove the file; what an interrupted creation left on disks is then no longer told from data"
-            raise InvalidInput(str(self._file), found=shown(error), expected="UUIDs", hint=hint) from error
+            hint = "remove the file; what an interrupted creation left on disks then looks like data"
+            raise InvalidInput(str(self._file), found=shown(error), hint=hint) from error
 
     def _record(self, creation: Creation) -> None:
         self._paths.state.mkdir(parents=True, exist_ok=True)

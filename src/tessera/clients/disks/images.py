@@ -81,10 +81,12 @@ class HostImages:
         if self.is_mounted(folder):
             return
         if problem := self.why_not():
-            raise Unsupported(f"image {image.name}", found=problem, expected="a kernel that mounts EROFS images")
+            raise Unsupported(
+                f"image {image.name}", found=problem, hint="use a kernel that mounts EROFS images, or do not pack"
+            )
         said = self._run("mount", "-t", "erofs", "-o", "loop,ro,nodev,nosuid", self._named(image), self._named(folder))
         if said.returncode:
-            raise Unavailable(str(image), found=_words(said), expected="an image that can be mounted")
+            raise Unavailable(str(image), found=_words(said), hint="sync again")
 
     def unmount(self, folder: Path) -> bool:
         """Unmount it; return whether nothing is mounted there any more."""
@@ -92,7 +94,7 @@ class HostImages:
             return True
         said = self._run("umount", self._named(folder))
         if said.returncode not in {0, _BUSY}:
-            raise Unavailable(str(folder), found=_words(said), expected="an image that can be unmounted")
+            raise Unavailable(str(folder), found=_words(said), hint="end the processes that use it")
         return not self.is_mounted(folder)
 
     def _named(self, path: Path) -> str:
@@ -108,10 +110,10 @@ class HostImages:
             return subprocess.run(command, capture_output=True, env=env, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - no shell, and the paths are ours
         except FileNotFoundError as error:
             hint = "install the packages util-linux and mount"
-            raise Unsupported(command[0], found="no such program", expected="one that runs", hint=hint) from error
+            raise Unsupported(command[0], found="there is no such program", hint=hint) from error
         except subprocess.TimeoutExpired as error:
             found = f"no end within {_TIMEOUT_S:g} s"
-            raise Unavailable(" ".join(command), found=found, expected="success") from error
+            raise Unavailable(" ".join(command), found=found, hint="see what it says") from error
 
 
 def _words(said: subprocess.CompletedProcess[bytes]) -> str:
@@ -148,9 +150,11 @@ class MemoryImages:
     def mount(self, image: Path, folder: Path) -> None:
         """Remember a mount."""
         if self.problem:
-            raise Unsupported(f"image {image.name}", found=self.problem, expected="a kernel that mounts EROFS images")
+            raise Unsupported(
+                f"image {image.name}", found=self.problem, hint="use a kernel that mounts EROFS images, or do not pack"
+            )
         if self.refusal:
-            raise Unavailable(str(image), found=self.refusal, expected="an image that can be mounted")
+            raise Unavailable(str(image), found=self.refusal, hint="sync again")
         self.mounts.setdefault(folder, image)
 
     def unmount(self, folder: Path) -> bool:

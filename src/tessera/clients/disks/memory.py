@@ -150,7 +150,9 @@ class MemoryDisks:
     async def hold(self) -> AsyncIterator[None]:
         """Be the only one who changes disks."""
         if self._held:
-            raise Conflict("disks of this node", found="another process at work on them", expected="one at a time")
+            raise Conflict(
+                "disks of this node", found="another process is at work on them", hint="try again when it has ended"
+            )
         self._held = True
         try:
             yield
@@ -269,4 +271,4 @@ def _name(device: str) -> str:
 
 
 def _failure(program: str, found: str) -> Unavailable:
-    return Unavailable(program, found=found, expected="success")
+    return Unavailable(program, found=found, hint="see what it says")

@@ -46,7 +46,7 @@ def block_devices(paths: DiskPaths, mounts: Iterable[MountEntry]) -> tuple[Block
     """
     top = paths.sys / "class" / "block"
     if not top.is_dir():
-        raise Unsupported(str(top), found="no such folder", expected="sysfs of a Linux kernel, mounted")
+        raise Unsupported(str(top), found="there is no such folder", hint="mount sysfs of a Linux kernel")
     places: defaultdict[str, list[Mount]] = defaultdict(list)
     for each in mounts:
         place = Mount(path=each.path, read_only=each.read_only)

@@ -40,19 +40,19 @@ def place_named(facts: GpuFacts, placement: Placement) -> str:
 
 def closed() -> Unavailable:
     """Return the error of a call after `close`."""
-    return Unavailable("GPU driver", found="closed", expected="an open one", hint="open it again")
+    return Unavailable("GPU driver", found="it is closed", hint="open it again")
 
 
 def no_gpu(gpu: str, here: Iterable[str]) -> InvalidInput:
     """Return the error for a UUID that no GPU of this node has."""
-    accepted = ", ".join(here) or "none: this node has no GPU"
-    return InvalidInput(f"GPU {gpu}", found="no such GPU", expected="the UUID of a GPU of this node", hint=accepted)
+    accepted = f"there are {', '.join(here)}" if here else "it has none: see `tessera doctor`"
+    return InvalidInput(f"GPU {gpu}", found="this node has no such GPU", hint=accepted)
 
 
 def lost(name: str) -> Unavailable:
     """Return the error for a GPU that the driver no longer reaches."""
     accepted = "reset the GPU or restart the node"
-    return Unavailable(name, found="lost: the driver no longer reaches it", expected="an answer", hint=accepted)
+    return Unavailable(name, found="it is lost: the driver no longer reaches it", hint=accepted)
 
 
 def used(facts: GpuFacts, placement: Placement, pids: Iterable[int] = ()) -> Conflict:
@@ -60,7 +60,7 @@ def used(facts: GpuFacts, placement: Placement, pids: Iterable[int] = ()) -> Con
     by = ", ".join(map(str, pids))
     found = f"in use by processes {by}" if by else "in use"
     subject = f"destroying {place_named(facts, placement)}"
-    return Conflict(subject, found=found, expected="no process on it", hint="end them first")
+    return Conflict(subject, found=found, hint="end its processes first")
 
 
 def mig_of(facts: GpuFacts) -> MigMode:
@@ -72,7 +72,7 @@ def mig_of(facts: GpuFacts) -> MigMode:
     """
     if facts.mig is None:
         found = f"{facts.model.name}, which has no MIG"
-        raise Unsupported(f"MIG of {named(facts)}", found=found, expected="a GPU with MIG", hint="another GPU")
+        raise Unsupported(f"MIG of {named(facts)}", found=found, hint="choose a GPU with MIG")
     return facts.mig
 
 
@@ -87,8 +87,7 @@ def check_idle(facts: GpuFacts, processes: int) -> None:
     if instances or processes:
         raise Conflict(
             f"MIG mode of {named(facts)}",
-            found=f"{instances} MIG instances, {processes} processes",
-            expected="an idle GPU",
+            found=f"it has {instances} MIG instances, {processes} processes",
             hint="end the processes and destroy the instances, then set the mode again",
         )
 
@@ -104,13 +103,13 @@ def check_room(facts: GpuFacts, placement: Placement) -> None:
     """
     subject = f"creating {place_named(facts, placement)}"
     if not mig_of(facts).current:
-        raise Conflict(subject, found="MIG off", expected="MIG on", hint="turn MIG on first")
+        raise Conflict(subject, found="MIG is off", hint="turn MIG on first")
     alone = why_illegal(facts.model, (placement,))
     if alone is not None:
-        raise InvalidInput(subject, found=alone, expected="a placement of this GPU")
+        raise InvalidInput(subject, found=alone, hint="choose a placement that `tessera profiles` shows")
     blocked = why_illegal(facts.model, tuple(sorted((*(facts.layout or ()), placement))))
     if blocked is not None:
-        raise Conflict(subject, found=blocked, expected="room for it", hint=_AGAIN)
+        raise Conflict(subject, found=blocked, hint=_AGAIN)
 
 
 def instance_at(facts: GpuFacts, placement: Placement) -> Instance:
@@ -123,7 +122,7 @@ def instance_at(facts: GpuFacts, placement: Placement) -> Instance:
     for each in facts.instances:
         if each.placement == placement:
             return each
-    raise Conflict(place_named(facts, placement), found="no such instance", expected="one", hint=_AGAIN)
+    raise Conflict(place_named(facts, placement), found="there is no such instance", hint=_AGAIN)
 
 
 def check_present(facts: GpuFacts, placement: Placement) -> None:
@@ -146,7 +145,7 @@ def check_compute_mode(facts: GpuFacts, mode: ComputeMode) -> None:
     """
     if facts.layout is not None:
         subject = f"compute mode {mode} of {named(facts)}"
-        raise Unsupported(subject, found="MIG on", expected="MIG off", hint=f"{ComputeMode.DEFAULT}, as it is")
+        raise Unsupported(subject, found="MIG is on", hint=f"leave it at {ComputeMode.DEFAULT}")
 
 
 def bounded_power(facts: GpuFacts, watts: int | None) -> int:
@@ -159,7 +158,7 @@ def bounded_power(facts: GpuFacts, watts: int | None) -> int:
     """
     subject, ends = f"power limit of {named(facts)}", facts.power_range_watts
     if ends is None or facts.power_default_watts is None:
-        raise Unsupported(subject, found="a GPU without power limits", expected="one with", hint="another GPU")
+        raise Unsupported(subject, found="it has no power limits", hint="choose another GPU")
     if watts is not None and not ends[0] <= watts <= ends[1]:
         raise InvalidInput(subject, found=f"{watts} W", expected=f"between {ends[0]} and {ends[1]} W")
     return facts.power_default_watts if watts is None else watts
@@ -192,6 +191,5 @@ def bounded_memory(facts: GpuFacts, cgroup: str, hard_mib: int) -> int:
 
 def no_memory_limits(facts: GpuFacts, found: str) -> Unsupported:
     """Return the error of a driver or GPU that limits no memory."""
-    desired = "a driver that limits memory by cgroup (615 or later), and MIG off"
-    accepted = "MPS, or MIG instances, to limit memory"
-    return Unsupported(f"memory limit on {named(facts)}", found=found, expected=desired, hint=accepted)
+    accepted = "use a driver that limits memory by cgroup (615 or later) with MIG off, MPS, or MIG instances"
+    return Unsupported(f"memory limit on {named(facts)}", found=found, hint=accepted)

@@ -41,10 +41,14 @@ class Accounts:
             status = {"authenticated": True, "user": msgspec.to_builtins(user)} if user else {}
             return body | {"status": status}
         if kind == SUBJECT_ACCESS_REVIEWS:
-            asked = msgspec.convert(spec.get("nonResourceAttributes") or spec["resourceAttributes"], Attributes)
+            requested = msgspec.convert(spec.get("nonResourceAttributes") or spec["resourceAttributes"], Attributes)
             names = (spec.get("user", ""), *spec.get("groups", ()))
-            namespaces = {"", asked.namespace}
-            granted = {(name, asked.verb, asked.path or asked.resource, each) for name in names for each in namespaces}
+            namespaces = {"", requested.namespace}
+            granted = {
+                (name, requested.verb, requested.path or requested.resource, each)
+                for name in names
+                for each in namespaces
+            }
             allowed = _MASTERS in names or not granted.isdisjoint(self._rights)
             return body | {"status": {"allowed": allowed}}
         return None

@@ -69,7 +69,7 @@ class Credentials:
         except StopAsyncIteration:
             return self._header or ""
         except (ConfigError, OSError, ValueError, KeyError) as error:
-            raise Unavailable("credentials of the user", found=shown(error), expected="a token") from error
+            raise Unavailable("credentials of the user", found=shown(error), hint="sign in again") from error
         finally:
             await flow.aclose()
         return str(request.headers.get("Authorization", ""))
@@ -99,7 +99,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
 
     """
     subject = f"kubeconfig {kubeconfig or 'of this environment'}"
-    accepted = "a kubeconfig file, by option or KUBECONFIG"
+    accepted = "give a kubeconfig file, by option or KUBECONFIG"
     try:
         _check(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
         config, user = _config(kubeconfig, context)
@@ -107,7 +107,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
         tls = verify_cluster(config.cluster, user, config.abs_file) if url.startswith("https:") else None
         credentials = Credentials(user_auth(user))
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-        raise InvalidInput(subject, found=shown(error), expected="a cluster and a user", hint=accepted) from error
+        raise InvalidInput(subject, found=shown(error), hint=accepted) from error
     return Access(reached(url), tls, credentials)
 
 
@@ -122,7 +122,7 @@ def _check(path: Path) -> None:
         return
     found = documents.read(str(path), path.read_bytes())
     if not found:
-        raise InvalidInput(str(path), found="nothing in it", expected="a kubeconfig")
+        raise InvalidInput(str(path), found="it has nothing in it", hint="name a kubeconfig")
     for document in found:
         root = Field(document, document.data)
         if not isinstance(root.value, dict):

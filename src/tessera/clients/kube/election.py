@@ -118,8 +118,14 @@ class Election:
         terms = self._lock.terms
         _, late = await asyncio.wait({working}, timeout=terms.lease_s - terms.renew_s)
         if late:
-            subject, desired = f"leadership of {self._lock.lease}", "an end before another may lead"
-            self._on_trouble(Unavailable(subject, found="work that goes on after it was cancelled", expected=desired))
+            subject = f"leadership of {self._lock.lease}"
+            self._on_trouble(
+                Unavailable(
+                    subject,
+                    found="its work goes on after it was cancelled",
+                    hint="the process ends before another may lead",
+                )
+            )
             await asyncio.wait({working})
 
     async def _renew(self) -> None:
@@ -151,8 +157,14 @@ class Election:
         except Conflict:
             await self._look_again()
         except TimeoutError as error:
-            subject, desired = f"Lease {self._lock.namespace}/{self._lock.lease}", "an answer in time to lead"
-            self._troubled(Unavailable(subject, found=str(error) or "no answer", expected=desired))
+            subject = f"Lease {self._lock.namespace}/{self._lock.lease}"
+            self._troubled(
+                Unavailable(
+                    subject,
+                    found=str(error) or "no answer",
+                    hint="it is tried again; without an answer in time another leads",
+                )
+            )
         except TesseraError as error:
             self._troubled(error)
 

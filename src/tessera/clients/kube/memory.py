@@ -78,7 +78,7 @@ class MemoryKube:
 
     def stop(self) -> None:
         """Refuse every call from now on and end every watch, until `start`."""
-        self._outage = Unavailable("Kubernetes API in memory", found="stopped", expected="an answer")
+        self._outage = Unavailable("Kubernetes API in memory", found="it is stopped", hint="start it again")
         self.break_watches()
 
     def start(self) -> None:
@@ -132,10 +132,12 @@ class MemoryKube:
         if not name and (prefix := (body.get("metadata") or {}).get("generateName")):
             name = f"{prefix}{next(self._numbers):05x}"
         if not name or bool(namespace) != kind.namespaced:
-            raise InvalidInput(f"{kind.name} to create", found=f"{namespace}/{name}", expected="namespace and name")
+            raise InvalidInput(
+                f"{kind.name} to create", found=f"{namespace}/{name} lacks a name or namespace", hint="give both"
+            )
         key = _key(kind, name, namespace)
         if self._storage.get(kind, key) is not None:
-            raise Conflict(_subject(kind, key), found="one that exists already", expected="a new name")
+            raise Conflict(_subject(kind, key), found="it exists already", hint="choose a new name")
         return self._answer(self._put(kind, key, self._new(kind, key, body)))
 
     def _new(self, kind: Kind, key: Key, body: Object) -> Object:
@@ -191,14 +193,14 @@ class MemoryKube:
         """Give a pod its node and merge annotations into it."""
         await self._reach(PODS, namespace)
         if not node:
-            raise InvalidInput(f"binding of pod {namespace}/{name}", found="no node", expected="the name of one")
+            raise InvalidInput(f"binding of pod {namespace}/{name}", found="it has no node", hint="name one")
         key = (namespace, name)
         pod = self._storage.get(PODS, key)
         if pod is None:
             raise _absent(PODS, key)
         found = _unbindable(pod, uid)
         if found:
-            raise Conflict(_subject(PODS, key), found=found, expected=f"the pod {uid} without a node")
+            raise Conflict(_subject(PODS, key), found=found, hint=f"observe the pod {uid} again")
         scheduled = {"type": "PodScheduled", "status": "True"}
         rest = [each for each in (pod.get("status") or {}).get("conditions") or () if each["type"] != "PodScheduled"]
         bound = {
@@ -229,7 +231,7 @@ class MemoryKube:
                     raise _forbidden(name, namespace, name_of(budget)[1])
         if uid and uid != pod["metadata"]["uid"]:
             found = f"another pod of that name, {pod['metadata']['uid']}"
-            raise Conflict(_subject(PODS, (namespace, name)), found=found, expected=f"the pod {uid}")
+            raise Conflict(_subject(PODS, (namespace, name)), found=found, hint=f"observe the pod {uid} again")
         self._remove(PODS, (namespace, name))
         self._confirm()
 
@@ -239,7 +241,7 @@ class MemoryKube:
         answer = self.answers.get((namespace, f"https:{name}" if tls else name), {}).get((port, path))
         if answer is None or self._storage.get(PODS, (namespace, name)) is None:
             subject = f"ask {_subject(PODS, (namespace, name))} at port {port}"
-            raise Unavailable(subject, found="no answer", expected=f"a pod that answers /{path}")
+            raise Unavailable(subject, found=f"no answer to /{path}", hint="try again")
         return answer
 
     async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
@@ -247,7 +249,7 @@ class MemoryKube:
         await self._reach(PODS, namespace)
         if self._storage.get(PODS, (namespace, name)) is None:
             subject = f"log of {_subject(PODS, (namespace, name))}"
-            raise Unavailable(subject, found="no such pod", expected="a pod that was started")
+            raise Unavailable(subject, found="there is no such pod", hint="start it first")
         pieces, given = self.written.get((namespace, name), []), 0
         while True:
             for piece in pieces[given:]:
@@ -264,12 +266,12 @@ class MemoryKube:
         await self._reach(PODS, namespace)
         subject = f"port {port} of {_subject(PODS, (namespace, name))}"
         if self._storage.get(PODS, (namespace, name)) is None:
-            raise Unavailable(subject, found="no such pod", expected="a pod that runs")
+            raise Unavailable(subject, found="there is no such pod", hint="start it first")
         try:
             host, there = self.listening[(namespace, name), port]
             reader, writer = await asyncio.open_connection(host, there)
         except (KeyError, OSError) as error:
-            raise Unavailable(subject, found="nobody listens", expected="a container that does") from error
+            raise Unavailable(subject, found="nobody listens", hint="name the port of a container that does") from error
         try:
             yield _Socket(subject, reader, writer)
         finally:
@@ -287,7 +289,7 @@ class MemoryKube:
             raise self._outage
         if (kind, namespace) in self._withheld:
             subject = f"{kind.plural} of namespace {namespace}"
-            raise Forbidden(subject, found="no right", expected="the right to do so", hint="a role that grants it")
+            raise Forbidden(subject, found="you have no right to do so", hint="use a role that grants it")
         if kind in self._uninstalled.values():
             raise not_served(kind, f"{kind.plural} of the Kubernetes API in memory")
 
@@ -298,7 +300,9 @@ class MemoryKube:
     def _confirm(self) -> None:
         if self._lost_answers:
             self._lost_answers -= 1
-            raise Unanswered("Kubernetes API in memory", found="a lost answer", expected="an answer")
+            raise Unanswered(
+                "Kubernetes API in memory", found="its answer was lost", hint="see whether the write happened"
+            )
 
     def _change(self, kind: Kind, key: Key, present: Object, changed: Object) -> Object:
         """Store what somebody unnamed made of an object."""
@@ -332,29 +336,34 @@ def _subject(kind: Kind, key: Key) -> str:
 
 
 def _absent(kind: Kind, key: Key) -> Conflict:
-    return Conflict(_subject(kind, key), found="no such object", expected="one that exists")
+    return Conflict(_subject(kind, key), found="there is no such object", hint="observe it again")
 
 
 def _owned(kind: Kind, key: Key, others: frozenset[tuple[Owner, tuple[str, ...]]]) -> Conflict:
     fields = ", ".join(sorted(f".{'.'.join(path)} of {owner[0] or 'another client'}" for owner, path in others))
-    return Conflict(_subject(kind, key), found=fields, expected="fields that nobody else owns", hint="force")
+    return Conflict(_subject(kind, key), found=f"{fields} have other owners", hint="force the change")
 
 
 def _forbidden(name: str, namespace: str, budget: str) -> Unavailable:
     return Unavailable(
         f"eviction of pod {namespace}/{name}",
-        found=f"PodDisruptionBudget {budget} without a disruption left",
-        expected="one that allows it",
-        hint="waiting until more of its pods are healthy",
+        found=f"PodDisruptionBudget {budget} allows no disruption now",
+        hint="wait until more of its pods are healthy",
     )
 
 
 def _check_identity(kind: Kind, key: Key, body: Object, present: Object) -> None:
     desired, uid = version_of(body), (body.get("metadata") or {}).get("uid")
     if desired and desired != version_of(present):
-        raise Conflict(_subject(kind, key), found="a changed object", expected=f"resourceVersion {desired}")
+        raise Conflict(
+            _subject(kind, key), found=f"it changed since resourceVersion {desired}", hint="observe it again"
+        )
     if uid and uid != present["metadata"]["uid"]:
-        raise InvalidInput(_subject(kind, key), found=f"uid {uid}", expected=f"its uid, {present['metadata']['uid']}")
+        raise InvalidInput(
+            _subject(kind, key),
+            found=f"uid {uid} is not its uid, {present['metadata']['uid']}",
+            hint="observe it again",
+        )
 
 
 def _unbindable(pod: Object, uid: str) -> str:
@@ -425,11 +434,11 @@ class _Socket:
             self._writer.write(content)
             await self._writer.drain()
         except OSError as error:
-            raise Unavailable(self._subject, found=shown(error), expected="a connection") from error
+            raise Unavailable(self._subject, found=shown(error), hint="connect again") from error
 
     async def receive(self) -> bytes:
         """Return what the pod sends; nothing when it has ended the connection."""
         try:
             return await self._reader.read(65_536)
         except OSError as error:
-            raise Unavailable(self._subject, found=shown(error), expected="a connection") from error
+            raise Unavailable(self._subject, found=shown(error), hint="connect again") from error

@@ -391,7 +391,6 @@ def not_served(kind: Kind, subject: str) -> Unsupported:
     )
     return Unsupported(
         subject,
-        found=f"an API server that does not serve {kind.plural} of {kind.api_version}",
-        expected=f"the kind {kind.name}",
-        hint=definition if kind.custom else f"a Kubernetes version with {kind.api_version}",
+        found=f"the API server does not serve {kind.plural} of {kind.api_version}",
+        hint=f"install it: {definition}" if kind.custom else f"use a Kubernetes version with {kind.api_version}",
     )

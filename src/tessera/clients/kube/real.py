@@ -85,7 +85,7 @@ class HttpKube:
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         """Return an object; None where there is none."""
         try:
-            return await self._ask("GET", _Asked(f"get {_subject(kind, name, namespace)}", kind, name, namespace))
+            return await self._ask("GET", _Request(f"get {_subject(kind, name, namespace)}", kind, name, namespace))
         except _Absent:
             return None
 
@@ -97,12 +97,12 @@ class HttpKube:
             return await self._list(kind, selection, {})
 
     async def _list(self, kind: Kind, selection: Selection, limit: dict[str, str]) -> Listing:
-        asked = _Asked(f"list {kind.plural}", kind, namespace=selection.namespace)
+        requested = _Request(f"list {kind.plural}", kind, namespace=selection.namespace)
         parameters = _conditions(selection) | limit
         head: Object = {"apiVersion": kind.api_version, "kind": kind.name}
         objects: list[Object] = []
         while True:
-            page = await self._ask("GET", asked, parameters=parameters)
+            page = await self._ask("GET", requested, parameters=parameters)
             objects.extend(_without_managers(head | each) for each in page.get("items") or ())
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
@@ -111,66 +111,69 @@ class HttpKube:
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
         """Yield the changes after a moment."""
-        asked = _Asked(f"watch {kind.plural}", kind, namespace=selection.namespace)
+        requested = _Request(f"watch {kind.plural}", kind, namespace=selection.namespace)
         parameters = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH_S)}
         parameters |= {"resourceVersion": since} | _conditions(selection)
-        async with self._streamed(asked, parameters) as lines:
+        async with self._streamed(requested, parameters) as lines:
             async for line in lines:
-                yield _event(line, asked)
+                yield _event(line, requested)
 
     async def create(self, kind: Kind, body: Object) -> Object:
         """Create an object and return it as stored."""
         namespace, name = name_of(body)
-        asked = _Asked(f"create {_subject(kind, name, namespace)}", kind, namespace=namespace)
+        requested = _Request(f"create {_subject(kind, name, namespace)}", kind, namespace=namespace)
         if bool(namespace) != kind.namespaced:
-            raise InvalidInput(asked.subject, found=f"namespace {namespace!r}", expected=f"one: {kind.namespaced}")
-        return await self._ask("POST", asked, body=_headed(kind, body))
+            raise InvalidInput(
+                requested.subject,
+                found=f"namespace {namespace!r}, and kinds with a namespace need one: {kind.namespaced}",
+            )
+        return await self._ask("POST", requested, body=_headed(kind, body))
 
     async def patch(
         self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
     ) -> Object:
         """Merge a patch into an object and return it as stored."""
-        asked = _Asked(f"patch {_subject(kind, name, namespace)}", kind, name, namespace, subresource)
-        return await self._ask("PATCH", asked, body=body, content_type=_MERGE)
+        requested = _Request(f"patch {_subject(kind, name, namespace)}", kind, name, namespace, subresource)
+        return await self._ask("PATCH", requested, body=body, content_type=_MERGE)
 
     async def apply(
         self, kind: Kind, body: Object, *, manager: str, force: bool = False, subresource: Subresource = ""
     ) -> Object:
         """Make the fields in `body` as they are there, owned by the manager."""
         namespace, name = name_of(body)
-        asked = _Asked(f"apply {_subject(kind, name, namespace)}", kind, name, namespace, subresource)
+        requested = _Request(f"apply {_subject(kind, name, namespace)}", kind, name, namespace, subresource)
         parameters = {"fieldManager": manager, "force": "true" if force else "false"}
-        return await self._ask("PATCH", asked, body=_headed(kind, body), content_type=_APPLY, parameters=parameters)
+        return await self._ask("PATCH", requested, body=_headed(kind, body), content_type=_APPLY, parameters=parameters)
 
     async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
         """Give a pod its node and merge annotations into it."""
-        asked = _Asked(f"bind {_subject(PODS, name, namespace)}", PODS, name, namespace, "binding")
+        requested = _Request(f"bind {_subject(PODS, name, namespace)}", PODS, name, namespace, "binding")
         if not node:
-            raise InvalidInput(asked.subject, found="no node", expected="the name of one")
+            raise InvalidInput(requested.subject, found="it has no node", hint="name one")
         metadata = {"name": name, "namespace": namespace, "uid": uid, "annotations": dict(annotations)}
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-        await self._ask("POST", asked, body=body)
+        await self._ask("POST", requested, body=body)
 
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
         """Delete an object, at once with a grace of 0; nothing happens where there is none."""
-        asked = _Asked(f"delete {_subject(kind, name, namespace)}", kind, name, namespace)
+        requested = _Request(f"delete {_subject(kind, name, namespace)}", kind, name, namespace)
         grace = {} if grace_s is None else {"gracePeriodSeconds": str(grace_s)}
         try:
             # Said, because the pods of a Job would stay otherwise, and those of a Deployment would not.
-            await self._ask("DELETE", asked, parameters={**grace, "propagationPolicy": "Background"})
+            await self._ask("DELETE", requested, parameters={**grace, "propagationPolicy": "Background"})
         except _Absent:
             return
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
         """Ask that a pod be evicted, that of this UID where one is named; nothing happens where there is none."""
-        asked = _Asked(f"evict {_subject(PODS, name, namespace)}", PODS, name, namespace, "eviction")
+        requested = _Request(f"evict {_subject(PODS, name, namespace)}", PODS, name, namespace, "eviction")
         metadata = {"name": name, "namespace": namespace}
         body: Object = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
         if uid:
             body["deleteOptions"] = {"preconditions": {"uid": uid}}
         try:
-            await self._ask("POST", asked, body=body)
+            await self._ask("POST", requested, body=body)
         except _Absent:
             return
 
@@ -178,21 +181,23 @@ class HttpKube:
         """Return the JSON object that a pod answers, by way of the API server."""
         subject = f"ask {_subject(PODS, name, namespace)} at port {port}"
         at = f"https:{name}:{port}" if tls else f"{name}:{port}"
-        asked = _Asked(subject, PODS, at, namespace, "proxy", path)
+        requested = _Request(subject, PODS, at, namespace, "proxy", path)
         try:
-            return await self._ask("GET", asked)
+            return await self._ask("GET", requested)
         except (_Absent, Unsupported) as error:
-            raise Unavailable(subject, found=error.found, expected=f"a pod that answers /{path}") from error
+            raise Unavailable(subject, found=error.found, hint="try again") from error
 
     async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
         """Yield what the only container of a pod has written; it may be silent for hours."""
         subject = f"log of {_subject(PODS, name, namespace)}"
-        asked = _Asked(subject, PODS, name, namespace, "log")
+        requested = _Request(subject, PODS, name, namespace, "log")
         async with AsyncExitStack() as stack:
             try:
-                pieces = await stack.enter_async_context(self._opened(asked, {"follow": "true"} if follow else {}))
+                pieces = await stack.enter_async_context(self._opened(requested, {"follow": "true"} if follow else {}))
             except _Absent as error:
-                raise Unavailable(subject, found=error.found, expected="a pod that was started") from error
+                raise Unavailable(
+                    subject, found=error.found, hint="try again when its container has started"
+                ) from error
             while True:
                 async with _translated(subject, None):
                     piece = await anext(pieces, None)
@@ -204,14 +209,14 @@ class HttpKube:
     async def tunnel(self, name: str, namespace: str, *, port: int) -> AsyncIterator[PodTunnel]:
         """Give a connection to a port of a pod."""
         subject = f"port {port} of {_subject(PODS, name, namespace)}"
-        asked = _Asked(subject, PODS, name, namespace, "portforward")
+        requested = _Request(subject, PODS, name, namespace, "portforward")
         async with AsyncExitStack() as stack:
             async with _translated(subject, _DEADLINE_S):
-                headers, target = await self._headers(), asked.target({"ports": str(port)})
+                headers, target = await self._headers(), requested.target({"ports": str(port)})
                 opened = self._connections.websocket(target, headers, protocol=PROTOCOL)
                 socket = await stack.enter_async_context(opened)
                 if isinstance(socket, Answer):
-                    await self._refuse(socket, asked, headers)
+                    await self._refuse(socket, requested, headers)
             yield PodTunnel(subject, socket)
 
     async def close(self) -> None:
@@ -221,7 +226,7 @@ class HttpKube:
     async def _ask(
         self,
         method: str,
-        asked: "_Asked",
+        requested: "_Request",
         *,
         body: Object | None = None,
         content_type: str = _JSON,
@@ -229,10 +234,10 @@ class HttpKube:
     ) -> Object:
         """Return what the server answers, its errors as ours."""
         content = b"" if body is None else msgspec.json.encode(body)
-        target = asked.target(parameters or {})
+        target = requested.target(parameters or {})
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _DEADLINE_S
-        async with _translated(asked.subject, _DEADLINE_S):
+        async with _translated(requested.subject, _DEADLINE_S):
             headers = await self._headers()
             answer = await self._connections.ask(method, target, headers | {"Content-Type": content_type}, content)
             if answer.status == _UNAUTHORIZED and await self._credentials.renew(headers.get(_WHO, "")):
@@ -241,7 +246,7 @@ class HttpKube:
                     # A token's file that is slow to read holds the loop, and its timers. Who asked has given up.
                     raise TimeoutError
                 answer = await self._connections.ask(method, target, headers | {"Content-Type": content_type}, content)
-            _check(answer, asked)
+            _check(answer, requested)
             return _without_managers(msgspec.json.decode(answer.content, type=dict))
 
     async def _headers(self) -> dict[str, str]:
@@ -249,31 +254,37 @@ class HttpKube:
         return {_WHO: who} if who else {}
 
     @asynccontextmanager
-    async def _streamed(self, asked: "_Asked", parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _streamed(
+        self, requested: "_Request", parameters: Mapping[str, str]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Give the lines of an answer that goes on."""
-        async with self._opened(asked, parameters) as pieces:
-            yield _lines(pieces, asked)
+        async with self._opened(requested, parameters) as pieces:
+            yield _lines(pieces, requested)
 
     @asynccontextmanager
-    async def _opened(self, asked: "_Asked", parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _opened(
+        self, requested: "_Request", parameters: Mapping[str, str]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Give the pieces of an answer that goes on."""
         async with AsyncExitStack() as stack:
-            async with _translated(asked.subject, _DEADLINE_S):
+            async with _translated(requested.subject, _DEADLINE_S):
                 headers = await self._headers()
-                stream = await stack.enter_async_context(self._connections.stream(asked.target(parameters), headers))
+                stream = await stack.enter_async_context(
+                    self._connections.stream(requested.target(parameters), headers)
+                )
                 if isinstance(stream, Answer):
-                    await self._refuse(stream, asked, headers)
+                    await self._refuse(stream, requested, headers)
             yield stream
 
-    async def _refuse(self, answer: Answer, asked: "_Asked", headers: Mapping[str, str]) -> NoReturn:
+    async def _refuse(self, answer: Answer, requested: "_Request", headers: Mapping[str, str]) -> NoReturn:
         """Raise our error for an answer in place of what goes on; the next one is asked for with a new token."""
         if answer.status == _UNAUTHORIZED:
             await self._credentials.renew(headers.get(_WHO, ""))
-        _check(answer, asked)
+        _check(answer, requested)
         raise Broken(f"HTTP {answer.status}")
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Request(msgspec.Struct, frozen=True):
     """What a request is about."""
 
     subject: str
@@ -301,9 +312,7 @@ class _Asked(msgspec.Struct, frozen=True):
             *([self.path] if self.path else []),
         ]
         if any(part in {"", ".", ".."} for part in parts):
-            raise InvalidInput(
-                self.subject, found=f"name {self.name!r}, namespace {self.namespace!r}", expected="names"
-            )
+            raise InvalidInput(self.subject, found=f"name {self.name!r} or namespace {self.namespace!r} is not a name")
         path = "/" + "/".join(quote(part, safe=":") for part in parts)
         return f"{path}?{urlencode(parameters)}" if parameters else path
 
@@ -333,11 +342,11 @@ def _without_managers(each: Object) -> Object:
     return each
 
 
-async def _lines(chunks: AsyncIterator[bytes], asked: _Asked) -> AsyncIterator[bytes]:
+async def _lines(chunks: AsyncIterator[bytes], requested: _Request) -> AsyncIterator[bytes]:
     """Yield the lines of a stream; it is given up when it is silent for too long."""
     begun = b""
     while True:
-        async with _translated(asked.subject, _SILENCE_S):
+        async with _translated(requested.subject, _SILENCE_S):
             chunk = await anext(chunks, None)
         if chunk is None:
             return
@@ -346,13 +355,13 @@ async def _lines(chunks: AsyncIterator[bytes], asked: _Asked) -> AsyncIterator[b
             yield line
 
 
-def _event(line: bytes, asked: _Asked) -> WatchEvent:
+def _event(line: bytes, requested: _Request) -> WatchEvent:
     try:
         event = msgspec.json.decode(line, type=_Line)
     except _JUNK as error:
-        raise Unavailable(asked.subject, found=shown(line), expected="a change") from error
+        raise Unavailable(requested.subject, found=shown(line), expected="a change") from error
     if event.type == "ERROR":
-        raise _refused(event.object.get("code", 0), _message(event.object), asked)
+        raise _refused(event.object.get("code", 0), _message(event.object), requested)
     _without_managers(event.object)
     return WatchEvent(object=event.object, gone=event.type == "DELETED", bookmark=event.type == "BOOKMARK")
 
@@ -369,21 +378,22 @@ async def _translated(subject: str, deadline_s: float | None) -> AsyncIterator[N
         async with asyncio.timeout(deadline_s):
             yield
     except TimeoutError as error:
-        raise Unanswered(subject, found=f"no answer in {deadline_s:g} s", expected="an answer") from error
+        raise Unanswered(
+            subject, found=f"no answer in {deadline_s:g} s", hint="the write may have happened; try again"
+        ) from error
     except Unreachable as error:
-        raise Unavailable(subject, found=shown(error), expected="a connection to the API server") from error
+        raise Unavailable(
+            subject, found=shown(error), hint="check the API server's address and that it runs"
+        ) from error
     except (Broken, *_JUNK) as error:
-        raise Unanswered(subject, found=shown(error), expected="an answer of the API server") from error
+        raise Unanswered(subject, found=shown(error), hint="the write may have happened; try again") from error
 
 
 _TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
 _WITHHELD = {
-    _UNAUTHORIZED: (
-        "a credential that the API server knows",
-        "a token or certificate that has not expired, of an account and a pod that still exist",
-    ),
-    _FORBIDDEN: ("the right to do so", "a role that grants it"),
+    _UNAUTHORIZED: "sign in with a token or certificate that has not expired, of an account and a pod that still exist",
+    _FORBIDDEN: "use a role that grants it",
 }
 _NO_RIGHT = " cannot "
 """In `User "x" cannot list resource ...`. Source: k8s.io/apiserver `responsewriters/errors.go` (`forbiddenMessage`)."""
@@ -392,7 +402,7 @@ _UNDECLARED = "field not declared in schema"
 _FOR_GOOD = frozenset({400, 405, 406, 413, 415, 422})
 
 
-def _check(answer: Answer, asked: _Asked) -> None:
+def _check(answer: Answer, requested: _Request) -> None:
     if answer.success:
         return
     try:
@@ -400,11 +410,11 @@ def _check(answer: Answer, asked: _Asked) -> None:
     except _JUNK as error:
         # A path that leads nowhere is answered in plain text; an object that is not there with a Status.
         if answer.status == _ABSENT:
-            raise not_served(asked.kind, asked.subject) from error
+            raise not_served(requested.kind, requested.subject) from error
         status = {"message": answer.content.decode(errors="replace")}
-    if answer.status == _ABSENT and asked.name is None and not (status.get("details") or {}).get("name"):
-        raise not_served(asked.kind, asked.subject)  # aggregating servers and proxies answer by a Status, too
-    raise _refused(answer.status, _message(status), asked)
+    if answer.status == _ABSENT and requested.name is None and not (status.get("details") or {}).get("name"):
+        raise not_served(requested.kind, requested.subject)  # aggregating servers and proxies answer by a Status, too
+    raise _refused(answer.status, _message(status), requested)
 
 
 def _message(status: Object) -> str:
@@ -412,22 +422,23 @@ def _message(status: Object) -> str:
     return repr(str(status.get("message") or status.get("reason") or "no message")[:_LONGEST_MESSAGE])
 
 
-def _refused(code: int, found: str, asked: _Asked) -> TesseraError:
+def _refused(code: int, found: str, requested: _Request) -> TesseraError:
     """Return our error for a status of the server. Source: Kubernetes API conventions, HTTP status codes."""
-    subject = asked.subject
+    subject = requested.subject
     if code == _TOO_OLD:
-        return Expired(subject, found=found, expected="a moment the server remembers")
+        return Expired(subject, found=found, hint="list again")
     if code == _ABSENT:
-        return _Absent(subject, found=found, expected="an object that exists")
+        return _Absent(subject, found=found, hint="observe it again")
     if code == _CHANGED:
-        return Conflict(subject, found=found, expected="an object nobody else changed")
+        return Conflict(subject, found=found, hint="observe it again")
     if code in _WITHHELD:
-        expected, hint = _WITHHELD[code]
         # Quotas, admission and namespaces that end answer 403, too, and no role would help.
         refused = Forbidden if code == _FORBIDDEN and _NO_RIGHT in found else Unavailable
-        return refused(subject, found=found, expected=expected, hint=hint)
+        return refused(subject, found=found, hint=_WITHHELD[code])
     if _UNDECLARED in found:
-        accepted = f"the CustomResourceDefinition of this version, {asked.kind.plural}.{asked.kind.group}"
-        return InvalidInput(subject, found=found, expected="fields that the installed kind has", hint=accepted)
+        accepted = (
+            f"install the CustomResourceDefinition of this version, {requested.kind.plural}.{requested.kind.group}"
+        )
+        return InvalidInput(subject, found=found, hint=accepted)
     kind = InvalidInput if code in _FOR_GOOD else Unanswered if code >= _BROKEN else Unavailable
-    return kind(subject, found=f"HTTP {code}, {found}", expected="success")
+    return kind(subject, found=f"HTTP {code}, {found}", hint="correct it" if code in _FOR_GOOD else "try again")

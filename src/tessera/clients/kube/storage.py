@@ -193,7 +193,7 @@ class Storage:
         """End every watch under way; what has happened is still yielded."""
         for kind, shelf in self._shelves.items():
             for watcher in shelf.everyone():
-                watcher.stop(Unavailable(f"watch of {kind.plural}", found="end of stream", expected="changes"))
+                watcher.stop(Unavailable(f"watch of {kind.plural}", found="the stream ended", hint="watch again"))
 
     def _shelf(self, kind: Kind) -> _Shelf:
         return self._shelves.setdefault(kind, _Shelf())
@@ -204,7 +204,7 @@ class Storage:
 
 
 def _expired(kind: Kind) -> Expired:
-    return Expired(f"watch of {kind.plural}", found="a version that is no longer remembered", expected="a newer one")
+    return Expired(f"watch of {kind.plural}", found="the version is no longer remembered", hint="list again")
 
 
 def _selects(selection: Selection, each: Object) -> bool:

@@ -55,4 +55,4 @@ class PodTunnel:
                 return content
 
     def _broken(self, found: str) -> Unavailable:
-        return Unavailable(self._subject, found=found, expected="a container that listens there, on localhost too")
+        return Unavailable(self._subject, found=found, hint="check that a container listens there, on localhost too")

@@ -45,7 +45,6 @@ class DeviceCheckpoint:
             raise Unavailable(
                 f"kubelet's checkpoint {self._path}",
                 found=str(error),
-                expected="a device checkpoint",
-                hint="the kubelet's folder of device plugins, mounted into the agent",
+                hint="mount the kubelet's folder of device plugins into the agent",
             ) from error
         return self._known[1]

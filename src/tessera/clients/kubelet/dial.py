@@ -60,7 +60,7 @@ class Endpoint:
                 answer = await self._ask("GetDevicePluginOptions", wire.Empty(), wire.DevicePluginOptions)
         except (TimeoutError, Conflict) as error:
             await self._channel.close()
-            raise Conflict(f"socket {self._socket}", found=str(error), expected="a device plugin") from error
+            raise Conflict(f"socket {self._socket}", found=str(error), hint="see the device plugin's log") from error
         self.options = PluginOptions(
             pre_start=answer.pre_start_required, preferred=answer.get_preferred_allocation_available
         )
@@ -111,7 +111,9 @@ class Endpoint:
 
     async def _ask(self, method: str, request: Any, answer: Any, deadline_s: float = _ASK_S) -> Any:
         if self._channel is None:
-            raise Conflict(f"socket {self._socket}", found="no connection", expected=method)
+            raise Conflict(
+                f"socket {self._socket}", found=f"no connection for {method}", hint="the kubelet connects again"
+            )
         call = self._channel.unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=type(request).SerializeToString,
@@ -120,9 +122,9 @@ class Endpoint:
         try:
             return await call(request, timeout=deadline_s)
         except grpc.aio.AioRpcError as error:
-            raise Conflict(f"socket {self._socket}", found=str(error.details()), expected=method) from error
+            raise Conflict(f"socket {self._socket}", found=f"{method} cannot be answered: {error.details()}") from error
         except grpc.aio.UsageError as error:
-            raise Conflict(f"socket {self._socket}", found=str(error), expected=method) from error
+            raise Conflict(f"socket {self._socket}", found=f"{method} cannot be answered: {error}") from error
 
     async def _follow(self) -> None:
         assert self._channel is not None, "connect comes first"

@@ -192,7 +192,7 @@ class MemoryKubelet:
                 await self._changed.wait_for(lambda: number(resource) == count)
         except TimeoutError as error:
             found = f"{number(resource)} {what} after {deadline_s:g} s"
-            raise Unavailable(f"resource {resource}", found=found, expected=str(count)) from error
+            raise Unavailable(f"resource {resource}", found=f"{found}, not {count}") from error
 
     async def admit(self, namespace: str, pod: str, *containers: Container, uid: str = "") -> None:
         """Let the plugins allocate what a pod asks; without a UID it is known by its name.
@@ -293,13 +293,19 @@ class MemoryKubelet:
     async def _choose(self, resource: str, count: int) -> tuple[str, ...]:
         healthy = self._healthy(resource)
         if not healthy:
-            raise Conflict(f"resource {resource}", found="no healthy device", expected=f"{count} devices")
+            raise Conflict(
+                f"resource {resource}",
+                found=f"it has no healthy device, and {count} are requested",
+                hint="request fewer",
+            )
         used = {each for holding in self._holdings if holding.resource == resource for each in holding.ids}
         used -= self.forgotten
         available = [each for each in healthy if each not in used]
         if len(available) < count:
             found = f"{len(available)} available devices"
-            raise Conflict(f"resource {resource}", found=found, expected=f"{count} devices")
+            raise Conflict(
+                f"resource {resource}", found=f"{found}, and {count} devices are requested", hint="request fewer"
+            )
         self._rng.shuffle(available)
         endpoint = self._endpoints[resource]
         if not endpoint.options.preferred:
@@ -394,7 +400,7 @@ class MemoryKubelet:
 
 
 def _dead(reason: str) -> Unavailable:
-    return Unavailable("kubelet", found=f"panic: {reason}", expected="every device listed until it is recorded")
+    return Unavailable("kubelet", found=f"panic: {reason}", hint="restart it")
 
 
 def _fill(record: pods_wire.PodResources, holdings: Iterable[_Holding]) -> None:

@@ -126,7 +126,11 @@ async def register(
     except grpc.aio.AioRpcError as error:
         raise sockets.in_our_terms(error, kubelet, desired) from error
     except TimeoutError as error:
-        raise Unavailable(f"socket {kubelet}", found=f"no answer in {deadline_s:g} s", expected=desired) from error
+        raise Unavailable(
+            f"socket {kubelet}",
+            found=f"no answer in {deadline_s:g} s",
+            hint=f"the agent tries again: {desired}",
+        ) from error
 
 
 def options_message(options: PluginOptions) -> wire.DevicePluginOptions:
@@ -158,8 +162,8 @@ def _handlers(plugin: DevicePlugin) -> dict[str, "grpc.RpcMethodHandler[Any, Any
         return wire.PreferredAllocationResponse(container_responses=answers)
 
     async def allocate(request: wire.AllocateRequest, context: _Context) -> wire.AllocateResponse:
-        asked = [tuple(each.devices_ids) for each in request.container_requests]
-        answers = [_grant(await _answer(context, plugin.allocate, ids)) for ids in asked]
+        requested = [tuple(each.devices_ids) for each in request.container_requests]
+        answers = [_grant(await _answer(context, plugin.allocate, ids)) for ids in requested]
         return wire.AllocateResponse(container_responses=answers)
 
     async def pre_start(request: wire.PreStartContainerRequest, context: _Context) -> wire.PreStartContainerResponse:
@@ -182,9 +186,9 @@ def _bytes(message: Any) -> bytes:
     return written
 
 
-async def _answer(context: _Context, decide: Callable[[Any], Awaitable[_Answer]], asked: object) -> _Answer:
+async def _answer(context: _Context, decide: Callable[[Any], Awaitable[_Answer]], requested: object) -> _Answer:
     try:
-        return await decide(asked)
+        return await decide(requested)
     except TesseraError as error:
         await sockets.abort(context, error)
 

@@ -87,8 +87,7 @@ class PodResources:
                 raise Unsupported(
                     "the kubelet's PodResources",
                     found=error.found,
-                    expected="the call Get",
-                    hint="a kubelet from 1.34, or the feature gate KubeletPodResourcesGet",
+                    hint="use a kubelet from 1.34, or the feature gate KubeletPodResourcesGet",
                 ) from error
             raise
         return _held((answer.pod_resources,))
@@ -118,7 +117,9 @@ class PodResources:
         except grpc.aio.AioRpcError as error:
             raise sockets.in_our_terms(error, self._socket, desired) from error
         except TimeoutError as error:
-            raise Unavailable(f"socket {self._socket}", found="no answer", expected=desired) from error
+            raise Unavailable(
+                f"socket {self._socket}", found="no answer", hint=f"try again, or see `tessera doctor`: {desired}"
+            ) from error
 
     async def _disconnect(self) -> None:
         channel, self._channel = self._channel, None

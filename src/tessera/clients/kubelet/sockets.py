@@ -36,9 +36,8 @@ def socket_path(path: Path) -> Path:
     if length > LONGEST_PATH:
         raise InvalidInput(
             f"socket {path}",
-            found=f"a path of {length} bytes",
-            expected=f"at most {LONGEST_PATH}",
-            hint="a shorter folder",
+            found=f"its path has {length} bytes, more than {LONGEST_PATH}",
+            hint="choose a shorter folder",
         )
     return path
 
@@ -104,8 +103,7 @@ def bind(server: grpc.aio.Server, path: Path) -> None:
         raise Unavailable(
             f"socket {path}",
             found=error.strerror or str(error),
-            expected="a folder in which a socket can be made",
-            hint="a folder that exists and that this user may write; in a pod, a host path without readOnly",
+            hint="name a folder that exists and that this user may write; in a pod, a host path without readOnly",
         ) from error
 
 
@@ -117,14 +115,14 @@ def _try(path: Path) -> None:
     raise OSError(0, "gRPC cannot listen here, though a socket can be made")
 
 
-def in_our_terms(error: grpc.aio.AioRpcError, path: Path, desired: str) -> TesseraError:
+def in_our_terms(error: grpc.aio.AioRpcError, path: Path, call: str) -> TesseraError:
     """Return a failed call as the error that says what the caller can do."""
-    found = f"{error.code().name}: {error.details()}"
+    found = f"{call} failed, {error.code().name}: {error.details()}"
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidInput(f"socket {path}", found=found, expected=desired)
+        return InvalidInput(f"socket {path}", found=found, hint="see `tessera doctor`")
     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-        return Conflict(f"socket {path}", found=found, expected=desired)
-    return Unavailable(f"socket {path}", found=found, expected=desired, hint="a call when the kubelet runs again")
+        return Conflict(f"socket {path}", found=found, hint="see `tessera doctor`")
+    return Unavailable(f"socket {path}", found=found, hint="call again when the kubelet runs")
 
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: TesseraError) -> Never:

@@ -34,7 +34,7 @@ class PrometheusUsage:
         try:
             answers = await asyncio.gather(*map(self._metrics.get, targets))
         except Unavailable as error:
-            raise Unavailable(subject, found=error.found, expected="its history of GPU usage") from error
+            raise Unavailable(subject, found=error.found, hint="check that Prometheus scrapes the agents") from error
         try:
             return read_history(dict(zip(queries, answers, strict=True)), subject)
         except InvalidInput as error:

@@ -17,7 +17,7 @@ class MemoryUsage:
     async def read(self) -> tuple[UsageReport, ...]:
         """Return the reports."""
         if self.silent:
-            raise Unavailable(self.silent, found="no answer", expected="an agent's report")
+            raise Unavailable(self.silent, found="no answer", hint="try again")
         return tuple(sorted(self.reports, key=lambda each: each.node))
 
     async def close(self) -> None:

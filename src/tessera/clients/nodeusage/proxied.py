@@ -20,7 +20,7 @@ _AGENTS = Selection(
 _SCHEME = "prometheus.io/scheme"
 """Annotation of a pod whose metrics are answered over TLS, as scrape configurations of Prometheus know it."""
 _AT_ONCE = 32
-_HINT = "kubectl -n tessera-system port-forward POD 9400, then --agent 127.0.0.1:9400"
+_HINT = "run kubectl -n tessera-system port-forward POD 9400, then --agent 127.0.0.1:9400"
 
 
 class ProxiedUsage:
@@ -42,13 +42,13 @@ class ProxiedUsage:
         except Forbidden as error:
             raise _lacking("agents", error) from error
         if not pods:
-            raise Unavailable("agents", found="no pod that is ready", expected="those of Tessera's chart", hint=_HINT)
+            raise Unavailable("agents", found="no agent's pod is ready", hint=_HINT)
         found = await asyncio.gather(*map(self._ask, pods))
         return tuple(sorted(found, key=lambda each: each.node))
 
     async def _ask(self, pod: Object) -> UsageReport:
         namespace, name = name_of(pod)
-        subject, desired = f"agent {namespace}/{name}", "its report of GPU usage"
+        subject = f"agent {namespace}/{name}"
         try:
             async with self._turns:
                 tls = annotations_of(pod).get(_SCHEME) == "https"
@@ -57,7 +57,7 @@ class ProxiedUsage:
         except Forbidden as error:
             raise _lacking(subject, error) from error
         except (InvalidInput, Unavailable) as error:
-            raise Unavailable(subject, found=error.found, expected=desired, hint=_HINT) from error
+            raise Unavailable(subject, found=error.found, hint=_HINT) from error
 
     async def close(self) -> None:
         """End all connections."""
@@ -66,7 +66,7 @@ class ProxiedUsage:
 
 def _lacking(subject: str, error: Forbidden) -> Unavailable:
     role = f"the rights of Role tessera-usage-viewer in {NAMESPACE}"
-    return Unavailable(subject, found=error.found, expected=role, hint=_HINT)
+    return Unavailable(subject, found=f"{error.found}, and {role} is needed", hint=_HINT)
 
 
 def _is_ready(pod: Object) -> bool:

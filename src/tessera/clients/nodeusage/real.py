@@ -14,7 +14,7 @@ _MOST_BYTES = 8 << 20
 """Of a report; one of 224 containers has 60 kB."""
 _DEADLINE_S = 10.0
 _PORT = 9400
-_HINT = "kubectl -n tessera-system port-forward POD 9400, and --agent http://127.0.0.1:9400"
+_HINT = "check the address, or run kubectl -n tessera-system port-forward POD 9400, and --agent http://127.0.0.1:9400"
 
 
 class HttpUsage:
@@ -37,21 +37,21 @@ class HttpUsage:
         return tuple(sorted(found, key=lambda each: each.node))
 
     async def _ask(self, address: str, connections: Connections) -> UsageReport:
-        subject, desired = f"agent {address}", "its report of GPU usage"
+        subject = f"agent {address}"
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 answer = await connections.read("/usage", {"Accept": "application/json"}, most=_MOST_BYTES)
         except TimeoutError as error:
             found = f"no answer in {_DEADLINE_S:g} s"
-            raise Unavailable(subject, found=found, expected=desired, hint=_HINT) from error
+            raise Unavailable(subject, found=found, hint=_HINT) from error
         except (Unreachable, Broken) as error:
-            raise Unavailable(subject, found=shown(str(error)), expected=desired, hint=_HINT) from error
+            raise Unavailable(subject, found=shown(str(error)), hint=_HINT) from error
         if not answer.success:
-            raise Unavailable(subject, found=f"HTTP {answer.status}", expected=desired, hint=_HINT)
+            raise Unavailable(subject, found=f"HTTP {answer.status}", hint=_HINT)
         try:
             return read_usage(answer.content, subject)
         except InvalidInput as error:
-            raise Unavailable(subject, found=error.found, expected=desired, hint=_HINT) from error
+            raise Unavailable(subject, found=error.found, hint=_HINT) from error
 
     async def close(self) -> None:
         """End all connections."""
@@ -63,5 +63,5 @@ def _url(address: str) -> str:
     try:
         port = urlsplit(full).port
     except ValueError:
-        return full  # it is told with the rest that is wrong with it
+        return full  # it is reported with the rest that is wrong with it
     return full.rstrip("/") if port is not None else f"{full.rstrip('/')}:{_PORT}"

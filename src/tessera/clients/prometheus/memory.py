@@ -20,7 +20,7 @@ class MemoryMetrics:
         """Return what is at a URL."""
         found = self.contents.get(url)
         if found is None:
-            raise Unavailable(url, found="no connection", expected="a server of metrics")
+            raise Unavailable(url, found="no connection", hint="check that it runs")
         if isinstance(found, Unavailable):
             raise found
         return found

@@ -59,12 +59,12 @@ class HttpMetrics:
                     answer = await self._to(server).read(target, self._headers, most=self._most_bytes)
             except TimeoutError as error:
                 found = f"no answer in {self._deadline_s:g} s"
-                raise Unavailable(url, found=found, expected="metrics") from error
+                raise Unavailable(url, found=found, hint="check that it runs") from error
             except (Unreachable, Broken) as error:
-                raise Unavailable(url, found=shown(error), expected="metrics") from error
+                raise Unavailable(url, found=shown(error), hint="check that it runs") from error
         if not answer.success:
             said = answer.content.decode(errors="replace").strip()
-            raise Unavailable(url, found=f"HTTP {answer.status}, {shown(said)}", expected="metrics")
+            raise Unavailable(url, found=f"HTTP {answer.status}, {shown(said)}", hint="check the address")
         return answer.content
 
     async def keep(self, servers: frozenset[str]) -> None:

@@ -70,13 +70,17 @@ async def _ask(helper: str, host: str) -> Credential | None:
     """Return what a credential program knows of a registry; None where it knows nothing."""
     subject = f"program docker-credential-{helper}"
     if not _HELPER.fullmatch(helper):
-        raise InvalidInput("Docker's config.json", found=f"a helper {shown(helper)}", expected="the end of a name")
+        raise InvalidInput(
+            "Docker's config.json",
+            found=f"its helper {shown(helper)} is not the end of a name",
+            hint="write `pass` for docker-credential-pass",
+        )
     try:
         process = await asyncio.create_subprocess_exec(
             f"docker-credential-{helper}", "get", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
     except OSError as error:
-        raise Unavailable(subject, found=error.strerror or str(error), expected="it on PATH") from error
+        raise Unavailable(subject, found=error.strerror or str(error), hint="install it on PATH") from error
     try:
         async with asyncio.timeout(_HELPER_S):
             said, _ = await process.communicate(host.encode())
@@ -84,7 +88,7 @@ async def _ask(helper: str, host: str) -> Credential | None:
                 with contextlib.suppress(OSError):  # it may answer without reading; unasked, asyncio logs this as lost
                     await process.stdin.wait_closed()
     except TimeoutError as error:
-        raise Unavailable(subject, found="no answer", expected=f"one within {_HELPER_S:g} s") from error
+        raise Unavailable(subject, found=f"no answer within {_HELPER_S:g} s", hint="run it by hand and see") from error
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -93,7 +97,9 @@ async def _ask(helper: str, host: str) -> Credential | None:
     try:
         found = msgspec.json.decode(said, type=_Answer)
     except UNDECODABLE as error:
-        raise Unavailable(subject, found="an answer that is no JSON", expected="Username and Secret") from error
+        raise Unavailable(
+            subject, found="its answer is not JSON", hint="update it: needed are Username and Secret"
+        ) from error
     if found.username == _NO_USER:
         return Credential(identity_token=found.secret)
     return Credential(username=found.username, password=found.secret)

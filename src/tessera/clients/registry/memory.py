@@ -37,13 +37,17 @@ class MemoryRegistry:
         """Return what an image's name stands for."""
         found = self.contents.get((reference.repository, reference.digest or reference.tag))
         if found is None:
-            raise InvalidInput(f"image {reference.name}", found="none of this name", expected="one in the registry")
+            raise InvalidInput(
+                f"image {reference.name}", found="the registry has none of this name", hint="check the name and the tag"
+            )
         return found
 
     async def blob(self, reference: Reference, digest: str) -> bytes:
         """Return a configuration."""
         if digest not in self.blobs:
-            raise InvalidInput(f"image {reference.name}", found=f"no content {digest}", expected="it in the registry")
+            raise InvalidInput(
+                f"image {reference.name}", found=f"the registry has no content {digest}", hint="push the image again"
+            )
         return self.blobs[digest]
 
     async def close(self) -> None:

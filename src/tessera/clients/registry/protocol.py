@@ -58,10 +58,12 @@ async def read_image(registry: Registry, reference: Reference, desired: Platform
         one = await registry.manifest(msgspec.structs.replace(reference, digest=chosen.digest))
         found = read_manifest(one.content, one.media_type, subject)
         if isinstance(found, Index):
-            raise Unsupported(subject, found="an index in an index", expected="an image for each platform")
+            raise Unsupported(subject, found="it is an index in an index", hint="name an image of one platform")
     config = read_config(await registry.blob(reference, found.config.digest), subject)
     if not config.platform.serves(desired):
         raise Unsupported(
-            subject, found=f"an image for {shown(config.platform.name)}", expected=f"one for {desired.name}"
+            subject,
+            found=f"it is for {shown(config.platform.name)}, not for {desired.name}",
+            hint=f"name an image for {desired.name}",
         )
     return image(reference, named.digest, found, config)

@@ -104,20 +104,20 @@ class HttpRegistry:
             return _basic(credential) if credential else ""
         if not challenge.realm.startswith("https://") and not plain:
             raise Unavailable(
-                subject, found=f"tokens at {shown(challenge.realm)}", expected="an address of https", hint=_PLAIN
+                subject, found=f"its tokens are at {shown(challenge.realm)}, which is not https", hint=_PLAIN
             )
-        asked = {"scope": challenge.scope or f"repository:{reference.repository}:pull"}
-        asked |= {"service": challenge.service} if challenge.service else {}
+        requested = {"scope": challenge.scope or f"repository:{reference.repository}:pull"}
+        requested |= {"service": challenge.service} if challenge.service else {}
         if credential and credential.identity_token:
             # Source: distribution `docs/content/spec/auth/oauth.md`.
-            form = {**asked, "grant_type": "refresh_token", "refresh_token": credential.identity_token}
+            form = {**requested, "grant_type": "refresh_token", "refresh_token": credential.identity_token}
             body = urlencode({**form, "client_id": "tessera"}).encode()
             headers = {"Content-Type": "application/x-www-form-urlencoded"}
             answer = await self._ask(challenge.realm, headers, subject, body)
         else:
             headers = {"Authorization": _basic(credential)} if credential else {}
             separator = "&" if "?" in challenge.realm else "?"
-            answer = await self._ask(f"{challenge.realm}{separator}{urlencode(asked)}", headers, subject)
+            answer = await self._ask(f"{challenge.realm}{separator}{urlencode(requested)}", headers, subject)
         if not answer.success:
             raise _refusal(answer, reference)
         return f"Bearer {read_token(answer.content, subject)}"
@@ -132,9 +132,11 @@ class HttpRegistry:
                 return answer
             onward = urljoin(url, answer.headers.get("location", ""))
             if not onward.startswith(("https://", f"{urlsplit(url).scheme}://")):
-                raise Unavailable(subject, found=f"a redirect to {shown(onward)}", expected="one to https")
+                raise Unavailable(subject, found=f"it redirects to {shown(onward)}, which is not https")
             url = onward
-        raise Unavailable(subject, found=f"more than {_MOST_REDIRECTS} redirects", expected="an answer")
+        raise Unavailable(
+            subject, found=f"it redirects more than {_MOST_REDIRECTS} times", hint="name the registry itself"
+        )
 
     async def _ask(self, url: str, headers: Mapping[str, str], subject: str, body: bytes = b"") -> Answer:
         origin = _origin(url)
@@ -146,11 +148,11 @@ class HttpRegistry:
                 return await connections.read(url.removeprefix(origin), headers, most=_MOST_BYTES)
         except TimeoutError as error:
             raise Unavailable(
-                subject, found=f"no answer from {origin}", expected=f"one in {_DEADLINE_S:g} s"
+                subject, found=f"no answer from {origin} in {_DEADLINE_S:g} s", hint="try again later"
             ) from error
         except (Unreachable, Broken) as error:
-            hint = _PLAIN if origin.startswith("https:") else "the registry's address, and the way to it"
-            raise Unavailable(subject, found=str(error), expected=f"an answer from {origin}", hint=hint) from error
+            hint = _PLAIN if origin.startswith("https:") else "check the registry's address, and the way to it"
+            raise Unavailable(subject, found=f"{origin}: {error}", hint=hint) from error
 
     def _to(self, origin: str) -> Connections:
         if origin not in self._connections:
@@ -181,11 +183,9 @@ def _refusal(answer: Answer, reference: Reference) -> InvalidInput | Unavailable
     subject = _subject(reference)
     if answer.status == _NOT_FOUND:
         return InvalidInput(
-            subject, found="none of this name in the registry", expected="one", hint="the name, the tag, and its rights"
+            subject, found="the registry has none of this name", hint="check the name, the tag, and its rights"
         )
     if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
-        hint = f"docker login {reference.registry}, or --docker-config FILE"
-        return Unavailable(
-            subject, found=f"a refusal (HTTP {answer.status})", expected="the right to pull it", hint=hint
-        )
-    return Unavailable(subject, found=f"HTTP {answer.status}", expected="an answer", hint="try again later")
+        hint = f"run docker login {reference.registry}, or give --docker-config FILE"
+        return Unavailable(subject, found=f"you have no right to pull it (HTTP {answer.status})", hint=hint)
+    return Unavailable(subject, found=f"HTTP {answer.status}", hint="try again later")

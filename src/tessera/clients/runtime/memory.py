@@ -38,18 +38,20 @@ class MemoryRuntime:
         self.pulls.append(reference.at(digest) if digest else reference.name)
         password = self.passwords.get(reference.registry, "")
         if password and (credential is None or credential.password != password):
-            raise Unavailable(f"image {reference.name}", found="no right to pull it", expected="credentials")
+            raise Unavailable(f"image {reference.name}", found="you have no right to pull it", hint="give credentials")
         known = [each for name, each in self.offered.items() if name == reference.name or each[0] == digest]
         found = next((each for each in known if digest in ("", each[0])), None)
         if found is None:
-            raise Unavailable(f"image {reference.name}", found="none of this name", expected="one in the registry")
+            raise Unavailable(
+                f"image {reference.name}", found="the registry has none of this name", hint="check the name and the tag"
+            )
         self.images[reference.name] = LocalImage(digest=found[0], bytes=found[1], pinned=False)
 
     async def pin(self, reference: Reference) -> None:
         """Let garbage collection spare an image."""
         found = self.images.get(reference.name)
         if found is None:
-            raise Unavailable(f"image {reference.name}", found="none on this node", expected="it pulled before")
+            raise Unavailable(f"image {reference.name}", found="this node has none", hint="pull it first")
         if not found.pinned:
             self._ours.add(reference.name)
             self.images[reference.name] = msgspec.structs.replace(found, pinned=True)

@@ -100,13 +100,12 @@ class CriRuntime:
         if not await self._is_containerd():
             raise Unsupported(
                 "the container runtime",
-                found="no way to pin an image while it runs",
-                expected="containerd",
+                found="it cannot pin an image while it runs; containerd can",
                 hint="list it in the runtime's own configuration: `pinned_images` of CRI-O",
             )
         named = await self._named(reference.name)
         if named is None:
-            raise Unavailable(f"image {reference.name}", found="none on this node", expected="it pulled before")
+            raise Unavailable(f"image {reference.name}", found="this node has none", hint="pull it first")
         for name in (reference.name, reference.at(named.target.digest)):
             found = await self._named(name)
             if found is not None and (_PINNED not in found.labels or _OURS in found.labels):
@@ -130,8 +129,9 @@ class CriRuntime:
         try:
             found = await asyncio.to_thread(lambda: [os.statvfs(self._root / folder.lstrip("/")) for folder in folders])
         except OSError as error:
-            expected = "a folder that can be read"
-            raise Unavailable(f"images in {', '.join(folders)}", found=str(error), expected=expected) from error
+            raise Unavailable(
+                f"images in {', '.join(folders)}", found=str(error), hint="name a folder that can be read"
+            ) from error
         return max((100 - 100 * each.f_bavail // max(each.f_blocks, 1) for each in found), default=0)
 
     async def close(self) -> None:
@@ -203,4 +203,6 @@ class CriRuntime:
         except grpc.aio.AioRpcError as error:
             found = f"{error.code().name}: {error.details()}"
             subject = f"container runtime at {self._socket}"
-            raise Unavailable(subject, found=found, expected=f"an answer to {method.rpartition('/')[2]}") from error
+            raise Unavailable(
+                subject, found=f"{method.rpartition('/')[2]}: {found}", hint="see whether the container runtime runs"
+            ) from error

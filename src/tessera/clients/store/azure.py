@@ -83,11 +83,13 @@ class AzureSettings(msgspec.Struct, frozen=True):
         )
         if not re.fullmatch("[a-z0-9]{3,24}", settings.account):
             desired = "the storage account's name, 3 to 24 lower-case letters and digits"
-            raise InvalidInput("AZURE_STORAGE_ACCOUNT", found=settings.account or "nothing", expected=desired)
+            raise InvalidInput("AZURE_STORAGE_ACCOUNT", found=settings.account or "an empty name", expected=desired)
         try:
             base64.b64decode(settings.key, validate=True)
         except binascii.Error as error:
-            raise InvalidInput("AZURE_STORAGE_KEY", found="no base64", expected="a key of the account") from error
+            raise InvalidInput(
+                "AZURE_STORAGE_KEY", found="it is not base64", hint="give a key of the account"
+            ) from error
         return settings
 
 
@@ -133,7 +135,7 @@ class AzureStore:
         clock: Callable[[], datetime],
     ) -> None:
         if not re.fullmatch(r"[a-z0-9$](-?[a-z0-9]){2,62}", container):
-            raise InvalidInput(f"az://{container}", found="no container", expected="az://CONTAINER/PREFIX")
+            raise InvalidInput(f"az://{container}", found="it names no container", hint="write az://CONTAINER/PREFIX")
         self.source = f"az://{container}/{prefix}".rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._settings = settings
@@ -212,7 +214,7 @@ class AzureStore:
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of the blob, if it still has the ETag that was listed."""
         target, whole = self._target(found), (start, stop) == (0, found.size)
-        headers = self._endpoint.asked(target) if whole else None
+        headers = self._endpoint.requested(target) if whole else None
         headers = headers or self._headers(target, condition(found, start, stop))
         return read_range(self._endpoint, target, headers, found, (start, stop))
 

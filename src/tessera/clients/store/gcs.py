@@ -101,7 +101,7 @@ def _service_account(text: str) -> google.auth.credentials.Credentials:
         made: google.auth.credentials.Credentials = make(info, scopes=_SCOPES)  # type: ignore[no-untyped-call]
     except (*UNDECODABLE, google.auth.exceptions.GoogleAuthError) as error:
         raise InvalidInput(
-            "GOOGLE_CREDENTIALS", found=type(error).__name__, expected="the JSON of a service account's key"
+            "GOOGLE_CREDENTIALS", found=f"{type(error).__name__}", hint="give the JSON of a service account's key"
         ) from error
     return made
 
@@ -124,7 +124,9 @@ class GcsStore:
         self, bucket: str, prefix: str, endpoint: str, token: GoogleToken | None, timeout_s: float = 10.0
     ) -> None:
         if not _BUCKET.fullmatch(bucket):
-            raise InvalidInput(f"gs://{bucket}", found="no bucket name", expected="gs://BUCKET or gs://BUCKET/PREFIX")
+            raise InvalidInput(
+                f"gs://{bucket}", found="it names no bucket", hint="write gs://BUCKET or gs://BUCKET/PREFIX"
+            )
         self.source = f"gs://{bucket}/{prefix}".rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         address = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
@@ -185,7 +187,7 @@ class GcsStore:
     def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
         """Open a range of the generation that was listed."""
         target, whole = self._target(found), (start, stop) == (0, found.size)
-        headers = (self._endpoint.asked(target) if whole else None) or self._headers(found, start, stop)
+        headers = (self._endpoint.requested(target) if whole else None) or self._headers(found, start, stop)
         any_etag = msgspec.structs.replace(found, etag="")  # the header's ETag is not the generation
         try:
             with read_range(self._endpoint, target, headers, any_etag, (start, stop)) as response:

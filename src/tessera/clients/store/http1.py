@@ -88,15 +88,15 @@ class Response:
         """Fill the view's beginning; 0 after the last byte. A body of unknown length ends with the connection."""
         if self._chunked:
             raise Temporary("a range came without its length")
-        wanted = len(view) if self._left is None else min(len(view), self._left)
-        if wanted == 0:
+        most = len(view) if self._left is None else min(len(view), self._left)
+        if most == 0:
             return 0
         if self._rest:
-            count = min(wanted, len(self._rest))
+            count = min(most, len(self._rest))
             view[:count] = self._rest[:count]
             self._rest = self._rest[count:]
         else:
-            count = self._socket.recv_into(view, wanted)
+            count = self._socket.recv_into(view, most)
             if count == 0 and self._left is not None:
                 raise Temporary(f"the connection ended {self._left} bytes too early")
         if self._left is not None:
@@ -158,7 +158,7 @@ class Endpoint:
         self._timeout_s = timeout_s
         self._idle: list[socket.socket] = []
         self._full = False
-        self._asked: dict[str, tuple[socket.socket, Mapping[str, str]]] = {}
+        self._requested: dict[str, tuple[socket.socket, Mapping[str, str]]] = {}
         self.requests = 0
 
     @contextlib.contextmanager
@@ -204,17 +204,17 @@ class Endpoint:
                 connection.close()
                 raise
             self.requests += 1
-            self._asked[target] = (connection, headers)
+            self._requested[target] = (connection, headers)
 
-    def asked(self, target: str) -> Mapping[str, str] | None:
+    def requested(self, target: str) -> Mapping[str, str] | None:
         """Return the headers of the request that was sent ahead for a target."""
-        return self._asked[target][1] if target in self._asked else None
+        return self._requested[target][1] if target in self._requested else None
 
     def _taken(self, target: str, headers: Mapping[str, str]) -> tuple[socket.socket, Response] | None:
         """Return the answer to a request that was sent ahead; None where there is none, or it broke."""
-        if target not in self._asked:
+        if target not in self._requested:
             return None
-        connection, sent = self._asked.pop(target)
+        connection, sent = self._requested.pop(target)
         try:
             if headers is sent:
                 return connection, Response(connection, "GET")
@@ -271,10 +271,10 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the connections that are kept."""
-        for connection in (*self._idle, *(connection for connection, _ in self._asked.values())):
+        for connection in (*self._idle, *(connection for connection, _ in self._requested.values())):
             connection.close()
         self._idle.clear()
-        self._asked.clear()
+        self._requested.clear()
 
 
 def _message(method: str, target: str, headers: Mapping[str, str]) -> bytes:

@@ -57,7 +57,9 @@ class Repository(NamedTuple):
         found = _ADDRESS.fullmatch(rest)
         if found is None:
             desired = "hf://OWNER/NAME, hf://OWNER/NAME@REVISION/FOLDER or hf://datasets/OWNER/NAME"
-            raise InvalidInput(f"source {shown(f'hf://{rest}')}", found="no repository", expected=desired)
+            raise InvalidInput(
+                f"source {shown(f'hf://{rest}')}", found="it names no repository", hint=f"write {desired}"
+            )
         revision = (found["revision"] or "main").replace("%2F", "/").replace("%2f", "/")
         return cls(found["kind"].rstrip("/") or "models", found["name"], revision, (found["folder"] or "").strip("/"))
 

@@ -39,9 +39,9 @@ def open_store(address: str, environ: Mapping[str, str]) -> Store:
         return _BUCKETS[scheme](rest, environ)
     raise InvalidInput(
         f"source {shown(address)}",
-        found=f"scheme {shown(scheme)}",
-        expected="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/NAME, https://HOST/FOLDER/,"
-        " https://HOST/FILE, file:///FOLDER or a folder's path",
+        found=f"its scheme {shown(scheme)} is unknown",
+        hint="write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/NAME, "
+        "https://HOST/FOLDER/, https://HOST/FILE, file:///FOLDER or a folder's path",
     )
 
 
@@ -71,8 +71,7 @@ def _azure(rest: str, environ: Mapping[str, str]) -> Store:
 def _missing(source: str, error: ImportError, extra: str) -> InvalidInput:
     return InvalidInput(
         f"source {shown(source)}",
-        found=f"no module {error.name}",
-        expected="the library that finds credentials",
+        found=f"the library that finds its credentials is missing: no module {error.name}",
         hint=f"pip install 'tessera-gpu[{extra}]'",
     )
 

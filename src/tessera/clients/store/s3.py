@@ -113,7 +113,9 @@ class S3Store:
 
     def __init__(self, bucket: str, prefix: str, settings: S3Settings, clock: Callable[[], datetime]) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket):
-            raise InvalidInput(f"s3://{bucket}", found="no bucket name", expected="s3://BUCKET or s3://BUCKET/PREFIX")
+            raise InvalidInput(
+                f"s3://{bucket}", found="it names no bucket", hint="write s3://BUCKET or s3://BUCKET/PREFIX"
+            )
         self.source = f"s3://{bucket}/{prefix}".rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._settings = settings
@@ -183,7 +185,7 @@ class S3Store:
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of the object, if it still has the ETag that was listed."""
         target, whole = self._target(found), (start, stop) == (0, found.size)
-        headers = self._endpoint.asked(target) if whole else None
+        headers = self._endpoint.requested(target) if whole else None
         headers = headers or self._headers(target, condition(found, start, stop))
         return read_range(self._endpoint, target, headers, found, (start, stop))
 

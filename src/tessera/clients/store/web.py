@@ -101,7 +101,7 @@ class WebStore:
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
         """Open a range of a file."""
         target, whole = self._target(found), (start, stop) == (0, found.size)
-        headers = (self._endpoint.asked(target) if whole else None) or self._headers(found, start, stop)
+        headers = (self._endpoint.requested(target) if whole else None) or self._headers(found, start, stop)
         return read_range(self._endpoint, target, headers, found, (start, stop))
 
     def close(self) -> None:

@@ -66,8 +66,7 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -
     if len(keys) > 1:
         raise Unsupported(
             f"container {shares[0].container or 'without a name'}",
-            found=f"MPS shares of {len(keys)} GPUs",
-            expected="MPS shares of one GPU: each GPU has an MPS daemon of its own, and a process uses one",
+            found=f"it has MPS shares of {len(keys)} GPUs; a GPU has its own MPS daemon, and a process uses one",
             hint="request one share a container, whole GPUs, or MIG instances",
         )
     env = [*_own_env(shares), *_gpushare_env(shares, gpus, place.unit_mib)]

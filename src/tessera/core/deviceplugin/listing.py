@@ -22,7 +22,7 @@ else: microseconds, and what a busy machine takes to run it.
 
 
 class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that the kubelet was told of, and that is offered no more."""
+    """A device that the kubelet was offered, and that is offered no more."""
 
     device: ListedDevice
     """As an unhealthy one."""

@@ -156,8 +156,7 @@ def pick(
     )
     raise Conflict(
         f"{units} units of {resource}",
-        found=found if alike else "no pod of this node with an assignment",
-        expected="a pod whose assignment says which GPU its units come from",
+        found=f"{found if alike else 'no pod of this node has an assignment'} that says which GPU they come from",
         hint="set schedulerName: tessera-scheduler, and recreate the pod",
     )
 

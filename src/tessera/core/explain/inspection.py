@@ -333,8 +333,8 @@ class _NodeUsage:
 
 
 def _unplaced(pod: SeenPod) -> Unplaced:
-    asked = 0 if pod.problem else sum(ask.memory_mib * ask.count for ask in pod.pod.need.asks)
-    return Unplaced(pod=pod.pod.key, phase=pod.phase, memory_mib=asked, problem=pod.problem)
+    requested = 0 if pod.problem else sum(ask.memory_mib * ask.count for ask in pod.pod.need.asks)
+    return Unplaced(pod=pod.pod.key, phase=pod.phase, memory_mib=requested, problem=pod.problem)
 
 
 def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:

@@ -118,14 +118,15 @@ def why_illegal(model: GpuModel, layout: Layout) -> str | None:
             return f"{model.name} has no profile {each.profile}"
         if each not in placements_of(model, each.profile):
             starts = ", ".join(map(str, profile.starts)) or "not known"
-            return f"{each.profile} takes {profile.size} units at start {starts}, not {each.size} at {each.start}"
+            return (
+                f"{each.profile} takes {profile.size} memory slices at start {starts}, not {each.size} at {each.start}"
+            )
     taken: dict[int, Placement] = {}
     for each in layout:
         for unit in range(each.start, each.start + each.size):
             if unit in taken:
-                return (
-                    f"{taken[unit].profile} at {taken[unit].start} and {each.profile} at {each.start} share unit {unit}"
-                )
+                first = f"{taken[unit].profile} at {taken[unit].start}"
+                return f"{first} and {each.profile} at {each.start} share memory slice {unit}"
             taken[unit] = each
     return _media_clash(model, Counter(known[each.profile].media for each in layout))
 

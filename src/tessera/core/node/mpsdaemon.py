@@ -183,6 +183,6 @@ def check_daemons(shares: Iterable[Share], inventory: Inventory, states: Iterabl
         if state is None or state.phase != "running":
             raise Unavailable(
                 f"MPS share of GPU {share.gpu}",
-                found=(state.reason if state else unable) or "no daemon",
-                expected="a running MPS daemon, which limits its memory and compute",
+                found=f"no MPS daemon limits its memory: {(state.reason if state else unable) or 'there is none'}",
+                hint="see `tessera doctor`",
             )

@@ -99,8 +99,8 @@ class _Model:
         at_most = 0
         for position, priority in enumerate(priorities):
             mine = self._sum({k for k, kind in enumerate(self.kinds) if kind[0] == priority})
-            asked = sum(count for kind, count in self.desired.items() if kind[0] == priority)
-            at_most += search.serve(mine, asked, search.left_s / (len(priorities) - position))
+            requested = sum(count for kind, count in self.desired.items() if kind[0] == priority)
+            at_most += search.serve(mine, requested, search.left_s / (len(priorities) - position))
         search.close(self.opened)
         return search.values if search.better else None, at_most
 
@@ -276,14 +276,14 @@ class _Search:
         self.better = False
         self.left_s = limit_s
 
-    def serve(self, pods: dict[int, float], asked: int, limit_s: float) -> int:
+    def serve(self, pods: dict[int, float], requested: int, limit_s: float) -> int:
         """Place as many of these pods as can be found in time, hold on to them, and return the most there can be."""
-        have, most = self._sum(pods), asked
-        if have < asked and limit_s > 0:
+        have, most = self._sum(pods), requested
+        if have < requested and limit_s > 0:
             found = self._take(self.program.maximise(pods, limit_s=limit_s, start=self.values), pods, 1)
             have = self._sum(pods)
             # A bound below what is placed would be one of another problem than this: it proves nothing.
-            most = math.floor(min(found.bound + 1e-6, asked)) if found.bound + 1e-6 >= have else asked
+            most = math.floor(min(found.bound + 1e-6, requested)) if found.bound + 1e-6 >= have else requested
         self.program.row(pods, low=have)
         return most
 

@@ -106,7 +106,7 @@ def pods_metric(
 
     """
     if not pods:
-        raise Unavailable("pods of the metric", found="no pods returned by the selector", expected="at least one pod")
+        raise Unavailable("pods of the metric", found="no pods returned by the selector", hint="check the selector")
     alive = [each for each in pods if each.state is not PodState.IGNORED]
     unready = [each for each in alive if each.state is PodState.UNREADY]
     missing = [each for each in alive if each.state is PodState.READY and each.value is None]
@@ -114,7 +114,9 @@ def pods_metric(
     known = [*ready, *((value, 0) for value in superfluous)]
     if not known:
         raise Unavailable(
-            "metric of the pods", found="no metrics for the pods (they might be unready)", expected="a metric"
+            "metric of the pods",
+            found="no metrics for the pods (they might be unready)",
+            hint="wait until they are ready",
         )
     first = _ratio(known, target)
     rising = first > 1.0
@@ -140,7 +142,7 @@ def _ratio(known: Sequence[tuple[int, int]], target: Target) -> float:
         requested = sum(request for _, request in known)
         if not requested:
             raise Unavailable(
-                "metric of the pods", found="pods that request nothing", expected="a request to compare with"
+                "metric of the pods", found="the pods request nothing", hint="set requests to compare with"
             )
         return (100 * total // requested) / target.percent
     return (total // len(known)) / target
@@ -196,7 +198,11 @@ def highest(proposals: Iterable[int | None], *, current: int) -> int:
     read = [*proposals]
     found = [each for each in read if each is not None]
     if not found or (len(found) < len(read) and max(found) < current):
-        raise Unavailable("metrics", found=f"{len(read) - len(found)} of {len(read)} not readable", expected="all")
+        raise Unavailable(
+            "metrics",
+            found=f"{len(read) - len(found)} of {len(read)} are not readable",
+            hint="see the events of the HorizontalPodAutoscaler",
+        )
     return max(found)
 
 
@@ -283,8 +289,8 @@ class Bounds(msgspec.Struct, frozen=True):
         if not 0 <= self.least <= self.most or self.most < 1:
             raise InvalidInput(
                 "replicas",
-                found=f"from {self.least} to {self.most}",
-                expected="0 <= least <= most, and most at least 1",
+                found=f"they are from {self.least} to {self.most}",
+                hint="give 0 <= least <= most, and most at least 1",
             )
 
 

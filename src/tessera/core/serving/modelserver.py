@@ -131,7 +131,7 @@ class Expose(_Record, frozen=True, kw_only=True):
     """`Headless` has no address of its own: DNS names all ready pods, for clients that balance themselves, as gRPC's
     `round_robin`."""
     annotations: Annotated[dict[_Label, _Text], msgspec.Meta(max_length=32)] = {}
-    """Of the Service: what a cloud's load balancer is told by."""
+    """Of the Service: which configure a cloud's load balancer."""
 
 
 class Monitor(_Record, frozen=True, kw_only=True):

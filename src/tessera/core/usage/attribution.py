@@ -1,7 +1,7 @@
 """Whose memory and load it is: devices with the containers that were allocated them, and what each of these uses.
 
 A container that has a device to itself uses all that is measured of the device. On a shared device it uses what its
-processes do, by their control groups. What the driver does not report of a process, or cannot be told apart, is None.
+processes do, by their control groups. What the driver does not report, or reports of several together, is None.
 """
 
 from collections import defaultdict

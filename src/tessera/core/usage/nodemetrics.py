@@ -131,7 +131,7 @@ NODE_METRICS: tuple[Metric, ...] = (
 """All of them, in the order in which they are written."""
 
 _MOST_CONTAINERS = 2048
-"""Containers with a device that have series of their own; a kubelet runs 110 pods unless it is told otherwise."""
+"""Containers with a device that have series of their own; a kubelet runs 110 pods unless configured otherwise."""
 _CLASSES = ("application", "hardware", "other")
 
 

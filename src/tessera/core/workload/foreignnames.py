@@ -65,7 +65,7 @@ _FOREIGN = (
 
 _KNOWN = ("nvidia.com/gpu", "nvidia.com/gpu.shared", SHARE_MEMORY, GPU_MEMORY)
 _ALIKE = 0.83
-"""How alike a name is to one that Tessera knows, where it is told: `nvidia/gpu` is, `nvidia.com/gpumemory` is not."""
+"""How alike a name has to be to one that Tessera knows: `nvidia/gpu` is, `nvidia.com/gpumemory` is not."""
 
 
 def names_foreign(resource: str) -> bool:

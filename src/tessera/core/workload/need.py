@@ -41,10 +41,10 @@ class Isolation(enum.StrEnum):
     NONE = "none"
     """No limit is enforced: time-slicing and plain memory shares."""
 
-    def covers(self, asked: "Isolation") -> bool:
+    def covers(self, requested: "Isolation") -> bool:
         """Return whether a share of this grade may serve a pod that asked for `asked`."""
         order = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
-        return order.index(self) >= order.index(asked)
+        return order.index(self) >= order.index(requested)
 
 
 class Form(enum.StrEnum):

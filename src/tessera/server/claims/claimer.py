@@ -138,7 +138,7 @@ class Claimer:
             if all(each.answer.done() for each in batch):
                 return
             view.claims.on(node).lost()
-        raise Conflict(f"GPUNode {node}", found="changes by others again and again", expected="a moment without any")
+        raise Conflict(f"GPUNode {node}", found="others change it again and again", hint="kube-scheduler tries again")
 
     @contextmanager
     def _answered(self, node: str, batch: list[_ClaimRequest]) -> Iterator[None]:
@@ -149,7 +149,7 @@ class Claimer:
             _refuse(batch, error)
         except asyncio.CancelledError:
             found = "a server that ends"
-            _refuse(batch, Unavailable(f"claims on node {node}", found=found, expected="another try"))
+            _refuse(batch, Unavailable(f"claims on node {node}", found=found, hint="kube-scheduler tries again"))
             raise
         except Exception as error:  # noqa: BLE001 (who waits for an answer gets one)
             _refuse(batch, self._defect(node, error))
@@ -158,7 +158,7 @@ class Claimer:
         """Log an unexpected error, and return what the pod's event says of it."""
         self._log.error("defect", node=node, exc_info=error)
         found = f"unexpected {type(error).__name__}: {error}"
-        return Unavailable(f"claims on node {node}", found=found, expected="claims", hint="the server's log")
+        return Unavailable(f"claims on node {node}", found=found, hint="see the server's log")
 
     @contextmanager
     def _chosen(self, node: str, batch: list[_ClaimRequest], *, sure: bool) -> Iterator[_Chosen]:
@@ -177,7 +177,9 @@ class Claimer:
             if isinstance(shares, str):
                 if sure:
                     error = Conflict(
-                        f"pod {live.key} on node {node}", found=shares, expected="room for it; it is scheduled again"
+                        f"pod {live.key} on node {node}",
+                        found=f"there is no room for {shares}",
+                        hint="the pod is scheduled again",
                     )
                     each.answer.set_exception(error)
                 continue
@@ -269,11 +271,11 @@ class Claimer:
         """Make the object of a node that has GPUs by its labels and no agent, so that claims have a place."""
         known = self._view.nodes.get(node)
         if known is None or not self._view.gpus(node):
-            raise Conflict(f"node {node}", found="no such node with GPUs", expected="one that is there")
+            raise Conflict(f"node {node}", found="there is no such node with GPUs", hint="the pod is scheduled again")
         if has_agent(known):
-            found, desired = "no GPUNode, though the node has an agent", "the one that the agent writes"
-            accepted = "another try, once the agent runs (kubectl get pods -n tessera-system)"
-            raise Conflict(f"node {node}", found=found, expected=desired, hint=accepted)
+            found = "it has an agent, which has not written its GPUNode"
+            accepted = "start the agent (kubectl get pods -n tessera-system); kube-scheduler tries again"
+            raise Conflict(f"node {node}", found=found, hint=accepted)
         body = new_object(node, known["metadata"].get("uid", ""))
         body["metadata"]["annotations"] = {BY_LABELS: "true"}
         return await self._kube.create(GPU_NODES, body)

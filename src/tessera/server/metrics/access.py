@@ -52,7 +52,11 @@ class Access:
         """
         found = await self._kube.get(CONFIG_MAPS, CONFIG_MAP, NAMESPACE)
         if found is None:
-            raise Unavailable(f"ConfigMap {NAMESPACE}/{CONFIG_MAP}", found="none", expected="who the proxy is")
+            raise Unavailable(
+                f"ConfigMap {NAMESPACE}/{CONFIG_MAP}",
+                found="there is none, and it says who the proxy is",
+                hint="enable the aggregation layer",
+            )
         proxy = read_front_proxy(found)
         if self._proxy is None or proxy.authority != self._proxy.authority:
             trust(proxy.authority)

@@ -98,7 +98,7 @@ class MetricsApp:
         found = read_path(_parts(scope), _parameters(scope))
         if found is None:
             raise _Refused(_NOT_FOUND, f"nothing is served at {scope['path']}; see /apis")
-        asked, attributes = found
+        requested, attributes = found
         if scope["method"] not in {"GET", "HEAD"}:
             raise _Refused(_METHOD, f"metrics are read by GET, not {scope['method']}")
         if _wants_another_form(headers):
@@ -110,20 +110,20 @@ class MetricsApp:
             where = f" in namespace {attributes.namespace}" if attributes.namespace else ""
             raise _Refused(_FORBIDDEN, f"{user.username} may not {what}{where}: {refusal}")
         # 4. Answer.
-        if isinstance(asked, Discovery):
-            return _Answer(_OK, discovery(asked, self._source.custom(), self._source.external()))
-        if isinstance(asked, Custom):
-            return _Answer(_OK, custom_values(asked, await self._source.values(asked)))
-        return await self._series(asked)
+        if isinstance(requested, Discovery):
+            return _Answer(_OK, discovery(requested, self._source.custom(), self._source.external()))
+        if isinstance(requested, Custom):
+            return _Answer(_OK, custom_values(requested, await self._source.values(requested)))
+        return await self._series(requested)
 
-    async def _series(self, asked: External) -> _Answer:
-        known = asked.metric in self._source.external()
+    async def _series(self, requested: External) -> _Answer:
+        known = requested.metric in self._source.external()
         try:
-            return _Answer(_OK, external_values(asked, await self._source.series(asked)))
+            return _Answer(_OK, external_values(requested, await self._source.series(requested)))
         except Absent as error:
             if known:
                 raise
-            return _Answer(_OK, external_values(asked, ()), str(error))
+            return _Answer(_OK, external_values(requested, ()), str(error))
 
 
 def _wants_another_form(headers: list[tuple[str, str]]) -> bool:
@@ -147,5 +147,5 @@ def _parameters(scope: Mapping[str, Any]) -> dict[str, str]:
     try:
         given = parse_qs(scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=32)
     except ValueError as error:
-        raise InvalidInput("parameters", found=str(error), expected="NAME=VALUE&...") from error
+        raise InvalidInput("parameters", found=str(error), hint="write NAME=VALUE&...") from error
     return {name: values[-1] for name, values in given.items()}

@@ -291,27 +291,28 @@ class Looks:
         """Return the metrics of servers."""
         return frozenset({*_SERVER_METRICS, REPLICAS})
 
-    async def values(self, asked: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[Value]:
         """Return a metric of pods."""
-        subject = f"metric {asked.metric} of pods in namespace {asked.namespace}"
+        subject = f"metric {requested.metric} of pods in namespace {requested.namespace}"
         self._check_fresh(subject)
         windows = {
             name: (found.at_s, window)
             for (namespace, _), found in self._seen.items()
-            if namespace == asked.namespace
+            if namespace == requested.namespace
             for name, window in found.observation.pods.items()
         }
         objects = self._stores[PODS].objects
         chosen = {
             name: each
             for name, each in windows.items()
-            if asked.name in {"", name} and selects(asked.selector, labels_of(objects.get((asked.namespace, name), {})))
+            if requested.name in {"", name}
+            and selects(requested.selector, labels_of(objects.get((requested.namespace, name), {})))
         }
         values = [
             Value(
                 name=name,
-                namespace=asked.namespace,
-                value=_POD_METRICS[asked.metric](window),
+                namespace=requested.namespace,
+                value=_POD_METRICS[requested.metric](window),
                 at_s=at_s,
                 window_s=window.seconds,
             )
@@ -324,36 +325,36 @@ class Looks:
                 subject,
                 found="; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items())[:5])
                 or f"no such running pod has the label {SERVER_LABEL}",
-                expected="a pod that was measured",
+                hint="wait until a pod was measured",
             )
         return values
 
-    async def series(self, asked: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[Series]:
         """Return a metric of servers, by their label."""
-        subject = f"external metric {asked.metric} in namespace {asked.namespace}"
+        subject = f"external metric {requested.metric} in namespace {requested.namespace}"
         self._check_fresh(subject)
         series, reasons = list[Series](), list[str]()
         for (namespace, server), seen in sorted(self._seen.items()):
             labels = {SERVER_LABEL: server}
-            if namespace != asked.namespace or not selects(asked.selector, labels):
+            if namespace != requested.namespace or not selects(requested.selector, labels):
                 continue
             found: float | Missing
-            if asked.metric == REPLICAS:
+            if requested.metric == REPLICAS:
                 decision = seen.decision
                 found = Missing(decision.reason) if decision.replicas is None else float(decision.replicas)
             else:
-                found = _SERVER_METRICS[asked.metric](seen.observation)
+                found = _SERVER_METRICS[requested.metric](seen.observation)
             if isinstance(found, Missing):
                 reasons.append(f"{server}: {found.reason}")
             else:
                 series.append(Series(labels=labels, value=found, at_s=seen.at_s))
         if reasons or not series:  # a sum without one of its servers would be too small
             found_text = "; ".join(reasons) or "no such server"
-            raise Absent(subject, found=found_text, expected=f"servers with the label {SERVER_LABEL}, measured")
+            raise Absent(subject, found=found_text, hint=f"check the pods with the label {SERVER_LABEL}")
         return series
 
     def _check_fresh(self, subject: str) -> None:
         age_s = self._now_s() - self._looked_s
         if not self._looked_s or age_s > _STALE_S:
             found = f"last measured {age_s:.0f} s ago" if self._looked_s else "nothing was measured yet"
-            raise Unavailable(subject, found=found, expected=f"a look every {LOOK_S:.0f} s", hint="trying again")
+            raise Unavailable(subject, found=found, hint=f"there is a look every {LOOK_S:.0f} s; try again")

@@ -63,7 +63,9 @@ class MetricsServer:
         more: Sequence[Source] = (),
     ) -> None:
         if settings.tls.client_authority is not None:
-            raise InvalidInput("TLS", found="an authority for clients", expected="none: kube-apiserver publishes it")
+            raise InvalidInput(
+                "TLS", found="an authority for clients is given", hint="leave it out: kube-apiserver publishes it"
+            )
         self._settings = settings
         self._log = logger()
         self._measures = Measures()

@@ -66,7 +66,7 @@ class ScrapedSamples:
         except TimeoutError:
             return Missing(f"not asked within {_ASKING_S:.0f} s, because other pods did not answer")
         except TesseraError as error:
-            return Missing(f"{error.found}; expected {error.expected}")
+            return Missing(error.cause)
 
 
 class PrometheusSamples:
@@ -94,7 +94,7 @@ class PrometheusSamples:
             async with self._connect() as metrics:
                 scrapes = read_scrapes(await metrics.get(self.target), self._subject)
         except TesseraError as error:
-            return dict.fromkeys(pods, Missing(f"{self._subject}: {error.found}; expected {error.expected}"))
+            return dict.fromkeys(pods, Missing(f"{self._subject}: {error.cause}"))
         except OSError as error:  # the files of token and authorities
             return dict.fromkeys(pods, Missing(f"{self._subject} is not asked: {shown(error)}"))
         found = dict[PodName, Counters | Missing]()
@@ -106,5 +106,5 @@ class PrometheusSamples:
             try:
                 found[name] = counters_of(f"pod {name[1]}", scrape.samples, at_s=scrape.at_s, started_s=pod.started_s)
             except TesseraError as error:
-                found[name] = Missing(f"{error.found}; expected {error.expected}")
+                found[name] = Missing(error.cause)
         return found

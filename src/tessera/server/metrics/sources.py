@@ -25,11 +25,11 @@ class Source(Protocol):
         """Return metrics that describe no object."""
         ...
 
-    async def values(self, asked: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[Value]:
         """Return values of a metric that is among `custom`: one at least."""
         ...
 
-    async def series(self, asked: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[Series]:
         """Return series of a metric that is among `external`: one at least."""
         ...
 
@@ -53,20 +53,20 @@ class Sources:
         """Return metrics that describe no object."""
         return frozenset[str]().union(*(each.external() for each in self._sources))
 
-    async def values(self, asked: Custom) -> Sequence[Value]:
+    async def values(self, requested: Custom) -> Sequence[Value]:
         """Return values of a metric."""
         for each in self._sources:
-            if (asked.resource, asked.metric) in each.custom():
-                return await each.values(asked)
-        served = sorted(metric for resource, metric in self.custom() if resource == asked.resource)
-        raise _unknown(f"metric {asked.metric} of {asked.resource}", served)
+            if (requested.resource, requested.metric) in each.custom():
+                return await each.values(requested)
+        served = sorted(metric for resource, metric in self.custom() if resource == requested.resource)
+        raise _unknown(f"metric {requested.metric} of {requested.resource}", served)
 
-    async def series(self, asked: External) -> Sequence[Series]:
+    async def series(self, requested: External) -> Sequence[Series]:
         """Return series of a metric."""
         for each in self._sources:
-            if asked.metric in each.external():
-                return await each.series(asked)
-        raise _unknown(f"external metric {asked.metric}", sorted(self.external()))
+            if requested.metric in each.external():
+                return await each.series(requested)
+        raise _unknown(f"external metric {requested.metric}", sorted(self.external()))
 
 
 _MOST_SHOWN = 20
@@ -75,4 +75,4 @@ _MOST_SHOWN = 20
 def _unknown(subject: str, served: Sequence[str]) -> Absent:
     more = ", ..." if len(served) > _MOST_SHOWN else ""
     names = ", ".join(served[:_MOST_SHOWN]) or "none"
-    return Absent(subject, found="no such metric", expected=f"one of those served: {names}{more}")
+    return Absent(subject, found="there is no such metric", hint=f"those served are {names}{more}")

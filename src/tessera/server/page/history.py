@@ -69,7 +69,7 @@ class PrometheusHistory:
             async with self._connect() as metrics:
                 found = await asyncio.gather(*map(metrics.get, targets))
         except Unavailable as error:
-            raise Unavailable(source, found=error.found, expected="what the page asks of it") from error
+            raise Unavailable(source, found=error.found, hint="see Prometheus' log") from error
         answers = dict(zip(queries, found, strict=True))
 
         def read() -> tuple[Mapping[PodKey, float], tuple[Service, ...]]:

@@ -50,14 +50,14 @@ class SignIn:
         nodes, everywhere = await asyncio.gather(self._may_list(user, "nodes"), self._may_list(user, "pods"))
         if nodes and everywhere:
             return Viewer(name=user.username, scope=EVERYTHING, welcome=True)
-        asked = sorted(namespaces)
-        allowed = [True] * len(asked) if everywhere else await self._each(user, asked)
-        shown = frozenset(name for name, may in zip(asked, allowed, strict=True) if may)
+        requested = sorted(namespaces)
+        allowed = [True] * len(requested) if everywhere else await self._each(user, requested)
+        shown = frozenset(name for name, may in zip(requested, allowed, strict=True) if may)
         return Viewer(name=user.username, scope=Scope(namespaces=shown), welcome=nodes or everywhere or bool(shown))
 
     async def _each(self, user: User, namespaces: Iterable[str]) -> list[bool]:
         return await asyncio.gather(*(self._may_list(user, "pods", each) for each in namespaces))
 
     async def _may_list(self, user: User, resource: str, namespace: str = "") -> bool:
-        asked = Attributes(verb="list", resource=resource, namespace=namespace)
-        return await self._reviews.refusal(user, asked) is None
+        requested = Attributes(verb="list", resource=resource, namespace=namespace)
+        return await self._reviews.refusal(user, requested) is None

@@ -39,10 +39,7 @@ def sources() -> Path:
         if (folder / "nvml.h").is_file():
             return folder
     raise Unsupported(
-        "simulated GPUs",
-        found="no C sources beside tessera.sim.nvmlsim",
-        expected="native/nvmlsim, which the distribution carries",
-        hint="install tessera-gpu again",
+        "simulated GPUs", found="there are no C sources beside tessera.sim.nvmlsim", hint="install tessera-gpu again"
     )
 
 
@@ -59,8 +56,7 @@ def compiler() -> str:
             return found
     raise Unsupported(
         "simulated GPUs",
-        found="no C compiler (looked for CC, cc, gcc, clang)",
-        expected="one, to build the simulated libnvidia-ml.so.1",
+        found="no C compiler builds the simulated libnvidia-ml.so.1 (looked for CC, cc, gcc, clang)",
         hint="install gcc or clang; on Debian and Ubuntu: apt-get install gcc libc6-dev",
     )
 
@@ -129,8 +125,7 @@ def _build(folder: Path, command: tuple[str, ...], target: Path) -> None:
             raise Unsupported(
                 f"building {_NAME} with {command[0]}",
                 found=" ".join(result.stderr.split())[:400] or f"exit code {result.returncode}",
-                expected="a C11 compiler with the Linux headers",
-                hint="set CC to another compiler; on Debian and Ubuntu: apt-get install gcc libc6-dev",
+                hint="set CC to a C11 compiler with Linux headers; on Debian and Ubuntu: apt-get install gcc libc6-dev",
             )
         built.replace(target)
 
@@ -141,4 +136,6 @@ def _compile(command: list[str]) -> subprocess.CompletedProcess[str]:
             command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(command[0], found=f"no end within {_TIMEOUT_S} s", expected="a built library") from error
+        raise Unavailable(
+            command[0], found=f"it did not end within {_TIMEOUT_S} s", hint="try again, or set CC to another compiler"
+        ) from error

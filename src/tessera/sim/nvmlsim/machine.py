@@ -81,7 +81,7 @@ def create_state(
             _place(made, path, replace=replace)
     except OSError as error:
         raise InvalidInput(
-            str(path), found=error.strerror or str(error), expected="a place where a file can be made"
+            str(path), found=error.strerror or str(error), hint="name a place where a file can be made"
         ) from error
 
 
@@ -93,7 +93,7 @@ def _place(made: Path, path: Path, *, replace: bool) -> None:
         os.link(made, path)
     except FileExistsError as error:
         raise InvalidInput(
-            str(path), found="a file of that name", expected="a new one", hint="--replace, or another name"
+            str(path), found="there is a file of that name", hint="give --replace, or another name"
         ) from error
 
 
@@ -397,30 +397,40 @@ def _check(code: int, subject: str) -> None:
         kind, found, desired, accepted = _MEANINGS.get(
             code, (InvalidInput, f"NVML code {code}", "a machine that takes this", "")
         )
-        raise kind(subject, found=found, expected=desired, hint=accepted)
+        raise kind(subject, found=found, hint=accepted or f"use {desired}")
 
 
 _MEANINGS: dict[int, tuple[type[TesseraError], str, str, str]] = {
-    _INVALID: (InvalidInput, "a value out of range", "one that this machine has", "`tessera sim-gpus list` shows it"),
+    _INVALID: (
+        InvalidInput,
+        "a value is out of range",
+        "one that this machine has",
+        "`tessera sim-gpus list` shows it",
+    ),
     _NOT_FOUND: (
         InvalidInput,
-        "no such process or instance",
+        "no such process, or none there: with MIG on it needs an instance, with MIG off none",
         "one that is there; with MIG on an instance, with MIG off none",
         "`tessera sim-gpus list` shows them",
     ),
-    _NO_PERMISSION: (InvalidInput, "no permission", "a file that can be read and written, or a GPU that takes it", ""),
-    _NOT_LOADED: (InvalidInput, "no such file", "a state file", "`tessera sim-gpus create` makes one"),
+    _NO_PERMISSION: (
+        InvalidInput,
+        "it is not permitted",
+        "a file that can be read and written, or a GPU that takes it",
+        "",
+    ),
+    _NOT_LOADED: (InvalidInput, "there is no such file", "a state file", "`tessera sim-gpus create` makes one"),
     _CORRUPTED: (
         InvalidInput,
-        "not a state file, or a broken one",
+        "it is not a state file, or a broken one",
         "a state file",
-        "`tessera sim-gpus create --replace`",
+        "`tessera sim-gpus create --replace` makes another",
     ),
     _VERSION: (
         InvalidInput,
         "a state file of another version of Tessera",
         "one of this version",
-        "`tessera sim-gpus create --replace`",
+        "`tessera sim-gpus create --replace` makes another",
     ),
     _LOST: (Conflict, "a lost GPU", "one that answers", "`tessera sim-gpus reset` brings it back"),
     _IN_USE: (Conflict, "in use", "no process on it that stands in the way", "`tessera sim-gpus list` shows them"),

@@ -66,7 +66,7 @@ def write_tree(folder: Path, gpus: Iterable[Mapping[str, Any]]) -> None:
             _pci_device(folder / "sys" / "bus" / "pci" / "devices", gpu)
     except OSError as error:
         raise InvalidInput(
-            str(folder), found=error.strerror or str(error), expected="a folder that can be written to"
+            str(folder), found=error.strerror or str(error), hint="name a folder that can be written to"
         ) from error
 
 

@@ -57,10 +57,7 @@ def figure(width_in: float, height_in: float) -> "Figure":
         from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
         raise Unsupported(
-            "figures",
-            found="no matplotlib in this Python",
-            expected="the extra `report`",
-            hint="pip install 'tessera-gpu[report]'",
+            "figures", found="this Python has no matplotlib", hint="pip install 'tessera-gpu[report]'"
         ) from error
     made = Figure(figsize=(width_in, height_in), facecolor="white")
     FigureCanvasAgg(made)

@@ -110,7 +110,9 @@ def read_requests(
             "t_s,NAME_rps,...; client,t_s,rate_rps,cv,pattern,arg1,arg2",
         )
     if mean_rate is None:
-        raise InvalidInput(f"{name}: a file of rates", found="no mean rate", expected="--mean-rate, requests a second")
+        raise InvalidInput(
+            f"{name}: a file of rates", found="it has no mean rate", hint="give --mean-rate, requests a second"
+        )
     return _drawn(bins, name, mean_rate, rng)
 
 
@@ -148,7 +150,7 @@ def _requests(
         for row in islice(rows, _MOST)
     ]
     if not found:
-        raise InvalidInput(name, found="no request", expected="at least one")
+        raise InvalidInput(name, found="it has no request", hint="name a trace with at least one")
     times, contexts, tokens = np.array(found, dtype=np.float64).T
     return _ordered(times, contexts, tokens)
 
@@ -168,9 +170,8 @@ def _column(rows: "csv.DictReader[str]", name: str, columns: tuple[str, ...], co
     if column not in columns:
         raise InvalidInput(
             f"{name}: column",
-            found=shown(column) if column else "none chosen",
-            expected="--column with one of its columns",
-            hint=", ".join(columns),
+            found=f"there is none named {shown(column)}" if column else "none is chosen",
+            hint=f"give --column with one of {', '.join(columns)}",
         )
     read = [
         (_value(row, "t_s", rows.line_num, name), _value(row, column, rows.line_num, name))
@@ -196,11 +197,11 @@ def _clients(rows: "csv.DictReader[str]", name: str) -> list[_Bin]:
 def _drawn(bins: list[_Bin], name: str, mean_rate: float, rng: np.random.Generator) -> Requests:
     starts = sorted({each.start_s for each in bins})
     if not starts[1:] or not any(each.rate for each in bins):
-        raise InvalidInput(name, found="no rates in two bins", expected="at least two bins, not all 0")
+        raise InvalidInput(name, found="it has no rates in two bins", hint="give at least two bins, not all 0")
     width_s = min(b - a for a, b in pairwise(starts))
     scale = mean_rate * (starts[-1] - starts[0] + width_s) / (sum(each.rate for each in bins) * width_s)
     if mean_rate * (starts[-1] - starts[0]) > _MOST:
-        raise InvalidInput(f"{name}: mean rate", found=f"{mean_rate:g}", expected=f"at most {_MOST:,} requests in all")
+        raise InvalidInput(f"{name}: mean rate", found=f"{mean_rate:g} are more than {_MOST:,} requests in all")
     by_client: dict[str, list[_Bin]] = {}
     for each in bins:
         by_client.setdefault(each.client, []).append(each)

@@ -79,7 +79,9 @@ def _draws(trace: Trace, rng: random.Random, demand: int, target: float) -> list
     """Return uniform draws of pods, up to the first whose demand on one GPU would take `demand` past the target."""
     demands = trace.demands
     if not any(kind.milli for kind in demands):
-        raise InvalidInput(f"trace {trace.name}", found="no pod that asks for GPUs", expected="at least one")
+        raise InvalidInput(
+            f"trace {trace.name}", found="it has no pod that requests GPUs", hint="name one with at least one"
+        )
     pods: list[int] = []
     while True:
         pod = rng.randrange(len(trace.names))

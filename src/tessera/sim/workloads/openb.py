@@ -61,11 +61,13 @@ def read(folder: Path, trace: str) -> Trace:
 
     """
     if not folder.is_dir():
-        raise InvalidInput(str(folder), found="no such folder", expected="the folder with the openb CSV files")
+        raise InvalidInput(
+            str(folder), found="there is no such folder", hint="name the folder with the openb CSV files"
+        )
     known = traces(folder)
     if trace not in known:
         accepted = ", ".join(known) or f"none: the folder has no {_POD_FILE.format(trace='*')}"
-        raise InvalidInput(f"trace of {folder}", found=f'"{trace}"', expected="a trace it holds", hint=accepted)
+        raise InvalidInput(f"trace of {folder}", found=f'the folder has no trace "{trace}"', hint=f"it has {accepted}")
     nodes = read_nodes(folder / NODE_FILE)
     return Trace.of(trace, nodes, read_pods(folder / _POD_FILE.format(trace=trace)))
 
@@ -79,7 +81,7 @@ def read_nodes(path: Path) -> tuple[Node, ...]:
             raise row.wrong("sn", "a name no other node has")
         nodes[node.name] = node
     if not any(node.gpus for node in nodes.values()):
-        raise InvalidInput(str(path), found="no GPUs", expected="at least one node with GPUs")
+        raise InvalidInput(str(path), found="it has no GPUs", hint="give at least one node with GPUs")
     return tuple(nodes.values())
 
 

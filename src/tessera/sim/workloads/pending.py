@@ -19,7 +19,7 @@ def in_order(snapshot: Snapshot, seed: int = 0) -> Workload:
 
     """
     if not snapshot.pending:
-        raise InvalidInput("workload", found="no pods", expected="at least one pod that waits", hint="-f PATH")
+        raise InvalidInput("workload", found="it has no pods", hint="give manifests with -f PATH")
     numbers = {need: number for number, need in enumerate(dict.fromkeys(pod.need for pod in snapshot.pending))}
     kinds = tuple(numbers)
     gpus = {node.name: {gpu.index: gpu for gpu in node.gpus} for node in snapshot.nodes}

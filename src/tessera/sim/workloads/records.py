@@ -173,10 +173,10 @@ def _demand(need: Need, nodes: Sequence[Node]) -> Demand:
     gpus = {_looks(gpu): gpu for node in nodes if refusal(need, node) is None for gpu in node.gpus}
     allowed = [gpu for gpu in gpus.values() if not need.models or gpu.model.name in need.models]
     devices = sum(ask.count for ask in need.asks)
-    return Demand(devices, sum(ask.count * _asked(ask, allowed) for ask in need.asks))
+    return Demand(devices, sum(ask.count * _requested(ask, allowed) for ask in need.asks))
 
 
-def _asked(ask: Ask, gpus: Sequence[Gpu]) -> int:
+def _requested(ask: Ask, gpus: Sequence[Gpu]) -> int:
     served = [_milli(gpu, options[0]) for gpu in gpus for options in [gpu.options(ask)] if options]
     pick = max if ask.form is Form.EXACT else min
     return pick(served, default=MILLI)

@@ -98,7 +98,7 @@ def make(nodes: Sequence[Node], seed: int, mix: ClassMix = PUBLISHED_MIX) -> Tra
     """
     most = max((len(node.gpus) for node in nodes), default=0)
     if not most:
-        raise InvalidInput("fleet", found="no GPUs", expected="at least one node with GPUs")
+        raise InvalidInput("fleet", found="it has no GPUs", hint="give at least one node with GPUs")
     sizes, weights = _weighted(mix, most)
     rng = random.Random(f"tessera synthetic {seed}")
     target = _DEMAND * MILLI * sum(len(node.gpus) for node in nodes)
@@ -126,7 +126,9 @@ def _weighted(mix: ClassMix, most: int) -> tuple[list[_Size], list[float]]:
         sizes += fitting
         weights += [demand * size.weight / whole for size in fitting]
     if not sum(weights):
-        raise InvalidInput("mix of classes", found="only sizes larger than any node", expected="pods that fit a node")
+        raise InvalidInput(
+            "mix of classes", found="all its sizes are larger than any node", hint="choose pods that fit a node"
+        )
     with_gpu = 100 - mix.without_percent
     return [*sizes, *_WITHOUT], [*weights, sum(weights) * mix.without_percent / with_gpu]
 

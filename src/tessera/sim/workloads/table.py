@@ -52,7 +52,9 @@ class Row(msgspec.Struct, frozen=True):
         """Return the error for the value of one column."""
         value = self.values[column]
         where = f"{self.path}, line {self.line}, column {column}"
-        return InvalidInput(where, found=_quoted(value) if value else "nothing", expected=desired, hint=accepted)
+        if not value:
+            return InvalidInput(where, found="it is empty", hint=f"write {desired}")
+        return InvalidInput(where, found=_quoted(value), expected=desired, hint=accepted)
 
 
 def _quoted(value: str) -> str:
@@ -75,10 +77,10 @@ def rows(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()) 
             yield from _records(path, file, required, optional)
     except OSError as error:
         raise InvalidInput(
-            str(path), found=error.strerror or "no file", expected="a CSV file that can be read"
+            str(path), found=error.strerror or "no file", hint="name a CSV file that can be read"
         ) from error
     except UnicodeDecodeError as error:
-        raise InvalidInput(str(path), found=f"byte {error.start} that is not UTF-8", expected="a CSV file") from error
+        raise InvalidInput(str(path), found=f"byte {error.start} is not UTF-8", hint="name a CSV file") from error
 
 
 def _records(path: Path, file: TextIO, required: tuple[str, ...], optional: tuple[str, ...]) -> Iterator[Row]:
@@ -95,15 +97,15 @@ def _records(path: Path, file: TextIO, required: tuple[str, ...], optional: tupl
                 continue
             if len(fields) != len(header):
                 desired = f"{len(header)} fields as in the header"
-                raise InvalidInput(f"{path}, line {started}", found=f"{len(fields)} fields", expected=desired)
+                raise InvalidInput(f"{path}, line {started}", found=f"it has {len(fields)} fields, not {desired}")
             values = dict.fromkeys(optional, "") | dict(zip(header, map(str.strip, fields), strict=True))
             found = True
             yield Row(path, started, values)
     except csv.Error as error:
-        raise InvalidInput(f"{path}, line {line + 1}", found=str(error), expected="a CSV record") from error
+        raise InvalidInput(f"{path}, line {line + 1}", found=str(error), hint="write a CSV record") from error
     if not found:
-        accepted = f"a header with {', '.join(required)} and one line for each record"
-        raise InvalidInput(str(path), found="no records", expected="at least one", hint=accepted)
+        accepted = f"write a header with {', '.join(required)} and one line for each record"
+        raise InvalidInput(str(path), found="it has no records", hint=accepted)
 
 
 def _header(path: Path, fields: list[str], required: tuple[str, ...]) -> tuple[str, ...]:
@@ -111,8 +113,10 @@ def _header(path: Path, fields: list[str], required: tuple[str, ...]) -> tuple[s
     missing = [column for column in required if column not in names]
     if missing:
         found = f"no column {', '.join(missing)} (columns: {', '.join(names)})"
-        raise InvalidInput(f"{path}, line 1", found=found, expected=f"the columns {', '.join(required)}")
+        raise InvalidInput(f"{path}, line 1", found=f"{found}, and needed are the columns {', '.join(required)}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidInput(f"{path}, line 1", found=f"column {', '.join(twice)} twice", expected="each column once")
+        raise InvalidInput(
+            f"{path}, line 1", found=f"column {', '.join(twice)} is there twice", hint="name each column once"
+        )
     return names

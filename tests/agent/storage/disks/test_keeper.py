@@ -201,7 +201,7 @@ async def test_a_node_whose_host_name_is_another_offers_none(mounted: Node) -> N
 
 
 async def test_nothing_is_written_below_a_path_at_which_nothing_is_mounted(node: Node) -> None:
-    with pytest.raises(TesseraError, match="nothing mounted there"):
+    with pytest.raises(TesseraError, match="nothing is mounted there"):
         await node.look(1, count=1)
     assert not (node.mount / "volumes").exists()
 

@@ -55,7 +55,7 @@ def test_nothing_is_removed_where_another_filesystem_is_mounted_inside(mount: Pa
     (mount / "volumes/0/file").write_text("x")
     (mount / "volumes/0/deep/er").mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount / "volumes/0/deep/er"], check=True)
-    with pytest.raises(Conflict, match=r"something mounted at .*deep/er"):
+    with pytest.raises(Conflict, match=r"something is mounted at .*deep/er"):
         folders.erase(0)
     assert (mount / "volumes/0/file").read_text() == "x"
 
@@ -66,7 +66,7 @@ def test_nothing_is_done_where_the_disks_are_not_mounted(tmp_path: Path) -> None
     (tmp_path / "volumes/0").mkdir(parents=True)
     (tmp_path / "volumes/0/file").write_text("x")
     for act in (folders.found, lambda: folders.make(1), lambda: folders.erase(0)):
-        with pytest.raises(Unavailable, match="nothing mounted there"):
+        with pytest.raises(Unavailable, match="nothing is mounted there"):
             act()
     assert [each.name for each in (tmp_path / "volumes").iterdir()] == ["0"]
     assert (tmp_path / "volumes/0/file").exists()

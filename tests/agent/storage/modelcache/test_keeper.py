@@ -219,7 +219,7 @@ async def test_a_rollback_takes_what_is_on_the_disk(node: Node) -> None:
         assert (found.revision, second != first) == ("", True)
         node.put("llama", a=b"3")
         node.now_s += 1000
-        found = await node.model(lambda each: "expected ffffffffffff" in each.reason)
+        found = await node.model(lambda each: "spec.revision is ffffffffffff" in each.reason)
         assert found.revision == ""
 
 
@@ -237,8 +237,8 @@ async def test_a_model_that_is_no_longer_desired_stays_while_pods_have_it(node: 
 
 
 REFUSED = {
-    "a folder of the node": ("file:///etc", "a folder of the node that models do not come from"),
-    "one by way of an allowed folder": ("file://{bucket}/../etc", "a folder of the node that models do not come from"),
+    "a folder of the node": ("file:///etc", "models do not come from this folder of the node"),
+    "one by way of an allowed folder": ("file://{bucket}/../etc", "models do not come from this folder of the node"),
     "another scheme": ("ftp://h/x", "scheme 'ftp'"),
     "nothing there": ("file://{bucket}/none", "there is no such folder"),
     "an empty folder": ("file://{bucket}/empty", "no objects"),
@@ -272,7 +272,7 @@ async def test_a_folder_of_somebody_else_is_left_alone(node: Node) -> None:
     await node.tell(desired(node.put("llama", a=b"1")))
     async with node.running():
         found = await node.model(lambda each: each.state == "Failed")
-        assert "a folder that the agent did not make" in found.reason
+        assert "the agent did not make this folder" in found.reason
         await node.tell()
         await node.reports(lambda found: not found.observed)
         assert (node.folder / "llama" / "mine").exists()
@@ -302,7 +302,7 @@ async def test_credentials_are_those_of_the_secret_that_is_named(node: Node) -> 
     await node.tell(desired("s3://models/llama", endpoint="http://127.0.0.1:9", secret="bucket"))
     async with node.running():
         found = await node.model(lambda each: each.state == "Failed")
-        assert "Secret tessera-system/bucket: none of this name" in found.reason
+        assert "Secret tessera-system/bucket: there is no Secret" in found.reason
         secret = {"metadata": {"name": "bucket", "namespace": "tessera-system"}, "data": {"password": "cA=="}}
         await node.kube.create(SECRETS, secret)
         node.now_s += 1000
@@ -329,7 +329,7 @@ async def test_a_full_disk_serves_the_higher_priority_and_says_what_has_no_room(
         # 1. Of equal priority: it has to wait.
         await node.tell(desired(large, "large"), desired(small, "small"))
         found = await node.model(lambda each: each.state == "Failed", "large")
-        assert "MiB too little on the disk for models" in found.reason
+        assert "MiB too little: use a larger disk" in found.reason
         # 2. Of higher priority, while a pod has the other: the same.
         await node.start("p", "models.tessera.dev/small")
         await node.model(lambda each: each.containers == 1, "small")
@@ -374,7 +374,7 @@ async def test_a_pod_that_gets_what_was_chosen_to_make_room_stops_nobody_for_eve
         disk.looked_at = start
         await node.tell(desired(large, "large", priority=1), desired(small, "small"))
         found = await node.model(lambda each: each.state == "Failed", "large")
-        assert "MiB too little on the disk for models" in found.reason
+        assert "MiB too little: use a larger disk" in found.reason
         await node.kubelet.until_allocatable("models.tessera.dev/small", CLIENTS)
     assert not node.kubelet.panics
 

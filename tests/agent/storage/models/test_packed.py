@@ -136,7 +136,7 @@ def test_what_is_read_stays(top: Path) -> None:
     folder = ModelFolder(top)
     with subprocess.Popen(["sleep", "60"], cwd=top / "current" / "train") as reader:
         assert revisions_in_use(folder.versions) == {first.revision: f"in use by process {reader.pid}"}
-        with folder.locked(), pytest.raises(Conflict, match="its image is read"):
+        with folder.locked(), pytest.raises(Conflict, match="a process reads its image"):
             folder.evict(first.revision)
         assert not folder.unmount_images()
         reader.kill()

@@ -27,8 +27,8 @@ POD = Value(name="p", namespace="ns", value=399.3, at_s=1_700_000_000.4, window_
     ("version", "name"), [("v1beta1", {"metricName": "m"}), ("v1beta2", {"metric": {"name": "m"}})]
 )
 def test_a_value_of_a_pod(version: str, name: dict[str, object]) -> None:
-    asked = Custom(version=version, resource="pods", namespace="ns", metric="m")
-    assert custom_values(asked, [POD]) == {
+    requested = Custom(version=version, resource="pods", namespace="ns", metric="m")
+    assert custom_values(requested, [POD]) == {
         "kind": "MetricValueList",
         "apiVersion": f"{GROUP}/{version}",
         "metadata": {},
@@ -45,15 +45,15 @@ def test_a_value_of_a_pod(version: str, name: dict[str, object]) -> None:
 
 
 def test_a_value_of_a_node_has_no_namespace() -> None:
-    asked = Custom(version="v1beta2", resource="nodes", metric="m")
-    (item,) = custom_values(asked, [Value(name="n", value=2, at_s=0)])["items"]
+    requested = Custom(version="v1beta2", resource="nodes", metric="m")
+    (item,) = custom_values(requested, [Value(name="n", value=2, at_s=0)])["items"]
     assert item["describedObject"] == {"kind": "Node", "apiVersion": "v1", "name": "n"}
     assert "windowSeconds" not in item
 
 
 def test_a_series() -> None:
-    asked = External(metric="m", namespace="ns")
-    found = external_values(asked, [Series(labels={"server": "a"}, value=3, at_s=1_700_000_000)])
+    requested = External(metric="m", namespace="ns")
+    found = external_values(requested, [Series(labels={"server": "a"}, value=3, at_s=1_700_000_000)])
     assert found == {
         "kind": "ExternalMetricValueList",
         "apiVersion": "external.metrics.k8s.io/v1beta1",
@@ -87,7 +87,7 @@ def test_a_quantity_is_read_as_it_was_to_the_thousandth(value: float) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e16, -1e16])
 def test_what_an_autoscaler_cannot_hold(value: float) -> None:
-    with pytest.raises(InvalidInput, match=r"metric m: .* expected a number of at most 9223372036854775"):
+    with pytest.raises(InvalidInput, match=r"metric m: .* is not a number of at most 9223372036854775"):
         quantity_text(value, "metric m")
 
 

@@ -90,5 +90,5 @@ def test_paths_that_lead_nowhere(path: str) -> None:
 
 
 def test_a_selector_that_is_none() -> None:
-    with pytest.raises(InvalidInput, match="parameter labelSelector: '='; expected a label selector"):
+    with pytest.raises(InvalidInput, match="parameter labelSelector: '=' is not a label selector"):
         read_path(f"{E1}/namespaces/ns/m".split("/")[1:], {"labelSelector": "="})

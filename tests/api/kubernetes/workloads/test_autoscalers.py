@@ -54,5 +54,5 @@ def test_an_autoscaler_of_another_workload_changes_nothing(scaler: str) -> None:
 
 
 def test_bounds_that_are_none_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="maxReplicas: 1; expected at least 2"):
+    with pytest.raises(InvalidInput, match="maxReplicas: 1 is not at least 2"):
         pods_of(DEPLOYMENT.format("") + HPA.replace("maxReplicas: 5", "maxReplicas: 1"))

@@ -434,7 +434,7 @@ NOTES = {
     ),
     "a Workflow": (
         manifest("argoproj.io/v1alpha1", "Workflow", "{templates: [{name: t, container: {}}]}"),
-        "Workflow a: each template is one pod; steps that run at once or several times are not told apart",
+        "Workflow a: each template is one pod; steps that run at once or several times are not distinguished",
     ),
 }
 
@@ -516,7 +516,7 @@ REFUSED = {
     "replicas in words": (ray(worker("replicas: two, ")), "line 4: RayCluster a: spec.workerGroupSpecs[0].replicas"),
     "more at least than at most": (
         ray(worker("minReplicas: 3, maxReplicas: 2, ")),
-        "maxReplicas: 2; expected at least the minReplicas, 3",
+        "maxReplicas: 2 is not at least the minReplicas, 3",
     ),
     "a placeholder": (ray(worker("replicas: $NODES, ")), "a template's, so pass what `helm template`"),
     "a scale in words": (
@@ -525,7 +525,7 @@ REFUSED = {
             "Service",
             "{template: {metadata: {annotations: {autoscaling.knative.dev/min-scale: few}}, " + f"spec: {CPU}}}}}",
         ),
-        "'few'; expected a number of pods in quotes",
+        "'few' is not a number of pods in quotes",
     ),
     "GPUs that are no number": (
         manifest(NIM, "NIMService", "{resources: {limits: {nvidia.com/gpu: many}}}"),
@@ -533,15 +533,15 @@ REFUSED = {
     ),
     "a request without a limit": (
         manifest(NIM, "NIMService", "{resources: {requests: {nvidia.com/gpu: 1}}}"),
-        "1; expected a limit of nvidia.com/gpu, as every extended resource needs",
+        "1 is not a limit of nvidia.com/gpu, as every extended resource needs",
     ),
     "a misspelled field of resources": (
         manifest(NIM, "NIMService", "{resources: {limit: {nvidia.com/gpu: 1}}}"),
-        "spec.resources.limit: an unknown field; expected a known one; hint: limits, requests, claims",
+        "spec.resources.limit: it is an unknown field: known are limits, requests, claims",
     ),
     "a container of KServe without a name": (
         manifest(KSERVE, "InferenceService", "{predictor: {containers: [{image: x}]}}"),
-        "spec.predictor.containers[0].name: nothing",
+        "spec.predictor.containers[0].name: it is missing",
     ),
 }
 

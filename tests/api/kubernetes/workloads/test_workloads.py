@@ -219,42 +219,42 @@ def test_the_global_default_priority_is_for_pods_without_a_class() -> None:
 
 
 BAD_DOCUMENTS = {
-    "a document that is a list": ("- a\n", "pods.yaml, document 1, line 1: a list; expected an object with"),
+    "a document that is a list": ("- a\n", "pods.yaml, document 1, line 1: a list is not an object with"),
     "limits outside of resources": (
         "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, limits: {nvidia.com/gpu: 1}}]}\n",
-        "spec.containers[0].limits: limits; expected it under resources",
+        "spec.containers[0].limits: limits is not under resources",
     ),
     "a misspelled field of resources": (
         "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, resources: {limit: {nvidia.com/gpu: 1}}}]}\n",
-        "resources.limit: an unknown field; expected a known one; hint: limits, requests, claims",
+        "spec.containers[0].resources.limit: it is an unknown field: known are limits, requests, claims",
     ),
     "a placeholder of a template": (
         workload("Deployment", spec="replicas: '{{ .Values.replicas }}'"),
-        "hint: a value; what stands there is a template's, so pass what `helm template`",
+        "a value; what stands there is a template's, so pass what `helm template`",
     ),
-    "a list in a list": ("kind: List\nitems:\n- {kind: List, items: []}\n", "line 3: items[0]: a list in a list"),
-    "no name": ("kind: Pod\n", "document 1, line 1: Pod: metadata.name: nothing; expected a text"),
+    "a list in a list": ("kind: List\nitems:\n- {kind: List, items: []}\n", "line 3: items[0]: it is a list in a"),
+    "no name": ("kind: Pod\n", "document 1, line 1: Pod: metadata.name: it is missing: write a"),
     "a name Kubernetes refuses": (
         "kind: Pod\nmetadata: {name: A_b}\n",
-        "line 2: Pod A_b: metadata.name: 'A_b'; expected",
+        "line 2: Pod A_b: metadata.name: 'A_b' is not a name",
     ),
     "a name with a line break": ('kind: Pod\nmetadata: {name: "a\\nb"}\n', r"line 2: Pod: metadata.name: 'a\nb'"),
     "an annotation where no pod would carry it": (
         workload("Job").replace("{name: web}", "{name: web, annotations: {a: b, tessera.dev/isolation: none}}"),
-        "tessera.dev/isolation on the workload; expected the annotation on the pods",
+        "tessera.dev/isolation is on the workload, where it has no effect",
     ),
     "a pod twice": (
         workload("Job") + "---\nkind: Pod\nmetadata: {name: web-0}\nspec: {containers: [{name: m}]}\n",
-        "document 2, line 7: Pod web-0: pod default/web-0 again, after Job web at pods.yaml, document 1, line 1",
+        "line 7: Pod web-0: pod default/web-0 is there again, after Job web at pods.yaml, document 1, line 1",
     ),
-    "replicas below zero": (workload("Deployment", spec="replicas: -1"), "-1; expected an integer from 0 to"),
-    "replicas that are text": (workload("Deployment", spec="replicas: '2'"), "'2'; expected an integer from 0"),
-    "replicas that are true": (workload("Deployment", spec="replicas: true"), "true; expected an integer from 0"),
+    "replicas below zero": (workload("Deployment", spec="replicas: -1"), "-1 is not an integer from 0 to"),
+    "replicas that are text": (workload("Deployment", spec="replicas: '2'"), "'2' is not an integer from 0"),
+    "replicas that are true": (workload("Deployment", spec="replicas: true"), "true is not an integer from 0"),
     "an integer without end": (workload("Deployment", spec=f"replicas: 0x{'f' * 100}"), "an integer of 400 bits"),
-    "suspend that is text": (workload("Job", spec="suspend: 'yes'"), "spec.suspend: 'yes'; expected true or false"),
+    "suspend that is text": (workload("Job", spec="suspend: 'yes'"), "spec.suspend: 'yes' is not true or false"),
     "absurdly many pods": (
         workload("Job", spec="parallelism: 2000000000"),
-        "2000000000 more pods; expected at most",
+        "2000000000 more pods are more than 1000000",
     ),
 }
 

@@ -70,7 +70,7 @@ def test_what_is_written_on_a_pod_after_its_ask_was_signed_judges_nothing(case: 
 def test_the_unit_in_which_a_pod_counts_follows_from_what_was_signed(unit: str, mib: int) -> None:
     each, need = assigned("p", amount(0, memory_mib=4 * mib), gpu_memory_unit=unit)
     field = object_field("Pod", annotated(each, gpu_memory_unit=None))
-    signed_now = read_need(field, asked=signed_ask(field, keys()))
+    signed_now = read_need(field, requested=signed_ask(field, keys()))
     assert (signed_now.asks, signed_now.unit_mib) == (need.asks, mib)
 
 
@@ -84,7 +84,7 @@ def test_it_is_read_as_the_pod_says_where_no_ask_was_signed(case: str) -> None:
 
 def test_more_than_was_asked_when_it_was_signed_does_not_count_whatever_is_asked_now() -> None:
     each, _ = assigned("p", amount(0, memory_mib=4096), gpu_memory_unit="MiB")
-    with pytest.raises(Ungranted, match="at most 4 MiB"):
+    with pytest.raises(Ungranted, match="than 4 MiB"):
         read_shares(object_field("Pod", annotated(each, gpu_memory_unit=None)), None, keys=keys())
 
 
@@ -92,7 +92,7 @@ def test_a_share_is_of_what_was_signed_and_not_of_a_larger_unit() -> None:
     each, _ = assigned("p", share(0, 4096, resource=SHARES), limits={SHARES: 4})
     assert read_live_pod(each, share_unit_mib=1, keys=keys()).need.asks[0].memory_mib == 4096
     more, _ = assigned("p", share(0, 8192, resource=SHARES), limits={SHARES: 4})
-    assert "at most 4096 MiB" in read_live_pod(more, share_unit_mib=1, keys=keys()).unread
+    assert "than 4096 MiB" in read_live_pod(more, share_unit_mib=1, keys=keys()).unread
 
 
 def test_an_ask_that_nobody_signed_says_nothing() -> None:

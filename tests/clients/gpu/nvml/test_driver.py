@@ -24,7 +24,7 @@ class TestNvmlDriver(GpuSuite):
 
 async def test_no_library_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlInit", failing(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
-    with pytest.raises(Unsupported, match="installing NVIDIA's driver"):
+    with pytest.raises(Unsupported, match=r"Found \(12\): install NVIDIA's driver"):
         await NvmlDriver.open()
 
 

@@ -66,8 +66,8 @@ def test_a_model_is_found_by(text: str, want: str) -> None:
 def test_a_model_is_refused_with_what_comes_close_for(text: str, want: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         model(text)
-    assert str(caught.value).startswith(f"GPU model: '{text}'; expected")
-    assert f"hint: {want} `tessera profiles` lists all" in str(caught.value)
+    assert str(caught.value).startswith(f"GPU model: '{text}' is not a GPU model")
+    assert f": {want} `tessera profiles` lists all" in str(caught.value)
 
 
 def test_no_name_is_used_by_two_models() -> None:

@@ -134,7 +134,8 @@ PROCESS = (User(gpu="GPU-0", pid=77),)
             card(layout=(SEVEN[0], SEVEN[0])),
             TWO,
             (),
-            "impossible: GPU 0: the driver shows a layout that cannot be: 1g.5gb at 0 and 1g.5gb at 0 share unit 0",
+            "impossible: GPU 0: the driver shows a layout that cannot be: "
+            "1g.5gb at 0 and 1g.5gb at 0 share memory slice 0",
             id="a driver that shows what cannot be",
         ),
         pytest.param(

@@ -180,8 +180,8 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "all-2g.10gb",
             (),
             MIXED,
-            "configuration all-2g.10gb, GPU 1 (H100-80GB): a model without it; expected one that all GPUs with MIG "
-            "of this node have, or a file that says what each of them gets; hint: mine, all-disabled, all-enabled, "
+            "configuration all-2g.10gb, GPU 1 (H100-80GB): the GPU's model does not have it: write a file that says "
+            "what each GPU gets, or choose one that all GPUs with MIG here have: mine, all-disabled, all-enabled, "
             "all-1g.10gb, all-balanced",
             id="a name of one model alone",
         ),
@@ -204,7 +204,7 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "mine",
             (Group(enabled=True, devices=(2,)),),
             MIXED,
-            "configuration mine, GPU 2 (T4): mig-enabled: true; expected a GPU with MIG; hint: write devices: all,",
+            "configuration mine, GPU 2 (T4): it has mig-enabled: true, and the GPU has no MIG: write devices: all,",
             id="MIG on a GPU without, by its index",
         ),
     ],
@@ -271,5 +271,5 @@ def test_gpus_that_are_alike_are_one_group_and_lost_ones_are_in_none() -> None:
 
 def test_exact_targets() -> None:
     assert not exact(card(), None).mig
-    with pytest.raises(InvalidInput, match=r"GPU 0 \(A100-40GB\): .* share unit 4"):
+    with pytest.raises(InvalidInput, match=r"GPU 0 \(A100-40GB\): .* share memory slice 4"):
         exact(card(), at(A100, ("3g.20gb", 4), ("1g.5gb", 4)))

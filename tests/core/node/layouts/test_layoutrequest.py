@@ -107,7 +107,7 @@ def after(*events: tuple[float, LayoutEvent], limits: Limits = LIMITS) -> Layout
         pytest.param(
             [(0, UNKNOWN)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "MIG configuration: 'all-9g'; expected the name of"),
+            (State.FAILED, Cause.FAILED, "MIG configuration: 'all-9g' is not the name of"),
             id="a name that does not exist",
         ),
         pytest.param(

@@ -30,7 +30,7 @@ def test_targets_are_what_differs() -> None:
 
 
 def test_a_layout_that_a_gpu_cannot_have_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="a layout that this GPU can have"):
+    with pytest.raises(InvalidInput, match="which this GPU cannot have"):
         policy_targets(NODE, NodeSharing(policies=(fixed("GPU-1", (Placement(1, 4, "3g.20gb"),)),)))
 
 

@@ -27,8 +27,8 @@ def holder(pod: SeenPod) -> Holder:
 
 
 def fits(ledger: Ledger, need: Need, spec: Node) -> bool:
-    asked = need.cpu_milli, need.memory_mib, 1
-    room = all(map(int.__ge__, ledger.left(spec.name), asked))
+    requested = need.cpu_milli, need.memory_mib, 1
+    room = all(map(int.__ge__, ledger.left(spec.name), requested))
     return room and refusal(need, spec) is None and ledger.fits(need, spec.name)
 
 

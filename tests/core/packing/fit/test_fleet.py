@@ -22,17 +22,21 @@ def running(where: str, *shares: Share) -> Running:
 
 ONE = node("a", gpu(0))
 REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
-    "two nodes of a name": ((ONE, node("b"), ONE), (), "node a: two nodes of this name"),
-    "a pod on a node that is not there": ((ONE,), (running("b"),), "pod default/p-0: node b; expected a node of"),
+    "two nodes of a name": ((ONE, node("b"), ONE), (), "node a: two nodes have this name"),
+    "a pod on a node that is not there": (
+        (ONE,),
+        (running("b"),),
+        "pod default/p-0: it runs on node b, which the fleet does not have",
+    ),
     "more memory than the GPU has": (
         (ONE,),
         (running("a", share(memory_mib=1 << 20)),),
-        r"pod default/p-0 on node a: a share of GPU 0: 1048576 MiB, 0 % compute \(memory-share\)",
+        r"cannot give its share beside other running pods: 1048576 MiB, 0 % compute \(memory-share\)",
     ),
     "a GPU that is not there": (
         (ONE,),
         (running("a", share(5)),),
-        r"pod default/p-0 on node a: a share of GPU 5",
+        r"pod default/p-0 on node a: GPU 5 cannot give",
     ),
     "a mode that the GPU does not serve": (
         (ONE,),

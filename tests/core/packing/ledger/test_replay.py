@@ -31,8 +31,8 @@ class Scheduler:
             self.ledger.filter(need, ())
 
     def roomy(self, node: Node, need: Need) -> bool:
-        asked = need.cpu_milli, need.memory_mib, 1
-        return all(map(int.__ge__, self.ledger.left(node.name), asked))
+        requested = need.cpu_milli, need.memory_mib, 1
+        return all(map(int.__ge__, self.ledger.left(node.name), requested))
 
     def schedule(self, uid: str, need: Need) -> Spot:
         """Place a pod, or return None."""

@@ -212,7 +212,7 @@ def test_fgd_takes_the_first_gpu_with_the_highest_score(
 
 
 def test_an_unknown_policy_and_a_missing_generator_are_named() -> None:
-    with pytest.raises(InvalidInput, match="policy: worst-fit; expected the name of a policy; hint: random, "):
+    with pytest.raises(InvalidInput, match="policy: worst-fit is not the name of a policy: random, "):
         Packer(Fleet(()), "worst-fit")
     with pytest.raises(InvalidInput, match="generator"):
         Packer(Fleet(()), "random")

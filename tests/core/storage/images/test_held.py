@@ -11,7 +11,7 @@ CHANGES = st.lists(st.tuples(st.sampled_from(["n", "m", "o"]), st.none() | HELD)
 
 
 @given(CHANGES, st.lists(NAMES))
-def test_what_was_put_last_counts(changes: list[tuple[str, dict[str, int] | None]], asked: list[str]) -> None:
+def test_what_was_put_last_counts(changes: list[tuple[str, dict[str, int] | None]], requested: list[str]) -> None:
     held, want = HeldImages(), dict[str, dict[str, int]]()
     for node, images in changes:
         if images is None:
@@ -20,6 +20,6 @@ def test_what_was_put_last_counts(changes: list[tuple[str, dict[str, int] | None
         else:
             held.put(node, images)
             want[node] = images
-    sums = {node: [images[name] for name in set(asked) if name in images] for node, images in want.items()}
-    assert held.bytes_held(asked) == {node: sum(sizes) for node, sizes in sums.items() if sizes}
-    assert HeldImages(want).bytes_held(asked) == held.bytes_held(asked)
+    sums = {node: [images[name] for name in set(requested) if name in images] for node, images in want.items()}
+    assert held.bytes_held(requested) == {node: sum(sizes) for node, sizes in sums.items() if sizes}
+    assert HeldImages(want).bytes_held(requested) == held.bytes_held(requested)

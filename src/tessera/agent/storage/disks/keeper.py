@@ -165,7 +165,11 @@ class DisksKeeper:
         hostname = labels_of(await self._record.read()).get(_HOSTNAME, "")
         if hostname != node:
             found = f"label {_HOSTNAME}={hostname}"
-            raise Unsupported(f"local volumes of node {node}", found=found, expected="a label that is the node's name")
+            raise Unsupported(
+                f"local volumes of node {node}",
+                found=found,
+                hint="set its label kubernetes.io/hostname to the node's name",
+            )
         body: Object = persistent_volume(action, node, self._settings.disks.mount)
         try:
             await self._kube.create(PERSISTENT_VOLUMES, body)

@@ -52,7 +52,6 @@ async def prepare(disks: Disks, spec: DiskSpec, done: Callable[[Step], None] = l
             done(plan.steps[0])
     raise Unavailable(
         f"disks at {spec.mount}",
-        found=f"more to do after {_MOST_STEPS} steps",
-        expected="disks that nothing else changes",
+        found=f"there is more to do after {_MOST_STEPS} steps",
         hint="see which other program assembles, mounts or unmounts them",
     )

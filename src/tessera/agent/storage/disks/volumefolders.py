@@ -85,7 +85,9 @@ class VolumeFolders:
 
     def _check(self) -> None:
         if not self._mount.is_mount():
-            raise Unavailable(f"disks at {self._mount}", found="nothing mounted there", expected="the node's disks")
+            raise Unavailable(
+                f"disks at {self._mount}", found="nothing is mounted there", hint="see `tessera disks status`"
+            )
 
 
 def _is_folder(each: os.DirEntry[str]) -> bool:
@@ -98,9 +100,9 @@ def _check_alone(path: Path) -> None:
     for place, _, _, folder in os.fwalk(path):
         if os.fstat(folder).st_dev != own:
             hint = f"unmount {place}; the volume is erased then"
-            raise Conflict(str(path), found=f"something mounted at {place}", expected="its own files", hint=hint)
+            raise Conflict(str(path), found=f"something is mounted at {place}", hint=hint)
 
 
 def _failed(path: Path, error: OSError) -> Unavailable:
     found = f"{error.filename or path}: {error.strerror or error}"
-    return Unavailable(f"local volume {path}", found=found, expected="a folder that root may change")
+    return Unavailable(f"local volume {path}", found=found, hint="make it a folder that root may change")

@@ -87,8 +87,7 @@ class ModelDisk:
         if folder.top.is_symlink() or (folder.top.exists() and not mark.exists() and any(folder.top.iterdir())):
             raise InvalidInput(
                 str(self.folder / name),
-                found="a folder that the agent did not make",
-                expected="none, or its own",
+                found="the agent did not make this folder",
                 hint="move it away, or choose another name for the ModelCache",
             )
         mark.parent.mkdir(parents=True, exist_ok=True)

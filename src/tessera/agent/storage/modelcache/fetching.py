@@ -30,9 +30,7 @@ class Displaces(TesseraError):
 
     def __init__(self, subject: str, models: Iterable[str]) -> None:
         self.models = tuple(dict.fromkeys(models))
-        super().__init__(
-            subject, found=f"a disk full of {', '.join(self.models)}", expected="room, which is being made"
-        )
+        super().__init__(subject, found=f"the disk is full of {', '.join(self.models)}", hint="room is being made")
 
 
 class _Abandoned(Exception):
@@ -116,11 +114,13 @@ class _Fetch:
             return await result
         except _Abandoned as error:
             raise Unavailable(
-                self.model.name, found="nobody wants it any more", expected="a model that is desired"
+                self.model.name, found="no ModelCache or pod needs it any more", hint="its fetching ends"
             ) from error
         except OSError as error:
             raise Unavailable(
-                str(self._disk.folder), found=error.strerror or str(error), expected="a disk that can be written"
+                str(self._disk.folder),
+                found=error.strerror or str(error),
+                hint="give --model-dir, a disk that can be written",
             ) from error
         finally:
             self.abandon()
@@ -142,9 +142,8 @@ class _Fetch:
                     folder.flip(before)
                 raise Conflict(
                     self._store.source,
-                    found=f"revision {done.revision[:12]}",
-                    expected=f"{model.revision[:12]}, as spec.revision says",
-                    hint="a source that has it, or no spec.revision",
+                    found=f"its revision is {done.revision[:12]}, and spec.revision is {model.revision[:12]}",
+                    hint="name a source that has it, or leave out spec.revision",
                 )
             return done
         finally:

@@ -161,8 +161,8 @@ class ModelKeeper:
         """
         # 1. Read what the node shall have; an object that is there says that an agent is.
         found = self._store.objects.get(("", self._node)) or await self._made()
-        told = read_node_models(found)
-        for each in told.observed:
+        node_models = read_node_models(found)
+        for each in node_models.observed:
             self._fetches.reports.setdefault(each.name, each)
         problem = await asyncio.to_thread(self._disk.problem)
         # 2. Observe what it has, and what pods have of it. What is not listed when the kubelet's record is read cannot
@@ -177,8 +177,8 @@ class ModelKeeper:
         # What a pod got before it could be withdrawn makes no room: it is offered again, and others are chosen.
         held = [name for name, there in self._there.items() if there.current in self._held[name]]
         self._fetches.displace_no_more(held)
-        if told.desired is not None:
-            self._desired = {each.name: each for each in told.desired}
+        if node_models.desired is not None:
+            self._desired = {each.name: each for each in node_models.desired}
             # 3. Protect what pods have or may get, then offer it.
             offered = {name: self._offered(each) for name, each in self._desired.items()}
             superseded = await self._protect(offered, listed)
@@ -204,11 +204,17 @@ class ModelKeeper:
         """
         node = await self._kube.get(NODES, self._node)
         if node is None:
-            raise Unavailable(f"Node {self._node}", found="none of this name", expected="that of this agent")
+            raise Unavailable(
+                f"Node {self._node}",
+                found="there is no Node of this name",
+                hint="set NODE_NAME to the node of this agent",
+            )
         try:
             return await self._kube.create(KIND, new_node_models(self._node, node["metadata"].get("uid", "")))
         except Conflict as error:
-            raise Unavailable(f"{NODE_MODELS} {self._node}", found="it made elsewhere", expected="to see it") from error
+            raise Unavailable(
+                f"{NODE_MODELS} {self._node}", found="another process made it", hint="the agent tries again"
+            ) from error
 
     # What pods have
 
@@ -254,9 +260,8 @@ class ModelKeeper:
         if not revision or not self._disk.has(name, revision):
             raise Unavailable(
                 f"model {name}",
-                found="its revision not on this node's disk any more",
-                expected="the one that was offered",
-                hint="another pod, which gets what is there now",
+                found="the revision that was offered is not on this node's disk any more",
+                hint="recreate the pod, which then gets what is there",
             )
         path = f"/models/{name}"
         return Grant(
@@ -294,13 +299,17 @@ class ModelKeeper:
         """
         credentials: dict[str, str] = {}
         if model.secret:
-            subject, hint = f"Secret {_NAMESPACE}/{model.secret}", "the chart's value agent.modelSecrets names it"
+            subject, hint = f"Secret {_NAMESPACE}/{model.secret}", "name it in the chart's value agent.modelSecrets"
             try:
                 secret = await self._kube.get(SECRETS, model.secret, _NAMESPACE)
             except Unavailable as error:
-                raise Unavailable(subject, found=error.found, expected="the right to read it", hint=hint) from error
+                raise Unavailable(subject, found=error.found, hint=hint) from error
             if secret is None:
-                raise InvalidInput(subject, found="none of this name", expected="one with credentials")
+                raise InvalidInput(
+                    subject,
+                    found="there is no Secret of this name",
+                    hint="create it with the credentials, or correct the name",
+                )
             credentials = read_credentials(secret)
         return self._sources.open(model, credentials)
 

@@ -51,8 +51,8 @@ class OfferedModel(ListedResource[ModelOffer]):
             if unknown is not None or not ids:
                 raise InvalidInput(
                     f"devices of {self.resource.name}",
-                    found="none" if unknown is None else shown(unknown),
-                    expected="one that is offered",
+                    found=("none" if unknown is None else shown(unknown)) + " is not offered",
+                    hint="name one that the kubelet was offered",
                 )
             return self._give(self.resource.name, ids[0])
 

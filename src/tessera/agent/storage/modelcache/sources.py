@@ -58,8 +58,7 @@ class ModelSources(msgspec.Struct, frozen=True):
             allowed = ", ".join(str(each) for each in self.folders) or "none"
             raise InvalidInput(
                 f"source {shown(source)}",
-                found="a folder of the node that models do not come from",
-                expected=f"one below: {allowed}",
-                hint="the chart's value agent.modelSourceFolder",
+                found="models do not come from this folder of the node",
+                hint=f"name one below {allowed}, or set the chart's value agent.modelSourceFolder",
             )
         return FolderStore(path, root=self.root, within=within)

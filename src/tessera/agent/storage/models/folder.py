@@ -88,7 +88,7 @@ class ModelFolder:
         notes = self.top / NOTES
         for folder in (self.versions, self.staging, self._manifests, self._images, self._pins, self._trash):
             if folder.is_symlink() or notes.is_symlink():
-                raise InvalidInput(str(folder), found="a symbolic link", expected="a folder of Tessera's own")
+                raise InvalidInput(str(folder), found="it is a symbolic link", hint="name a folder of Tessera's own")
         for folder in (self.staging, self._manifests, self._images, self._pins, self._trash):
             folder.mkdir(parents=True, exist_ok=True)
         number = os.open(notes / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -98,10 +98,7 @@ class ModelFolder:
             except BlockingIOError as error:
                 other = re.sub(r"[^0-9]", "", os.pread(number, 20, 0).decode("ascii", "replace")) or "unknown"
                 raise Conflict(
-                    str(self.top),
-                    found=f"process {other} syncs or evicts there",
-                    expected="one process at a time",
-                    hint="wait for it, or end it",
+                    str(self.top), found=f"process {other} syncs or evicts there", hint="wait for it, or end it"
                 ) from error
             os.ftruncate(number, 0)
             os.pwrite(number, str(os.getpid()).encode(), 0)
@@ -139,7 +136,7 @@ class ModelFolder:
             if not target.is_dir() or self.host_images.is_mounted(target) or self.host_images.why_not():
                 continue
             if not damaged_in_image(path, self.manifest(path.stem), content=False):
-                with contextlib.suppress(TesseraError, OSError):  # whoever wants this revision is told why
+                with contextlib.suppress(TesseraError, OSError):  # whoever uses this revision gets the reason
                     self.host_images.mount(path, target)
 
     def is_readable(self, revision: str) -> bool:
@@ -158,7 +155,7 @@ class ModelFolder:
         if image is not None and not self.is_readable(revision):
             if problem := self.host_images.why_not():
                 hint = f"evict {revision[:12]}, then sync without --pack"
-                raise Unsupported(str(image), found=problem, expected="a node that mounts images", hint=hint)
+                raise Unsupported(str(image), found=problem, hint=hint)
             self.host_images.mount(image, self.versions / revision)
 
     def _packed_files(self, revision: str) -> dict[str, tuple[ModelFile, int]]:
@@ -232,7 +229,11 @@ class ModelFolder:
         if known not in self._read:
             manifest = read_manifest(path.read_bytes(), subject=str(path))
             if manifest.revision != revision:
-                raise InvalidInput(str(path), found=f"manifest of {manifest.revision}", expected=f"that of {revision}")
+                raise InvalidInput(
+                    str(path),
+                    found=f"it has the manifest of {manifest.revision}, not of {revision}",
+                    hint="remove the revision and sync again",
+                )
             self._read[known] = manifest
         return self._read[known]
 
@@ -272,9 +273,12 @@ class ModelFolder:
             [self.current()] if prefix == "current" else [name for name in self.manifests() if name.startswith(prefix)]
         )
         if len(names) != 1 or not names[0]:
-            have = ", ".join(name[:12] for name in self.manifests()) or "none"
-            found = "several revisions" if len(names) > 1 else "no revision"
-            raise InvalidInput(f"{self.top}: revision {shown(prefix)}", found=found, expected=f"one of: {have}")
+            have = ", ".join(name[:12] for name in self.manifests())
+            found = (
+                "several revisions begin so" if names[1:] else "no revision begins so" if have else "it has no revision"
+            )
+            fix = f"choose one of {have}" if have else f"`tessera models sync SRC {self.top}` fetches one"
+            raise InvalidInput(f"{self.top}: revision {shown(prefix)}", found=found, hint=fix)
         return names[0]
 
     def kept(self, revisions: list[Revision]) -> list[Kept]:
@@ -314,9 +318,7 @@ class ModelFolder:
             return
         link = self.top / "current"
         if link.exists() and not link.is_symlink():
-            raise InvalidInput(
-                str(link), found="no symbolic link", expected="`current`, which Tessera makes", hint="move it away"
-            )
+            raise InvalidInput(str(link), found="it is not the symbolic link that Tessera makes", hint="move it away")
         scratch = self.top / NOTES / "current.new"
         scratch.unlink(missing_ok=True)
         scratch.symlink_to(f"versions/{revision}")
@@ -341,8 +343,7 @@ class ModelFolder:
         if image is not None and not self.host_images.unmount(path):
             raise Conflict(
                 f"{self.top}: revision {path.name[:12]}",
-                found="its image is read",
-                expected="no reader",
+                found="a process reads its image",
                 hint="end the processes that have files of it open",
             )
         target = self._trash / path.name

@@ -30,7 +30,7 @@ def sync_mirror(
         store: where from.
         top: where to.
         options: what is desired; `keep` is of no account.
-        report: is told bytes done and bytes in all.
+        report: gets bytes done and bytes in all.
 
     Raises:
         TesseraError: the store does not answer, the disk is full, a folder or a link is where a file belongs, another
@@ -40,9 +40,7 @@ def sync_mirror(
     begun = time.monotonic()
     folder, files = ModelFolder(top), PlainFiles(top)
     if folder.manifests():
-        raise Conflict(
-            str(top), found="a folder of revisions", expected="an empty folder, or a mirror", hint="leave out --mirror"
-        )
+        raise Conflict(str(top), found="it is a folder of revisions", hint="leave out --mirror")
     with folder.locked():
         files.finish()
         # 1. What does the store have?

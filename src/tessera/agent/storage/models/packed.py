@@ -128,7 +128,6 @@ def _checked(number: int, file: ModelFile, offset: int, buffer: memoryview) -> I
             raise Unavailable(
                 file.path,
                 found=f"bytes {first} to {last} are not those that were fetched",
-                expected="what its digest says",
                 hint="sync --check, which fetches what is damaged again",
             )
         yield view, first

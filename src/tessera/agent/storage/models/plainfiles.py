@@ -85,10 +85,10 @@ class PlainFiles:
                 raise _in_the_way(self.top / path, "a folder", "a file")
 
     def bring(self, manifest: Manifest, arrived: Path) -> None:
-        """Put files that have arrived in their places, one by one, each at once; then remove what is no longer wanted.
+        """Put files that have arrived in their places, one by one, each at once; then remove what is no longer desired.
 
         Args:
-            manifest: of all files that are wanted.
+            manifest: of all desired files.
             arrived: the folder with those of them that are new; it is moved away.
 
         Raises:
@@ -102,9 +102,9 @@ class PlainFiles:
 
     def finish(self) -> None:
         """Finish what `bring` has begun, if a process was killed there."""
-        wanted = _read(self._next)
-        if wanted is not None and self._arriving.is_dir():
-            self._place(wanted)
+        desired = _read(self._next)
+        if desired is not None and self._arriving.is_dir():
+            self._place(desired)
             sync_file_system(self.top)
             self._next.replace(self._stored)
             os.utime(self._stored)  # what is written to from now on is looked at
@@ -116,9 +116,9 @@ class PlainFiles:
         """Write down what is known of the same files."""
         write_whole(self._stored, write_manifest(manifest))
 
-    def _place(self, wanted: Manifest) -> None:
+    def _place(self, desired: Manifest) -> None:
         before = self.manifest()
-        paths = {file.path for file in wanted.files}
+        paths = {file.path for file in desired.files}
         removed = {file.path for file in before.files} - paths if before else set[str]()
         # 1. Remove files that are folders now, and the other way round.
         folders = {folder for path in paths for folder in parents_of(path)}
@@ -174,4 +174,4 @@ def _is_folder(path: Path, *, missing: bool = False) -> bool:
 
 
 def _in_the_way(path: Path, found: str, expected: str) -> Conflict:
-    return Conflict(str(path), found=found, expected=f"{expected}, as the source has it", hint="move it away")
+    return Conflict(str(path), found=f"{found}, and the source has {expected}", hint="move it away")

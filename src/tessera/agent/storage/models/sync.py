@@ -73,8 +73,8 @@ def sync(
         store: where from.
         folder: where to.
         options: what is desired.
-        report: is told bytes done and bytes in all.
-        make_room: is told the bytes that are needed, and what is kept here, before anything here is evicted.
+        report: gets bytes done and bytes in all.
+        make_room: gets the bytes that are needed, and what is kept here, before anything here is evicted.
 
     Raises:
         TesseraError: the store does not answer, the disk is full, another process syncs there; `current` is as before.
@@ -82,7 +82,7 @@ def sync(
     """
     begun = time.monotonic()
     if (folder.top / NOTES / "mirror.json").exists():
-        raise Conflict(str(folder.top), found="a mirror", expected="a folder of revisions", hint="use --mirror there")
+        raise Conflict(str(folder.top), found="it is a mirror", hint="use --mirror there")
     with folder.locked():
         # 1. What does the store have?
         objects = desired_objects(store, options)
@@ -130,7 +130,7 @@ def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) 
     problem = folder.host_images.why_not()
     packed = is_packed([each.size for each in objects], pack, can_mount=not problem)
     if packed and problem:
-        raise Unsupported(str(folder.top), found=problem, expected="a node that mounts images", hint="do not pack")
+        raise Unsupported(str(folder.top), found=problem, hint="do not pack")
     return packed
 
 
@@ -223,9 +223,4 @@ def _full_disk_named(folder: ModelFolder, staged: Path) -> Iterator[None]:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise
         shutil.rmtree(staged)
-        raise Unavailable(
-            str(folder.top),
-            found="the disk is full",
-            expected="room for the revision",
-            hint="free space, then sync again",
-        ) from error
+        raise Unavailable(str(folder.top), found="the disk is full", hint="free space, then sync again") from error

@@ -100,11 +100,12 @@ def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
                 raise _unavailable(store.source, str(error)) from error
             time.sleep(wait)
         except Refused as error:
-            raise _unavailable(store.source, str(error)) from error
+            fix = "check the address, and your right to read it"
+            raise Unavailable(store.source, found=str(error), hint=fix) from error
 
 
 def _unavailable(subject: str, found: str) -> Unavailable:
-    return Unavailable(subject, found=found, expected="an answer", hint="sync again: what was fetched is kept")
+    return Unavailable(subject, found=found, hint="sync again: what was fetched is kept")
 
 
 class _File:
@@ -132,7 +133,7 @@ class Transfer:
         store: where from.
         folder: where to; its sub-folder `files` gets the files, `journal` says what of them is there.
         limits: how hard.
-        progress: is told of all bytes.
+        progress: gets the number of all bytes.
 
     """
 
@@ -283,7 +284,6 @@ class Transfer:
                 raise Conflict(
                     f"{self._store.source}: object {file.found.path}",
                     found=f"it changed while it was fetched ({error})",
-                    expected="the object that was listed",
                     hint="sync again",
                 ) from error
             except Refused as error:

@@ -64,24 +64,28 @@ def quantity_text(value: float, subject: str) -> str:
     return f"{milli}m" if milli % _MILLI else str(milli // _MILLI)
 
 
-def custom_values(asked: Custom, values: Iterable[Value]) -> dict[str, Any]:
+def custom_values(requested: Custom, values: Iterable[Value]) -> dict[str, Any]:
     """Return a MetricValueList of the version that was asked for.
 
     Raises:
         InvalidInput: a value that is no number.
 
     """
-    resource, items = RESOURCES[asked.resource], []
+    resource, items = RESOURCES[requested.resource], []
     for each in values:
         described = {"kind": resource.kind, "apiVersion": resource.api_version, "name": each.name}
         described |= {"namespace": each.namespace} if each.namespace else {}
-        name = {"metricName": asked.metric} if asked.version == "v1beta1" else {"metric": {"name": asked.metric}}
-        measured = _measured(asked.metric, each)
+        name = (
+            {"metricName": requested.metric}
+            if requested.version == "v1beta1"
+            else {"metric": {"name": requested.metric}}
+        )
+        measured = _measured(requested.metric, each)
         items.append({"describedObject": described, **name, **measured})
-    return {"kind": "MetricValueList", "apiVersion": f"{CUSTOM}/{asked.version}", "metadata": {}, "items": items}
+    return {"kind": "MetricValueList", "apiVersion": f"{CUSTOM}/{requested.version}", "metadata": {}, "items": items}
 
 
-def external_values(asked: External, series: Iterable[Series]) -> dict[str, Any]:
+def external_values(requested: External, series: Iterable[Series]) -> dict[str, Any]:
     """Return an ExternalMetricValueList.
 
     Raises:
@@ -89,7 +93,7 @@ def external_values(asked: External, series: Iterable[Series]) -> dict[str, Any]
 
     """
     items = [
-        {"metricName": asked.metric, "metricLabels": dict(each.labels), **_measured(asked.metric, each)}
+        {"metricName": requested.metric, "metricLabels": dict(each.labels), **_measured(requested.metric, each)}
         for each in series
     ]
     return {"kind": "ExternalMetricValueList", "apiVersion": f"{EXTERNAL}/v1beta1", "metadata": {}, "items": items}
@@ -101,21 +105,21 @@ def _measured(metric: str, each: Value | Series) -> dict[str, Any]:
     return {"timestamp": moment, **window, "value": quantity_text(each.value, f"metric {metric}")}
 
 
-def discovery(asked: Discovery, custom: Iterable[tuple[str, str]], external: Iterable[str]) -> dict[str, Any]:
+def discovery(requested: Discovery, custom: Iterable[tuple[str, str]], external: Iterable[str]) -> dict[str, Any]:
     """Return what is served.
 
     Args:
-        asked: the groups, one of them, or one of its versions.
+        requested: the groups, one of them, or one of its versions.
         custom: resources and the names of their metrics.
         external: names of metrics.
 
     """
-    if not asked.group:
+    if not requested.group:
         groups = [_group(each) for each in VERSIONS]
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-    if not asked.version:
-        return {"kind": "APIGroup", "apiVersion": "v1", **_group(asked.group)}
-    if asked.group == EXTERNAL:
+    if not requested.version:
+        return {"kind": "APIGroup", "apiVersion": "v1", **_group(requested.group)}
+    if requested.group == EXTERNAL:
         kind = "ExternalMetricValueList"
         names = [(each, True) for each in sorted(external)]
     else:
@@ -125,7 +129,7 @@ def discovery(asked: Discovery, custom: Iterable[tuple[str, str]], external: Ite
         {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get"]}
         for name, namespaced in names
     ]
-    version = f"{asked.group}/{asked.version}"
+    version = f"{requested.group}/{requested.version}"
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
 
 

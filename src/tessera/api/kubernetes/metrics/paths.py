@@ -115,8 +115,8 @@ _MOST_PARTS = 8
 def _external(rest: list[str], right: Attributes, parameters: Mapping[str, str]) -> tuple[External, Attributes] | None:
     match rest:
         case ["namespaces", namespace, metric]:
-            asked = External(metric=metric, namespace=namespace, selector=_selector(parameters, "labelSelector"))
-            return asked, msgspec.structs.replace(right, verb="list", resource=metric, namespace=namespace)
+            requested = External(metric=metric, namespace=namespace, selector=_selector(parameters, "labelSelector"))
+            return requested, msgspec.structs.replace(right, verb="list", resource=metric, namespace=namespace)
     return None
 
 
@@ -133,7 +133,7 @@ def _custom(rest: list[str], right: Attributes, parameters: Mapping[str, str]) -
     known = RESOURCES.get(resource)
     if known is None or known.namespaced != bool(namespace and resource != "namespaces"):
         return None
-    asked = Custom(
+    requested = Custom(
         version=right.version,
         resource=resource,
         metric=metric,
@@ -143,7 +143,7 @@ def _custom(rest: list[str], right: Attributes, parameters: Mapping[str, str]) -
         metric_selector=_selector(parameters, "metricLabelSelector"),
     )
     plural, _, _ = right_resource[0].partition(".")
-    return asked, msgspec.structs.replace(
+    return requested, msgspec.structs.replace(
         right, resource=plural, name=right_resource[1], subresource=right_resource[2], namespace=namespace
     )
 

@@ -189,8 +189,8 @@ def _known(field: Field, row: Kind, scale: Scale | None, others: dict[tuple[str,
         return _left_out(field, notes[0] if notes else "describes no pods here", gpu_names(field))
     unread = gpu_names(field, _read_of(sets)) if row.group not in {"", "apps", "batch"} else ()
     missed = (LeftOut(object=field.label, reason="Tessera reads no pod where it names these", resources=unread),)
-    told = [f"{field.label}: {note}" for note in dict.fromkeys((*notes, *((row.note,) if row.note else ())))]
-    return _Object(field, tuple(sets), tuple(told), missed if unread else (), row)
+    named_notes = [f"{field.label}: {note}" for note in dict.fromkeys((*notes, *((row.note,) if row.note else ())))]
+    return _Object(field, tuple(sets), tuple(named_notes), missed if unread else (), row)
 
 
 def _pod(part: Part, place: Place) -> Field | None:
@@ -272,7 +272,7 @@ class _Maker:
     def _add(self, read: _Object, each: _Set, stem: PodKey, owner: str) -> None:
         field = read.field
         if len(self.pods) + each.count > _MAX_PODS:
-            raise field.refuse(f"at most {_MAX_PODS} pods in all", found=f"{each.count} more pods")
+            raise field.refuse(found=f"{each.count} more pods are more than {_MAX_PODS} in all")
         need = read_need(each.pod, share_unit_mib=self._share_unit_mib)
         priority = self._priority(each.pod.get("spec"))
         if each.pod is field:
@@ -285,8 +285,8 @@ class _Maker:
         for key, own in named:
             if key in self._seen:
                 before = self._seen[key]
-                found = f"pod {key} again, after {before.label} at {before.place}"
-                raise field.refuse("each pod name once", found=found)
+                found = f"pod {key} is there again, after {before.label} at {before.place}"
+                raise field.refuse(found=found, hint="name each pod once")
             self._seen[key] = field
             self.pods.append(Pod(key=key, need=own, priority=priority, owner=owner))
         self.notes.extend(f"{field.label}: {what}" for what in _notes(each.pod, self._priorities))
@@ -342,8 +342,10 @@ def _refuse_misplaced(field: Field, pod: Field) -> None:
         return
     for key, annotation in field.get("metadata", "annotations").members():
         if key.startswith(PREFIX):
-            desired = "the annotation on the pods"
-            raise annotation.refuse(desired, "metadata.annotations of the pod template", found=f"{key} on the workload")
+            raise annotation.refuse(
+                found=f"{key} is on the workload, where it has no effect",
+                hint="write it in metadata.annotations of the pod template",
+            )
 
 
 def _priorities(fields: Iterable[Field]) -> dict[str, int]:

@@ -165,8 +165,8 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True):
             raise most.refuse(f"at least the {self.least.rpartition('.')[2]}, {least}")
         start = min(number, most.integer())
         number = start or int(self.from_zero)
-        told = not self.scaled or place.at(self.scaled).boolean(default=False)
-        if told and most.integer() > number:
+        scales = not self.scaled or place.at(self.scaled).boolean(default=False)
+        if scales and most.integer() > number:
             lowest = least if self.least else start
             place.notes.append(f"planned with {_replicas(number)}; it scales from {lowest} to {most.integer()}")
         return number

@@ -360,7 +360,7 @@ KINDS = (
         names=("Workflow",),
         parts=(Part(at="spec.templates[]", shape=workflow_step, times=(Unless(path="spec.suspend"),)),),
         counted="one for each template that is a container or script",
-        note="each template is one pod; steps that run at once or several times are not told apart",
+        note="each template is one pod; steps that run at once or several times are not distinguished",
     ),
     Kind(
         group="keda.sh",

@@ -207,7 +207,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class DesiredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Devices of one GPU that shall exist and be advertised for pods with exact requests."""
+    """Devices of one GPU that are desired and advertised for pods with exact requests."""
 
     gpu: _Uuid
     """UUID."""
@@ -236,7 +236,7 @@ class PolicyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What shall be on the node."""
+    """What is desired on the node."""
 
     policy: PolicyFields | None = None
     desired: Annotated[

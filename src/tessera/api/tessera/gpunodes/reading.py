@@ -48,7 +48,7 @@ def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
     try:
         found = msgspec.convert(each, _Object)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"GPUNode {name}", found=str(error), expected="an object of tessera.dev/v1alpha1") from error
+        raise InvalidInput(f"GPUNode {name}", found=str(error), hint="see `kubectl explain gpunode`") from error
     return in_place(f"GPUNode {found.metadata.name}", partial(_state, found))
 
 
@@ -138,7 +138,7 @@ def _layout(subject: str, known: GpuModel, places: Iterable[PlaceFields]) -> Lay
     layout = tuple(sorted(_placement(known, each) for each in places))
     wrong = why_illegal(known, layout)
     if wrong:
-        raise InvalidInput(f"layout of {subject}", found=wrong, expected=f"a layout that a {known.name} can have")
+        raise InvalidInput(f"layout of {subject}", found=f"{wrong}, which a {known.name} cannot have")
     return layout
 
 
@@ -156,7 +156,9 @@ def _desired(known: GpuModel, each: DesiredFields) -> DesiredDevices:
     instances = _layout(f"GPU {each.gpu} in spec.desired", known, each.instances)
     if each.whole and instances:
         raise InvalidInput(
-            f"GPU {each.gpu} in spec.desired", found="the whole GPU and instances of it", expected="one of the two"
+            f"GPU {each.gpu} in spec.desired",
+            found="it has the whole GPU and instances of it",
+            hint="name one of the two",
         )
     return DesiredDevices(gpu=each.gpu, whole=each.whole, instances=instances)
 
@@ -178,4 +180,4 @@ def _bounded(subject: str, value: int, least: int, most: int) -> None:
 def _check_distinct(subject: str, values: list[Any]) -> None:
     if len(set(values)) < len(values):
         twice = next(each for each in values if values.count(each) > 1)
-        raise InvalidInput(subject, found=f"{shown(twice)} twice", expected="each once")
+        raise InvalidInput(subject, found=f"{shown(twice)} is there twice", hint="name each once")

@@ -83,8 +83,8 @@ def read_assigned_requests(
 
 def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[AssignedRequest]:
     namespace, name = identity(pod)
-    asked = signed_ask(pod, keys)
-    need = read_need(pod, share_unit_mib=share_unit_mib, asked=asked)
+    requested = signed_ask(pod, keys)
+    need = read_need(pod, share_unit_mib=share_unit_mib, requested=requested)
     shares = read_shares(pod, need, share_unit_mib=share_unit_mib, keys=keys)
     if shares is None:
         return
@@ -101,7 +101,7 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
             since_ns=since_ns,
             ending=ending,
             running=running,
-            ask=_asked(part.ask, need, signed=asked is not None) if part.whole else "",
+            ask=_requested(part.ask, need, signed=requested is not None) if part.whole else "",
             memory_mib=part.ask.memory_mib if part.ask.form is Form.NEED else 0,
             models=need.models,
             bound=(uid or f"{namespace}/{name}") if part.common else "",
@@ -187,7 +187,7 @@ def _running(pod: Field, name: str) -> frozenset[str]:
     return frozenset(each.get("name").text() for each in before if each.get("restartPolicy").value == "Always")
 
 
-def _asked(ask: Ask, need: Need, *, signed: bool) -> str:
+def _requested(ask: Ask, need: Need, *, signed: bool) -> str:
     """Return a need as text: two pods with equal needs may change shares, though one be a MIG instance.
 
     What a pod says now never equals what was signed for another, whose share it would get so.
@@ -274,11 +274,11 @@ def corrected(
 
     """
     field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
-    asked = signed_ask(field, keys)
-    need = read_need(field, share_unit_mib=share_unit_mib, asked=asked)
+    requested = signed_ask(field, keys)
+    need = read_need(field, share_unit_mib=share_unit_mib, requested=requested)
     shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     request, end = correction.request, correction.request.at + len(correction.shares)
-    annotations = {ASSIGNMENT: write_shares((*shares[: request.at], *correction.shares, *shares[end:]), asked)}
+    annotations = {ASSIGNMENT: write_shares((*shares[: request.at], *correction.shares, *shares[end:]), requested)}
     if request.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
         annotations |= {_INDEX: str(correction.shares[0].gpu), _ASSIGNED: "true"}
     return annotations

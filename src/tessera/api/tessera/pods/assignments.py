@@ -17,7 +17,7 @@ from tessera.core.workload.need import Ask, Form, Isolation, Need
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
-__all__ = ["check_asked", "dealt", "read_shares", "serves", "signed_ask", "write_shares"]
+__all__ = ["check_requested", "dealt", "read_shares", "serves", "signed_ask", "write_shares"]
 
 _GPUSHARE_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 _GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
@@ -37,18 +37,18 @@ _Units = Annotated[int, msgspec.Meta(ge=0, le=_MOST_UNITS)]
 _ALLOCATION = msgspec.json.Decoder(dict[str, dict[_Gpu, _Units]])
 
 
-def write_shares(shares: tuple[Share, ...], asked: Need | None = None) -> str:
+def write_shares(shares: tuple[Share, ...], requested: Need | None = None) -> str:
     """Return the text of the annotation `tessera.dev/assignment`: the shares in the order of the asks.
 
     Args:
         shares: what the pod gets.
-        asked: what it asks, of which the asks and models are written; None where nobody has signed that.
+        requested: what it asks, of which the asks and models are written; None where nobody has signed that.
 
     """
     fields = AssignmentFields(1, msgspec.convert(shares, tuple[ShareFields, ...], from_attributes=True))
-    if asked is not None:
-        asks = msgspec.convert(asked.asks, tuple[AskFields, ...], from_attributes=True)
-        fields = msgspec.structs.replace(fields, asks=asks, models=asked.models)
+    if requested is not None:
+        asks = msgspec.convert(requested.asks, tuple[AskFields, ...], from_attributes=True)
+        fields = msgspec.structs.replace(fields, asks=asks, models=requested.models)
     return msgspec.json.encode(fields).decode()
 
 
@@ -100,12 +100,12 @@ def read_shares(
             if not foreign or keys.unsigned == "refused":
                 raise
         else:
-            shares, asked = _own(annotations.get(ASSIGNMENT))
+            shares, requested = _own(annotations.get(ASSIGNMENT))
             # Where the ask was not signed, the unit may have been a larger one when the pod was bound.
-            check_asked(pod, asked or need, shares, spare=1 if asked else max(1, _GIB // share_unit_mib))
+            check_requested(pod, requested or need, shares, spare=1 if requested else max(1, _GIB // share_unit_mib))
             return shares
     found = _foreign(pod, need, share_unit_mib)
-    check_asked(pod, need, found or ())
+    check_requested(pod, need, found or ())
     absent = sorted({share.gpu for share in found or ()} - keys.gpus) if keys.gpus is not None else []
     if absent:
         desired = f"one of the node's {len(keys.gpus or ())} GPUs"
@@ -143,8 +143,8 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
     devices = sum(ask.count for ask in asks)
     lone = len(asks) == 1 and asks[0].form is Form.SHARE
     if devices != len(shares) and not (lone and shares):
-        found, desired = f"an assignment of {len(shares)} shares", f"one for each of the {devices} devices asked"
-        raise Ungranted(assignment_of(pod), found=found, expected=desired)
+        found = f"it has {len(shares)} shares, and {devices} devices are requested"
+        raise Ungranted(assignment_of(pod), found=found)
     at = 0
     for ask in asks:
         count = len(shares) if lone else ask.count
@@ -152,7 +152,7 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
         at += count
 
 
-def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spare: int = 1) -> None:
+def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spare: int = 1) -> None:
     """Refuse shares beyond what the pod asks: other devices than it names, more of them, more memory.
 
     Serving may round a need up to a device: a MIG instance, a replica of fixed size, a whole GPU.
@@ -174,7 +174,7 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
         if strange is not None:
             found = f"{strange.resource}, mode {strange.mode}"
             raise Ungranted(
-                f"{assignment_of(pod)}, not what is asked", found=found, expected=f"{ask.count} {ask.resource}"
+                f"{assignment_of(pod)}, not what is requested", found=found, expected=f"{ask.count} {ask.resource}"
             )
         given_mib = sum(
             share.memory_mib
@@ -183,14 +183,14 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
         )
         most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
         if given_mib > most_mib:
-            subject, desired = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
-            raise Ungranted(subject, found=f"{given_mib} MiB", expected=desired)
+            found = f"{given_mib} MiB of {ask.resource} are more than {most_mib} MiB"
+            raise Ungranted(f"{assignment_of(pod)}, more than is requested", found=found)
 
 
 def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
     """Return whether shares give all that a need asks, and no more than `check_asked` lets pass."""
     try:
-        check_asked(pod, need, shares)
+        check_requested(pod, need, shares)
         parts = tuple(dealt(pod, need.asks, shares))
     except Ungranted:
         return False
@@ -228,12 +228,12 @@ def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
     try:
         found = _DECODER.decode(field.text())
     except UNDECODABLE as error:
-        raise field.refuse("a version and a list of shares in JSON", found=shown(error)) from error
-    asked = None
+        raise field.refuse(found=f"it is not a version and a list of shares in JSON ({shown(error)})") from error
+    requested = None
     if isinstance(found, AssignmentFields) and found.asks is not None:
-        asked = Need(asks=msgspec.convert(found.asks, tuple[Ask, ...], from_attributes=True), models=found.models)
+        requested = Need(asks=msgspec.convert(found.asks, tuple[Ask, ...], from_attributes=True), models=found.models)
     shares = found.shares if isinstance(found, AssignmentFields) else found
-    return msgspec.convert(shares, tuple[Share, ...], from_attributes=True), asked
+    return msgspec.convert(shares, tuple[Share, ...], from_attributes=True), requested
 
 
 def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
@@ -245,7 +245,7 @@ def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
             for gpu, amount in by_gpu.items():
                 amounts[int(gpu)] = amounts.get(int(gpu), 0) + amount * unit_mib
     except (ValueError, RecursionError) as error:
-        raise field.refuse("JSON of container index, GPU index and amount", found=shown(error)) from error
+        raise field.refuse(found=f"it is not JSON of container index, GPU index and amount ({shown(error)})") from error
     return tuple(_share(gpu, memory_mib) for gpu, memory_mib in sorted(amounts.items()))
 
 

@@ -9,7 +9,7 @@ from tessera.api.documents import Document
 from tessera.api.fields import Field, in_words
 from tessera.api.kubernetes.asks import is_zero, names_device, names_gpu
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
-from tessera.api.tessera.pods.assignments import check_asked, read_shares, signed_ask
+from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
 from tessera.core.workload.need import Form, Need, PodKey
@@ -81,7 +81,7 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
 
 def _need(field: Field, share_unit_mib: int, keys: Keys | None) -> tuple[Need, str]:
     try:
-        need = read_need(field, share_unit_mib=share_unit_mib, asked=signed_ask(field, keys))
+        need = read_need(field, share_unit_mib=share_unit_mib, requested=signed_ask(field, keys))
     except InvalidInput as error:
         return Need(), in_words(error, field)
     # Network cards, cached models and the like are the node's to have, which kube-scheduler counts.
@@ -109,7 +109,7 @@ def _doubted(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share
     """Return the shares of an assignment whose key is not known yet, at most what is asked, and why there are none."""
     try:
         shares = read_shares(field, need, share_unit_mib=share_unit_mib) or ()
-        check_asked(field, need, shares)
+        check_requested(field, need, shares)
     except InvalidInput as error:
         return (), in_words(error, field)
     return shares, ""

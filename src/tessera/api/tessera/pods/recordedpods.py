@@ -10,7 +10,7 @@ from tessera.api.fields import Field, identity
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.workloads import is_finished
-from tessera.api.tessera.pods.assignments import check_asked, read_shares, signed_ask, write_shares
+from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask, write_shares
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Held, RequestKey
@@ -60,8 +60,8 @@ def recorded_assignment(
 
     """
     field = _field(pod)
-    asked = signed_ask(field, keys)
-    need = read_need(field, share_unit_mib=share_unit_mib, asked=asked)
+    requested = signed_ask(field, keys)
+    need = read_need(field, share_unit_mib=share_unit_mib, requested=requested)
     named = _named(field, need, held, devices)
     if not named:
         return None
@@ -73,7 +73,7 @@ def recorded_assignment(
     assigned = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     if len(assigned) not in {amounts, amounts + len(named)}:
         return None
-    return write_shares((*named, *assigned[-amounts:]), asked)
+    return write_shares((*named, *assigned[-amounts:]), requested)
 
 
 def honored(pod: Mapping[str, Any], held: Iterable[Held], keys: Keys, *, share_unit_mib: int = 1024) -> str | None:
@@ -105,7 +105,7 @@ def honored(pod: Mapping[str, Any], held: Iterable[Held], keys: Keys, *, share_u
     except Ungranted:
         counts = msgspec.structs.replace(keys, unsigned="counts")
         shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=counts) or ()
-        check_asked(field, need, shares)
+        check_requested(field, need, shares)
         return write_shares(shares)  # without asks: nobody knows who wrote those that may be there
     return None
 

@@ -181,7 +181,7 @@ def read_pods(
     for field in fields:
         key = PodKey("/".join(identity(field)))
         if key in seen:
-            raise field.refuse("each pod name once", found=f"pod {key} again")
+            raise field.refuse(found=f"pod {key} is there twice", hint="name each pod once")
         seen.add(key)
         if is_finished(field):
             continue
@@ -204,7 +204,7 @@ def _of_hami(field: Field, node: Node, key: PodKey, notes: list[str]) -> tuple[S
         parts = read_allocated(annotation)
         strange = next((part.uuid for part in parts if part.uuid not in gpus), None)
         if strange is not None:
-            raise annotation.refuse(f"GPUs that node {node.name} has", found=strange)
+            raise annotation.refuse(found=f"node {node.name} does not have {strange}")
     except InvalidInput as error:
         notes.append(_unused(key, error))
         return None
@@ -227,7 +227,7 @@ def _keys_of(field: Field, keys: Mapping[str, Keys] | None) -> Keys | None:
 
 def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> _Reading:
     try:
-        need = read_need(field, share_unit_mib=share_unit_mib, asked=signed_ask(field, keys))
+        need = read_need(field, share_unit_mib=share_unit_mib, requested=signed_ask(field, keys))
         priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
         pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
     except InvalidInput as error:

@@ -57,8 +57,9 @@ _DOMAIN = "tessera.dev/assignment/v1"
 """Begins what is signed, so that no signature made for another purpose passes for one of an assignment."""
 _SEED = "seed"
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
-_WANTED = "one that a server of Tessera wrote"
-_FIX = "schedulerName: tessera-scheduler, and no annotation tessera.dev/assignment of its own"
+_FIX = (
+    "set schedulerName: tessera-scheduler, and no annotation tessera.dev/assignment, which a server of Tessera writes"
+)
 
 Verify: TypeAlias = Callable[[bytes, bytes, bytes], bool]
 """Returns whether a public key made a signature of a message: key, signature, message."""
@@ -79,7 +80,7 @@ class UnknownKey(Ungranted):
 
     def __init__(self, pod: Field, key: str) -> None:
         found = f"a signature of key {shown(key)}, which is no key of this node or of a server"
-        super().__init__(_subject(pod), found=found, expected=_WANTED, hint=_FIX)
+        super().__init__(_subject(pod), found=found, hint=_FIX)
         self.key = key
 
 
@@ -195,7 +196,7 @@ def is_signed(pod: Mapping[str, Any], keys: Keys) -> bool:
 
 
 def _ungranted(pod: Field, found: str) -> Ungranted:
-    return Ungranted(_subject(pod), found=found, expected=_WANTED, hint=_FIX)
+    return Ungranted(_subject(pod), found=found, hint=_FIX)
 
 
 def _subject(pod: Field) -> str:
@@ -260,8 +261,7 @@ def secret_seed(each: Mapping[str, Any]) -> bytes:
     if found is None:
         raise InvalidInput(
             f"Secret {NAMESPACE}/{SECRET}",
-            found=f"no private key in data.{_SEED}",
-            expected="32 bytes in base64",
+            found=f"data.{_SEED} is not a private key, 32 bytes in base64",
             hint=f"kubectl delete secret -n {NAMESPACE} {SECRET}, after which the server makes a new key",
         )
     return found

@@ -39,7 +39,7 @@ def switch(facts: GpuFacts, device: Any, *, enabled: bool) -> MigMode:
     now, subject = mig_of(facts), f"MIG mode of {named(facts)}"
     if now.current == now.pending == enabled:
         return now
-    with translated(subject, "on" if enabled else "off"):
+    with translated(subject):
         if now.current != enabled:
             check_idle(facts, len(processes(device)))
         status = pynvml.nvmlDeviceSetMigMode(device, int(enabled))
@@ -49,9 +49,9 @@ def switch(facts: GpuFacts, device: Any, *, enabled: bool) -> MigMode:
         pynvml.nvmlDeviceSetMigMode(device, int(now.current))
     found = f"NVML: {pynvml.NVMLError(status)} ({status})"
     if status == pynvml.NVML_ERROR_IN_USE:
-        accepted = "ending what holds the GPU open (monitoring, display, persistence daemon), then setting it again"
-        raise Conflict(subject, found=found, expected="an idle GPU", hint=accepted)
-    raise Unavailable(subject, found=found, expected="on" if enabled else "off", hint="resetting the GPU")
+        accepted = "end what holds the GPU open (monitoring, display, persistence daemon), then set it again"
+        raise Conflict(subject, found=found, hint=accepted)
+    raise Unavailable(subject, found=found, hint="reset the GPU")
 
 
 def create(facts: GpuFacts, device: Any, placement: Placement) -> None:
@@ -61,7 +61,7 @@ def create(facts: GpuFacts, device: Any, placement: Placement) -> None:
     profile = next(each for each in facts.model.profiles if each.name == placement.profile)
     assert profile.profile_id is not None, "whose placements are known, their id is"
     at = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
-    with translated(subject, "a GPU instance and a compute instance"):
+    with translated(subject):
         made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(device, profile.profile_id, ctypes.byref(at))
         try:
             pynvml.nvmlGpuInstanceCreateComputeInstance(made, _filling(made, profile.compute_slices))
@@ -94,7 +94,7 @@ def _compute_profile(gpu_instance: Any, number: int, engines: int) -> Any:
 def destroy(facts: GpuFacts, device: Any, placement: Placement) -> None:
     """Destroy a GPU instance that no process uses, its compute instances first."""
     check_present(facts, placement)
-    with translated(f"destroying {place_named(facts, placement)}", "it to be gone"):
+    with translated(f"destroying {place_named(facts, placement)}"):
         part = next(each for each in parts(device, facts.model) if each.placement == placement)
         users = [each.pid for each in processes(device) if each.gpu_instance == part.number]
         if users:
@@ -110,19 +110,19 @@ def destroy(facts: GpuFacts, device: Any, placement: Placement) -> None:
 
 def set_compute_mode(facts: GpuFacts, device: Any, desired: ComputeMode) -> None:
     """Say who may open contexts on a GPU."""
-    with translated(f"compute mode of {named(facts)}", desired):
+    with translated(f"compute mode of {named(facts)}"):
         pynvml.nvmlDeviceSetComputeMode(device, _COMPUTE_MODES[desired])
 
 
 def cap(facts: GpuFacts, device: Any, watts: int) -> None:
     """Cap a GPU's power."""
-    with translated(f"power limit of {named(facts)}", f"{watts} W"):
+    with translated(f"power limit of {named(facts)}"):
         pynvml.nvmlDeviceSetPowerManagementLimit(device, watts * 1000)
 
 
 def lock(facts: GpuFacts, device: Any, mhz: tuple[int, int] | None) -> None:
     """Lock the clock of the graphics engine, or let it go."""
-    with translated(f"clocks of {named(facts)}", "unlocked" if mhz is None else f"{mhz[0]} to {mhz[1]} MHz"):
+    with translated(f"clocks of {named(facts)}"):
         if mhz is None:
             pynvml.nvmlDeviceResetGpuLockedClocks(device)
         else:
@@ -150,7 +150,7 @@ def limit_of(facts: GpuFacts, device: Any, cgroup: str) -> MemoryLimit:
 def _limits(facts: GpuFacts, cgroup: str, function: Any, device: Any, limits: Any) -> None:
     if facts.layout is not None:
         raise no_memory_limits(facts, "MIG on")
-    with translated(f"memory limit of {cgroup} on {named(facts)}", "the limit"):
+    with translated(f"memory limit of {cgroup} on {named(facts)}"):
         try:
             function(device, limits)
         except pynvml.NVMLError as error:

@@ -122,7 +122,7 @@ class NvmlDriver:
         """Return the processes on a GPU and on its instances, sorted."""
 
         def read(facts: GpuFacts, device: Any) -> tuple[GpuProcess, ...]:
-            with translated(f"processes of {named(facts)}", "a list"):
+            with translated(f"processes of {named(facts)}"):
                 return processes(device)
 
         return await self._on("reading processes", gpu, read)
@@ -131,7 +131,7 @@ class NvmlDriver:
         """Return how busy a GPU, or one MIG instance of it, is."""
 
         def read(facts: GpuFacts, device: Any) -> Use:
-            with translated(f"use of {named(facts)}", "its memory and utilization"):
+            with translated(f"use of {named(facts)}"):
                 if placement is not None:
                     return Use(memory_used_mib=used_mib(_mig_device(facts, device, placement)))
                 rates = optional(pynvml.nvmlDeviceGetUtilizationRates, device)

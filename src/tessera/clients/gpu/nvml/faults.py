@@ -21,51 +21,50 @@ REFUSED = (
 )
 """This GPU or driver does not do it."""
 
-_LATER = "trying again later; the kernel's log (dmesg) may say more"
+_LATER = "try again later; the kernel's log (dmesg) may say more"
 _MEANINGS: dict[int, tuple[type[TesseraError], str]] = {
-    **dict.fromkeys(REFUSED, (Unsupported, "another GPU, or a newer driver")),
-    pynvml.NVML_ERROR_INVALID_ARGUMENT: (InvalidInput, "what the GPU's product documentation allows"),
-    pynvml.NVML_ERROR_NO_PERMISSION: (Unavailable, "running as root with access to the devices /dev/nvidia*"),
-    pynvml.NVML_ERROR_NOT_FOUND: (Conflict, "reading the inventory again"),
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (Unavailable, "loading the kernel module: modprobe nvidia"),
+    **dict.fromkeys(REFUSED, (Unsupported, "use another GPU, or a newer driver")),
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: (InvalidInput, "see what the GPU's product documentation allows"),
+    pynvml.NVML_ERROR_NO_PERMISSION: (Unavailable, "run as root with access to the devices /dev/nvidia*"),
+    pynvml.NVML_ERROR_NOT_FOUND: (Conflict, "read the inventory again"),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (Unavailable, "load the kernel module: modprobe nvidia"),
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         Unsupported,
-        "installing NVIDIA's driver, whose libnvidia-ml.so.1 must be found by the dynamic linker",
+        "install NVIDIA's driver, whose libnvidia-ml.so.1 must be found by the dynamic linker",
     ),
     pynvml.NVML_ERROR_RESET_REQUIRED: (
         Unavailable,
-        "resetting the GPU: nvidia-smi --gpu-reset, or restarting the node",
+        "reset the GPU: nvidia-smi --gpu-reset, or restart the node",
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         Unavailable,
-        "restarting the node: the driver was replaced while its kernel module was in use",
+        "restart the node: the driver was replaced while its kernel module was in use",
     ),
-    pynvml.NVML_ERROR_IN_USE: (Conflict, "ending the processes that use it"),
-    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (Conflict, "reading the inventory again"),
-    pynvml.NVML_ERROR_INVALID_STATE: (Conflict, "reading the inventory again"),
+    pynvml.NVML_ERROR_IN_USE: (Conflict, "end the processes that use it"),
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (Conflict, "read the inventory again"),
+    pynvml.NVML_ERROR_INVALID_STATE: (Conflict, "read the inventory again"),
 }
 
 
 @contextlib.contextmanager
-def translated(subject: str, desired: str) -> Iterator[None]:
+def translated(subject: str) -> Iterator[None]:
     """Raise NVML's errors as Tessera's.
 
     Args:
         subject: the object the calls are about: `MIG mode of GPU 0 (GPU-...)`.
-        desired: what they are to do.
 
     """
     try:
         yield
     except pynvml.NVMLError as error:
-        raise _meaning(error, subject, desired) from error
+        raise _meaning(error, subject) from error
 
 
-def _meaning(error: pynvml.NVMLError, subject: str, desired: str) -> TesseraError:
+def _meaning(error: pynvml.NVMLError, subject: str) -> TesseraError:
     if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
         return lost(subject)
     branch, accepted = _MEANINGS.get(error.value, (Unavailable, _LATER))
-    return branch(subject, found=f"NVML: {error} ({error.value})", expected=desired, hint=accepted)
+    return branch(subject, found=f"NVML: {error} ({error.value})", hint=accepted)
 
 
 def optional(function: Callable[..., Answer], *arguments: Any) -> Answer | None:

@@ -121,14 +121,14 @@ class Measuring:
 
 
 def _between(former: Any, sample: Any) -> EngineActivity | None:
-    asked = pynvml.c_nvmlGpmMetricsGet_t()
-    asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(_GPM)
-    asked.sample1, asked.sample2 = former, sample
+    requested = pynvml.c_nvmlGpmMetricsGet_t()
+    requested.version, requested.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(_GPM)
+    requested.sample1, requested.sample2 = former, sample
     for number, metric in enumerate(_GPM.values()):
-        asked.metrics[number].metricId = metric
-    if _optional(pynvml.nvmlGpmMetricsGet, asked) is None:
+        requested.metrics[number].metricId = metric
+    if _optional(pynvml.nvmlGpmMetricsGet, requested) is None:
         return None
-    found = zip(_GPM, asked.metrics[: len(_GPM)], strict=True)
+    found = zip(_GPM, requested.metrics[: len(_GPM)], strict=True)
     return EngineActivity(**{name: each.value for name, each in found if each.nvmlReturn == pynvml.NVML_SUCCESS})
 
 

@@ -55,7 +55,7 @@ class Node:
         """By UUID, in the driver's order."""
         self._unseen: tuple[int, ...] = ()
         """GPUs of which not even the UUID is known."""
-        with translated("GPU driver", "NVML to start"):
+        with translated("GPU driver"):
             pynvml.nvmlInit()
             try:
                 self._find(range(pynvml.nvmlDeviceGetCount()))
@@ -82,7 +82,7 @@ class Node:
 
     def close(self) -> None:
         """Let NVML go."""
-        with translated("GPU driver", "NVML to end"):
+        with translated("GPU driver"):
             self._deafen()
             pynvml.nvmlShutdown()
 
@@ -92,7 +92,7 @@ class Node:
         """Return all GPUs as they are now."""
         notes: dict[tuple[str, str], list[int]] = {}
         limits = False
-        with translated("GPU driver", "an inventory"):
+        with translated("GPU driver"):
             if self._unseen:
                 self._find(self._unseen)
             for gpu in self._known.values():
@@ -159,7 +159,7 @@ class Node:
         if known is None:
             raise no_gpu(gpu, self._known)
         name = f"GPU {known.index} ({gpu})"
-        with translated(name, "an answer"):
+        with translated(name):
             try:
                 handle = self._handle(known)
                 facts, _ = read(known, handle)
@@ -183,7 +183,7 @@ class Node:
         if facts is None:
             return self.on(gpu, act)
         name = f"GPU {known.index} ({gpu})"
-        with translated(name, "an answer"):
+        with translated(name):
             try:
                 return act(facts, self._handle(known))
             except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_NotFound) as error:
@@ -198,7 +198,7 @@ class Node:
 
     def report(self) -> None:
         """Hand over what has happened since the last time."""
-        with translated("GPU driver", "events"):
+        with translated("GPU driver"):
             if self._watch is None or self._watched != {*self._known} - self._lost:
                 self._listen()
             for event in self._watch.read() if self._watch else ():

@@ -51,7 +51,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(
                 "terms of leadership",
                 found=f"lease {self.lease_s} s, renewal {self.renew_s:g} s, retry {self.retry_s:g} s",
-                expected="twice the retry at most the renewal, and the renewal less than the lease",
+                hint="give twice the retry at most the renewal, and the renewal less than the lease",
             )
 
 

@@ -112,7 +112,11 @@ def exact(gpu: GpuFacts, layout: Layout | None) -> Target:
     """
     wrong = None if layout is None else why_illegal(gpu.model, layout)
     if wrong:
-        raise InvalidInput(_subject(gpu), found=wrong, expected="a layout that this GPU can have")
+        raise InvalidInput(
+            _subject(gpu),
+            found=f"{wrong}, which this GPU cannot have",
+            hint="choose a layout that `tessera profiles` shows",
+        )
     if layout is None:
         return Target(gpu=gpu.uuid, index=gpu.index, mig=False)
     placed = tuple(sorted(layout))
@@ -172,8 +176,7 @@ def _target(name: str, gpu: GpuFacts, group: Group) -> Target | None:
         if group.enabled and group.devices is not None:
             raise InvalidInput(
                 f"configuration {name}, {_subject(gpu)}",
-                found="mig-enabled: true",
-                expected="a GPU with MIG",
+                found="it has mig-enabled: true, and the GPU has no MIG",
                 hint="write devices: all, which leaves out GPUs without MIG, or other indices",
             )
         return None
@@ -187,10 +190,10 @@ def _counts(name: str, gpu: GpuFacts, instances: tuple[tuple[str, int], ...]) ->
     for text, count in instances:
         desired[_profile(name, gpu, text)] += count
     if not layouts_with(gpu.model, desired):
+        listed = ", ".join(f"{count} x {each}" for each, count in instances)
         raise InvalidInput(
             f"configuration {name}, {_subject(gpu)}",
-            found=", ".join(f"{count} x {each}" for each, count in instances),
-            expected=f"instances that fit on one {gpu.model.name} together",
+            found=f"{listed} do not fit on one {gpu.model.name} together",
             hint=f"choose from what `tessera profiles {gpu.model.name}` shows",
         )
     return tuple((each.name, desired[each.name]) for each in gpu.model.profiles if desired[each.name])
@@ -227,9 +230,9 @@ def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inve
         if counts is None:
             raise InvalidInput(
                 f"configuration {name}, {_subject(gpu)}",
-                found="a model without it",
-                expected="one that all GPUs with MIG of this node have, or a file that says what each of them gets",
-                hint=", ".join(configuration_names(configurations, inventory)),
+                found="the GPU's model does not have it",
+                hint="write a file that says what each GPU gets, or choose one that all GPUs with MIG here have: "
+                + ", ".join(configuration_names(configurations, inventory)),
             )
         targets.append(Target(gpu=gpu.uuid, index=gpu.index, mig=name != f"{_ALL}disabled", counts=counts))
     return tuple(targets)

@@ -56,9 +56,8 @@ def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tupl
         if gpu is None:
             raise InvalidInput(
                 f"recorded GPU {each.uuid}",
-                found="no GPU of that UUID",
-                expected="a GPU of this node",
-                hint=", ".join(gpus) or "check the driver with nvidia-smi: it shows no GPU",
+                found="this node has no GPU of that UUID",
+                hint=f"its GPUs are {', '.join(gpus)}" if gpus else "check the driver with nvidia-smi: it shows no GPU",
             )
         targets.append(_target(each, gpu))
     return tuple(sorted(targets, key=lambda target: target.index))

@@ -97,14 +97,17 @@ def restorable(model: GpuModel, former: Layout, used: Layout) -> Layout:
 def _check(model: GpuModel, present: Layout, used: Layout) -> None:
     wrong = why_illegal(model, present)
     if wrong:
-        raise InvalidInput(f"present MIG layout of {model.name}", found=wrong, expected="instances this GPU can hold")
+        raise InvalidInput(
+            f"present MIG layout of {model.name}",
+            found=f"{wrong}, which the GPU cannot hold",
+            hint="observe the GPU again",
+        )
     strangers = sorted(set(used).difference(present))
     if strangers:
         raise InvalidInput(
             f"used MIG instances of {model.name}",
-            found=_list(strangers),
-            expected="instances that exist",
-            hint=_list(present) or "observe the GPU again: it has no instance",
+            found=f"{_list(strangers)} do not exist",
+            hint=f"there are {_list(present)}" if present else "observe the GPU again: it has no instance",
         )
 
 

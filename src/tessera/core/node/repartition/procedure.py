@@ -214,9 +214,8 @@ def _unexpected(procedure: Procedure, event: Event) -> Conflict:
     expected = [kind.__name__ for phase, kind in _HANDLERS if phase is procedure.phase]
     return Conflict(
         f"repartition of {procedure.model.name}, {procedure.phase}",
-        found=_tell(event),
-        expected=" or ".join(expected) or "nothing more",
-        hint=f"observe the GPU again and plan anew; so far: {'; '.join(procedure.story) or 'nothing'}",
+        found=f"{_tell(event)} came instead of {' or '.join(expected) or 'nothing more'}",
+        hint=f"observe the GPU again and plan again; so far: {'; '.join(procedure.story) or 'nothing'}",
     )
 
 

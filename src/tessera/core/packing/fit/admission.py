@@ -70,8 +70,8 @@ def _miscounted(need: Need, units: MemoryUnits | None) -> tuple[Refusal, str] | 
     """Return that a pod asks for more units than a node has, as it counts in smaller ones."""
     if units is None or need.unit_mib >= units.mib:
         return None
-    asked = max((ask.memory_mib // need.unit_mib for ask in need.asks if ask.form is Form.NEED), default=0)
-    return (Refusal.UNITS, f"{asked} units with {units.count}") if asked > units.count else None
+    requested = max((ask.memory_mib // need.unit_mib for ask in need.asks if ask.form is Form.NEED), default=0)
+    return (Refusal.UNITS, f"{requested} units with {units.count}") if requested > units.count else None
 
 
 def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:

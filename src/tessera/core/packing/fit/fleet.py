@@ -212,7 +212,7 @@ class Fleet:
         if len(fleet.index) < len(fleet.nodes):
             names = [node.name for node in fleet.nodes]
             twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidInput(f"node {twice}", found="two nodes of this name", expected="one node a name")
+            raise InvalidInput(f"node {twice}", found="two nodes have this name", hint="name each node once")
         for running in snapshot.running:
             fleet._resume(running)
         return fleet
@@ -398,14 +398,18 @@ class Fleet:
         assignment = running.assignment
         node = self.index.get(assignment.node)
         if node is None:
-            raise InvalidInput(f"pod {assignment.pod}", found=f"node {assignment.node}", expected="a node of the fleet")
+            raise InvalidInput(
+                f"pod {assignment.pod}",
+                found=f"it runs on node {assignment.node}, which the fleet does not have",
+                hint="add the node",
+            )
         self.take(node, running.pod.need, ())
         for share in assignment.shares:
             if not self._can_hold(node, share):
                 raise InvalidInput(
                     f"pod {assignment.pod} on node {assignment.node}",
-                    found=f"a share of GPU {share.gpu}: {describe(share)}",
-                    expected="a share that the GPU can give beside what other running pods hold",
+                    found=f"GPU {share.gpu} cannot give its share beside other running pods: {describe(share)}",
+                    hint="correct its annotation, or delete the pod",
                 )
             self.hold(node, share)
 

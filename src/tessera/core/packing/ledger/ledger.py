@@ -203,22 +203,22 @@ class Ledger:
 
         Cost for a need asked for before: the nodes that changed since then, and a microsecond a name.
         """
-        asked = tuple(names)
-        fits, codes, obstacles = self._judged(need, asked)
+        requested = tuple(names)
+        fits, codes, obstacles = self._judged(need, requested)
         texts = {code: each.text for code, each in obstacles.items()}
-        answers = list(zip(compress(asked, (~fits).tolist()), map(texts.__getitem__, codes.tolist()), strict=True))
+        answers = list(zip(compress(requested, (~fits).tolist()), map(texts.__getitem__, codes.tolist()), strict=True))
         never = lasting(codes)
         return Filtered(
-            tuple(compress(asked, fits.tolist())),
+            tuple(compress(requested, fits.tolist())),
             dict(compress(answers, (~never).tolist())),
             dict(compress(answers, never.tolist())),
         )
 
     def obstacles(self, need: Need, names: Iterable[str]) -> dict[str, Obstacle]:
         """Return what stands in the way on each of the named nodes that does not have devices for a pod."""
-        asked = tuple(names)
-        fits, codes, obstacles = self._judged(need, asked)
-        unfit = compress(asked, (~fits).tolist())
+        requested = tuple(names)
+        fits, codes, obstacles = self._judged(need, requested)
+        unfit = compress(requested, (~fits).tolist())
         return {name: obstacles[code] for name, code in zip(unfit, codes.tolist(), strict=True)}
 
     def scores(self, need: Need, names: Sequence[str], held: Mapping[str, int] = _NOTHING) -> tuple[int, ...]:
@@ -306,8 +306,8 @@ class Ledger:
 
     def roomy(self, need: Need, node: str) -> bool:
         """Return whether a known node has the cpu, the memory and the place for one more pod."""
-        asked = need.cpu_milli, need.memory_mib, 1
-        return all(left >= want for left, want in zip(self.left(node), asked, strict=True))
+        requested = need.cpu_milli, need.memory_mib, 1
+        return all(left >= want for left, want in zip(self.left(node), requested, strict=True))
 
     def pods_on(self, node: str) -> tuple[Holder, ...]:
         """Return the pods on a node."""

@@ -19,7 +19,7 @@ Maker = Callable[[Fleet, random.Random | None], Policy]
 
 def _uniform(fleet: Fleet, rng: random.Random | None) -> Policy:
     if rng is None:
-        raise InvalidInput("policy random", found="no generator", expected="a generator of random numbers to draw from")
+        raise InvalidInput("policy random", found="it has no generator of random numbers", hint="give one")
     return Uniform(fleet, rng)
 
 

@@ -26,19 +26,19 @@ class _Sized(Policy):
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
         self._cpu, self._gpu = self.outlook()
-        self._asked: dict[Need, Spread[np.int64]] = {}
+        self._requested: dict[Need, Spread[np.int64]] = {}
 
     def outlook(self) -> tuple[int, int]:
         """Return cpu and GPU of the largest node; see `Policy`."""
         return max(int(self.fleet.size[CPU].max(initial=1)), 1), max(FULL * self.fleet.widest, 1)
 
-    def asked(self, need: Need, nodes: Ints) -> Ints:
+    def requested(self, need: Need, nodes: Ints) -> Ints:
         """Return the percent of GPU that the pod takes on each of `nodes`, by the type of their first GPU."""
-        if need not in self._asked:
+        if need not in self._requested:
             count = sum(ask.count for ask in need.asks)
             sizes = [count * (percent_of(need.asks, gpu_type) or 0) for gpu_type in self.fleet.types]
-            self._asked[need] = Spread(self.fleet, np.array(sizes, dtype=np.int64), first=True)
-        return self._asked[need].values.take(nodes)
+            self._requested[need] = Spread(self.fleet, np.array(sizes, dtype=np.int64), first=True)
+        return self._requested[need].values.take(nodes)
 
 
 class DotProduct(_Sized):
@@ -49,7 +49,7 @@ class DotProduct(_Sized):
         del room
         common = math.gcd(self._cpu**2, self._gpu**2)
         cpu = self.fleet.room[CPU].take(nodes) * demand.need.cpu_milli * (self._gpu**2 // common)
-        gpu = self.fleet.left.take(nodes, 1).sum(0) * self.asked(demand.need, nodes) * (self._cpu**2 // common)
+        gpu = self.fleet.left.take(nodes, 1).sum(0) * self.requested(demand.need, nodes) * (self._cpu**2 // common)
         score: Ints = FULL + -FULL * (cpu + gpu) // (2 * self._cpu**2 * self._gpu**2 // common)
         return score
 
@@ -61,7 +61,7 @@ class BestFit(_Sized):
         """Return 0 to 100; see `Policy`."""
         del room
         cpu = (self.fleet.room[CPU].take(nodes) - demand.need.cpu_milli) * self._gpu
-        gpu = (self.fleet.left.take(nodes, 1).sum(0) - self.asked(demand.need, nodes)) * self._cpu
+        gpu = (self.fleet.left.take(nodes, 1).sum(0) - self.requested(demand.need, nodes)) * self._cpu
         score: Ints = FULL + -FULL * (cpu + gpu) // (2 * self._cpu * self._gpu)
         return score
 

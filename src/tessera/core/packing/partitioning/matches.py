@@ -50,11 +50,11 @@ class _Matching:
         return Assignment(pod=pod.key, node=name, shares=tuple(shares))
 
     def _fits(self, need: Need, node: Node) -> bool:
-        asked = Counter[str]()
+        requested = Counter[str]()
         for ask in need.asks:
-            asked[ask.resource] += ask.count
+            requested[ask.resource] += ask.count
         idle = self._idle[node.name]
-        if any(len(idle.get(resource, ())) < count for resource, count in asked.items()):
+        if any(len(idle.get(resource, ())) < count for resource, count in requested.items()):
             return False
         key = need, node.name
         if key not in self._admits:

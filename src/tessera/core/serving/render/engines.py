@@ -14,7 +14,7 @@ __all__ = ["DRAIN_SECONDS", "HTTP_PORT", "METRICS_PORT", "Port", "Program", "bat
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
 DRAIN_SECONDS: Final = 15
-"""A replica that ends serves on for so long before it is told to: until no proxy sends it new requests."""
+"""A replica that ends serves on for so long before it gets SIGTERM: until no proxy sends it new requests."""
 _MARGIN_SECONDS: Final = 5
 """Between the engine's own end and the kubelet's SIGKILL."""
 _CONNECTION_AGE_MS: Final = 300_000
@@ -104,7 +104,7 @@ def program(server: ModelServer, subject: str) -> Program:
     given = options_of(spec.args)
     for name in given.keys() & _OWN[spec.engine].keys():
         hint = _OWN[spec.engine][name]
-        raise InvalidInput(f"{place}[{given[name]}]", found=f"--{name}", expected="options but this one", hint=hint)
+        raise InvalidInput(f"{place}[{given[name]}]", found=f"--{name} is set by Tessera", hint=hint)
     found = _triton(server) if spec.engine == "triton" else _vllm(server)
     head = tuple(each for each in found.args if options_of([each]).keys().isdisjoint(given))
     return msgspec.structs.replace(found, command=spec.command or found.command, args=(*head, *spec.args))

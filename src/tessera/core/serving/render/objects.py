@@ -172,9 +172,8 @@ def _scaled_object(server: ModelServer, subject: str, prometheus: str) -> dict[s
     if not prometheus:
         raise InvalidInput(
             f"{subject}: spec.autoscaling.autoscaler",
-            found="KEDA",
-            expected="the URL of the Prometheus that KEDA asks",
-            hint="--prometheus http://prometheus.monitoring:9090, of `tessera render` and of `tessera controller`",
+            found="KEDA needs the URL of a Prometheus",
+            hint="give --prometheus http://prometheus.monitoring:9090 to `tessera render` and `tessera controller`",
         )
     metadata = {
         "serverAddress": prometheus,

@@ -1,4 +1,4 @@
-"""The pod of a model server: container, probes, volumes, and what Kubernetes is told for its sake."""
+"""The pod of a model server: container, probes, volumes, and what Kubernetes needs to run it."""
 
 from typing import Any, Final
 

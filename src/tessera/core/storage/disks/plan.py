@@ -152,7 +152,7 @@ def check_spec(spec: DiskSpec) -> DiskSpec:
         raise InvalidInput("name of the disks", found=shown(spec.name), expected=desired)
     if not spec.select or not all(spec.select):
         raise InvalidInput(
-            "selection of disks", found="an empty pattern", expected="names in /dev/disk/by-id, or paths"
+            "selection of disks", found="a pattern is empty", hint="name files in /dev/disk/by-id, or paths"
         )
     plain = re.fullmatch(r"(/[^/\0\n]+)+", spec.mount)
     if not plain or {".", ".."}.intersection(spec.mount.split("/")):

@@ -91,7 +91,7 @@ class ObservedImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeImages(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, what it was told last and what it reports."""
+    """A node, what was last desired of it and what it reports."""
 
     name: str
     ready: bool = True
@@ -166,7 +166,7 @@ def plan(
 
     Args:
         warmups: in the order of their names.
-        nodes: those that any of them selects, and those that were told something before.
+        nodes: those that any of them selects, and those of which something was desired before.
         demand: number of pending pods by the image that they need.
         turns: when each turn was given that is remembered; one that is not counts from now.
         now_s: seconds since 1970.
@@ -209,7 +209,7 @@ def _registry(image: str) -> str:
 
 
 def _listed(warmups: Sequence[Warmup], node: NodeImages) -> tuple[DesiredImage, ...]:
-    """Return the images of all warmups that select a node, with the attempts that it was told."""
+    """Return the images of all warmups that select a node, with the attempts that were desired."""
     attempts = {each.image: each.attempt for each in node.desired}
     found: dict[str, DesiredImage] = {}
     for warmup in warmups:

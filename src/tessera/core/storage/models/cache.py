@@ -1,7 +1,7 @@
 """Which models a node keeps on its disk: what it fetches next, what makes room, what pods are offered.
 
-A node is told by the controller what it shall have, and reports what it has. A revision that the kubelet may choose, or
-that a pod has, stays; what is to go is offered no more first.
+The controller writes what a node should have, and the node reports what it has. A revision that the kubelet may
+choose, or that a pod has, stays; what is to go is offered no more first.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ _REVISION_CHARACTERS = 48
 """Of a revision's 64 in the id of a device, which may have 63."""
 _DEVICE = re.compile(r"([0-9a-f]{48})-[0-9]+")
 MOST_OF_NODE = 128
-"""Models that a node is told to have; of more the last in order are left out."""
+"""Models desired on a node; of more the last in order are left out."""
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 10.0, 600.0
 _MOST_PROBLEMS = 16
 
@@ -122,7 +122,7 @@ class ObservedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeModels(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, what it was told last and what it reports."""
+    """A node, what was last desired of it and what it reports."""
 
     name: str
     ready: bool = True
@@ -204,7 +204,7 @@ def models_of_nodes(
         caches: all that can be carried out.
         nodes: all that have an agent.
         demand: number of pending pods by the model that they ask for.
-        unread: names of those that cannot be carried out as they are now: nodes keep what they were told.
+        unread: names of those that cannot be carried out as they are now: nodes keep what was desired before.
 
     """
     order = sorted(caches, key=lambda each: (-each.priority, -demand.get(each.name, 0), each.name))
@@ -324,8 +324,7 @@ def victims(
     if missing_bytes > 0:
         raise Unavailable(
             subject,
-            found=f"{-(-missing_bytes // 2**20)} MiB too little on the disk for models",
-            expected="room for the model",
-            hint="a larger disk, fewer models on this node, or a higher priority than those that are there",
+            found=f"the disk for models has {-(-missing_bytes // 2**20)} MiB too little",
+            hint="use a larger disk, fewer models on this node, or a higher priority than those that are there",
         )
     return tuple(found)

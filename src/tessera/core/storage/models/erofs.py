@@ -105,7 +105,9 @@ def image_layout(files: Iterable[tuple[str, int]]) -> ImageLayout:
     for node in leaves:
         node.block, end = end, end + _blocks(node.size)
     if end > _MOST_BLOCKS:
-        raise InvalidInput("an image", found=f"{end * BLOCK_BYTES >> 40} TiB", expected="at most 16 TiB")
+        raise InvalidInput(
+            "an image", found=f"it would have {end * BLOCK_BYTES >> 40} TiB, more than 16 TiB", hint="do not pack it"
+        )
     # 3. Write them.
     head = bytearray(first * BLOCK_BYTES)
     for node in nodes:

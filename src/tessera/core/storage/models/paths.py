@@ -41,9 +41,7 @@ def checked_path(path: str, *, source: str) -> str:
     elif parts[0].casefold() == NOTES:
         problem = f"begins with {NOTES}, where Tessera keeps its own notes"
     if problem:
-        raise InvalidInput(
-            f"{source}: object {shown(path)}", found=f"its name {problem}", expected="a relative path", hint=_RENAME
-        )
+        raise InvalidInput(f"{source}: object {shown(path)}", found=f"its name {problem}", hint=_RENAME)
     return path
 
 
@@ -93,4 +91,4 @@ def _folded(path: str) -> str:
 
 def _collision(source: str, path: str, other: str, problem: str) -> InvalidInput:
     found = f"it and {shown(other)} {problem}"
-    return InvalidInput(f"{source}: object {shown(path)}", found=found, expected="one file for a name", hint=_RENAME)
+    return InvalidInput(f"{source}: object {shown(path)}", found=found, hint=_RENAME)

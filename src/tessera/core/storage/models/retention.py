@@ -53,8 +53,8 @@ def make_room(
         stay = ", ".join(f"{each.revision[:12]} ({each.protected})" for each in kept if each.protected) or "none"
         raise Unavailable(
             subject,
-            found=f"{_mib(missing)} MiB too little: {_mib(needed_bytes)} MiB to fetch, {_mib(free_bytes)} MiB free",
-            expected=f"room for the revision and a reserve of {_mib(reserve_bytes)} MiB",
+            found=f"{_mib(missing)} MiB too little: {_mib(needed_bytes)} MiB to fetch, {_mib(free_bytes)} MiB free, "
+            f"{_mib(reserve_bytes)} MiB in reserve",
             hint=f"free space on this disk; revisions that have to stay: {stay}",
         )
     return tuple(evicted)

@@ -156,8 +156,7 @@ def refuse_empty(objects: tuple[StoredObject, ...], *, source: str) -> None:
     if not objects:
         raise Unavailable(
             source,
-            found="no objects",
-            expected="at least one file; what is on the disk stays",
+            found="it has no objects; what is on the disk stays",
             hint="check the name, the credentials, --include and --exclude",
         )
 

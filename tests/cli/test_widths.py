@@ -1,0 +1,68 @@
+"""Tables in a terminal of 80 columns: no line is longer, and no word or heading is broken."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tessera.cli import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SIZED = ("--parameters", "8.03B", "--layers", "32", "--kv-heads", "8", "--head-dim", "128")
+
+CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "all GPU models": (("profiles",), ("architecture", "placements", "RTX-PRO-6000-Blackwell-96GB", "published")),
+    "one GPU model": (("profiles", "A100-40GB"), ("memory MiB", "placements", "profile names and maximum")),
+    "a language model": (("size", *SIZED), ("H100-80GB", "13.5 GiB short", "1024x8192")),
+    "a plan": (
+        ("plan", "--gpus", "8xH100-80GB", "-f", f"{EXAMPLES}/1-job-of-60-slices/job.yaml"),
+        ("Isolation", "Allocated"),
+    ),
+    "GPU usage": (("inspect", "--cluster", f"{EXAMPLES}/7-gpu-usage/cluster.yaml"), ("ALLOCATED", "fragmented")),
+    "a simulation": (("simulate", "synthetic", "--nodes", "2"), ("GPU demand dropped %",)),
+}
+
+
+@pytest.mark.parametrize(("arguments", "whole"), CALLS.values(), ids=CALLS)
+def test_a_table_fits_80_columns(arguments: tuple[str, ...], whole: tuple[str, ...]) -> None:
+    """Addresses alone are longer: a broken one cannot be followed."""
+    result = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.stdout.splitlines() if len(line.rstrip()) > 80 and "https://" not in line] == []
+    assert [text for text in whole if text not in result.stdout] == []
+
+
+def test_a_column_that_nobody_fills_is_not_shown() -> None:
+    """No node has more to say than its verdict."""
+    arguments = ("explain", "vllm", "--gpus", "8xH100-80GB", "-f", f"{EXAMPLES}/2-vllm-replicas")
+    result = CliRunner().invoke(main, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
+    heading = next(line for line in result.stdout.splitlines() if line.startswith("node "))
+    assert heading.split() == ["node", "verdict"]
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "warm", "evict"])
+def test_a_missing_folder_of_models_is_said(command: str, tmp_path: Path) -> None:
+    """It is most often a wrong path."""
+    missing = tmp_path / "missing"
+    result = CliRunner().invoke(main, ["models", command, str(missing), *(["3f2a"] if command == "evict" else [])])
+    assert result.exit_code == 2
+    assert f"{missing}: there is no such folder: check the path" in result.stderr
+
+
+@pytest.mark.parametrize(("command", "code"), [("list", 0), ("verify", 2), ("warm", 2), ("evict", 2)])
+def test_a_folder_without_a_revision_is_said(command: str, code: int, tmp_path: Path) -> None:
+    """With the command that fetches one."""
+    result = CliRunner().invoke(main, ["models", command, str(tmp_path), *(["3f2a"] if command == "evict" else [])])
+    assert result.exit_code == code
+    assert "no revision" in result.stderr
+    assert result.stdout == ""
+    assert f"tessera models sync SRC {tmp_path}" in result.stderr
+
+
+@pytest.mark.parametrize(("source", "want"), [("missing", "there is no such folder: check the"), (".", "no objects")])
+def test_a_source_without_a_model_is_said(source: str, want: str, tmp_path: Path) -> None:
+    """Nothing was fetched, and trying again is no advice."""
+    (tmp_path / "empty").mkdir()
+    result = CliRunner().invoke(main, ["models", "sync", str(tmp_path / "empty" / source), str(tmp_path / "kept")])
+    assert result.exit_code == 1
+    assert want in result.stderr
