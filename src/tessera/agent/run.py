@@ -217,7 +217,7 @@ class Agent:
                 tasks.create_task(self._forever("record", self._record_wakeup, self._write_pods))
                 tasks.create_task(self._listen())
         finally:
-            self._offered.cancel()
+            await self._offered.close()
             await self._layouts.close()
             self._log.info("agent_stopped")
 
