@@ -13,7 +13,8 @@ from testbed.deploy import NAMESPACE, objects
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 ROW = re.compile(
-    r"^\| (agent|disks|server|controller|metrics|all who log in) \| `([\w./-]+)`(?: named `([\w.-]+)`)? \| ([a-z, ]+) \| (.*?) \|$",
+    r"^\| (agent|disks|server|controller|metrics|all who log in) "
+    r"\| `([\w./-]+)`(?: named `([\w.-]+)`)? \| ([a-z, ]+) \| (.*?) \|$",
     re.MULTILINE,
 )
 WEBHOOK = "with the webhook"
