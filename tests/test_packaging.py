@@ -55,7 +55,8 @@ def test_the_planner_plans() -> None:
 def test_another_command_says_what_it_needs(command: str) -> None:
     ended = without_cluster(*command.split(), *(() if " " in command else ("--help",)))
     assert ended.returncode == EXIT_CODES[Unsupported], ended.stderr
-    assert "pip install 'tessera-gpu[cluster]'" in ended.stderr
+    extra = "models" if command == "models" else "cluster"
+    assert f"pip install 'tessera-gpu[{extra}]'" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 

@@ -78,6 +78,8 @@ _OF_CLUSTER = frozenset(
     }
 )
 """Packages that only the extra `cluster` brings; without it there is the planner."""
+_OWN_EXTRAS = {"tessera models": "models"}
+"""Commands that need less of these than `cluster` brings, with the extra that is enough."""
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
@@ -203,15 +205,16 @@ class _Root(click.Group):
 
 @contextlib.contextmanager
 def _needing_cluster(command: str) -> Iterator[None]:
-    """Refuse a command that needs a library of the extra `cluster` which is not installed."""
+    """Refuse a command that needs a library which is not installed, with the extra that brings it."""
     try:
         yield
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in _OF_CLUSTER:
             raise
-        extra = "the extra `cluster`: pip install 'tessera-gpu[cluster]'"
-        raise Unsupported(command, found=f"no Python package {library}", expected=extra) from error
+        extra = _OWN_EXTRAS.get(command, "cluster")
+        expected = f"the extra `{extra}`: pip install 'tessera-gpu[{extra}]'"
+        raise Unsupported(command, found=f"no Python package {library}", expected=expected) from error
 
 
 def _usage(error: click.ClickException) -> str:
