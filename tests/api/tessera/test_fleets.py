@@ -165,6 +165,13 @@ nodes:
     assert read(fleet + OPERATORS).notes == ()
 
 
+def test_a_configuration_that_no_config_map_has_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(InvalidInput, match=r"'half'; expected a MIG configuration of A100-40GB; hint: .*half-half"):
+        read("nodes: [{name: a, gpus: A100-40GB, sharing: {mig: half}}]" + OPERATORS)
+    with pytest.raises(InvalidInput, match=r"sharing.mig: configuration half-half, GPU 0 \(H100-80GB\): '1g.5gb'"):
+        read("nodes: [{name: a, gpus: H100-80GB, sharing: {mig: half-half}}]" + OPERATORS)
+
+
 def test_a_configuration_of_two_config_maps_that_differ_is_not_read() -> None:
     got = read("nodes: [{name: a, gpus: A100-40GB, sharing: {mig: all-1g.5gb}}]" + OPERATORS + OTHERS)
     assert counts_of(got.nodes[0].gpus[0].model, got.nodes[0].gpus[0].sharing.layout or ()) == (("1g.5gb", 3),)

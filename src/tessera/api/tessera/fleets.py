@@ -37,7 +37,7 @@ from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Counts
 from tessera.core.gpu.sharing import managed_sharing
-from tessera.core.node.layouts import resolve
+from tessera.core.node.layouts import configuration_names, resolve
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["close_unhealthy", "read", "read_states", "share_unit_mib", "short"]
@@ -361,13 +361,16 @@ def _gpus(entry: Field, configurations: Configurations) -> tuple[Gpu, ...]:
 
 
 def _configured(sharing: Field, gpu: Gpu, configurations: Configurations) -> dict[str, Counts | None]:
-    """Return what the MIG configuration that a GPU's sharing names makes of it; nothing where no ConfigMap has it."""
+    """Return what the MIG configuration that a GPU's sharing names makes of it; all, for advice, where it is none."""
     name = sharing.value.get("mig") if isinstance(sharing.value, dict) else None
-    if not isinstance(name, str) or name not in configurations:
+    if not isinstance(name, str) or not configurations:
         return {}
-    node = Inventory(gpus=(described(gpu),))
-    targets = in_place(sharing.get("mig"), partial(resolve, name, configurations, node))
-    return {name: next((target.counts for target in targets if target.mig), None)}
+    node, found = Inventory(gpus=(described(gpu),)), dict[str, Counts | None]()
+    possible = (name,) if name in configurations else configuration_names(configurations, node)
+    for each in possible:
+        targets = in_place(sharing.get("mig"), partial(resolve, each, configurations, node))
+        found[each] = next((target.counts for target in targets if target.mig), None)
+    return found
 
 
 def _group(group: Field, sharing: Field) -> list[tuple[Gpu, Field]]:
