@@ -331,6 +331,21 @@ def test_the_driver_s_folder_is_the_agents_and_its_containers() -> None:
     assert {"name": "driver", "mountPath": "/usr/local/nvidia", "readOnly": True} in container["volumeMounts"]
 
 
+def test_values_reach_the_objects_as_they_are_written() -> None:
+    odd = "/a: b #c \"d\" 'e' {f} \\ g"
+    agent = {
+        key: f"{odd}/{key}"
+        for key in ("driverFolder", "kubeletFolder", "runtimeFolder", "modelFolder", "modelSourceFolder")
+    }
+    found = pod("agent", {**ANY, "agent": agent})
+    (container,) = found["spec"]["containers"]
+    paths = {each["hostPath"]["path"] for each in found["spec"]["volumes"] if "hostPath" in each}
+    want = {agent["driverFolder"], f"{agent['kubeletFolder']}/pod-resources", agent["runtimeFolder"]}
+    assert want <= paths
+    options = {f"--model-dir={agent['modelFolder']}", f"--model-source={agent['modelSourceFolder']}"}
+    assert options <= set(container["args"])
+
+
 def test_the_values_that_the_page_about_clouds_shows_are_the_charts() -> None:
     page = (FOLDER.parent / "docs" / "clouds.md").read_text()
     shown = re.findall(r"^```yaml\n# values of the chart\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

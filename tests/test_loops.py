@@ -53,7 +53,30 @@ async def test_who_goes_away_ends_nothing_for_the_others() -> None:
     first.cancel()
     work.may_end.set()
     assert await second == 1
-    joint.cancel()
+
+
+async def test_at_the_end_nothing_is_being_done_any_more_nor_begun() -> None:
+    ended: list[str] = []
+
+    async def act() -> None:
+        has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("act")
+
+    has_begun, joint = asyncio.Event(), Joint(act)
+    running = asyncio.create_task(joint())
+    await has_begun.wait()
+    next_one = asyncio.create_task(joint())
+    await asyncio.sleep(0)
+    await joint.close()
+    assert ended == ["act"]
+    for each in (running, next_one):
+        with pytest.raises(asyncio.CancelledError):
+            await each
+    assert ended == ["act"]
 
 
 async def test_a_loop_goes_on_when_a_call_is_ended_and_ends_when_it_is_told_to() -> None:

@@ -55,7 +55,8 @@ def test_the_planner_plans() -> None:
 def test_another_command_says_what_it_needs(command: str) -> None:
     ended = without_cluster(*command.split(), *(() if " " in command else ("--help",)))
     assert ended.returncode == EXIT_CODES[Unsupported], ended.stderr
-    assert "pip install 'tessera-gpu[cluster]'" in ended.stderr
+    extra = "models" if command == "models" else "cluster"
+    assert f"pip install 'tessera-gpu[{extra}]'" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
@@ -67,6 +68,20 @@ def test_the_page_of_the_package_leads_nowhere_that_only_a_checkout_has() -> Non
 def test_what_the_wheel_carries_beside_the_package_is_there() -> None:
     for source in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]:
         assert any((ROOT / source).iterdir())
+
+
+def test_the_dockerfile_is_given_what_the_wheel_is_made_of() -> None:
+    """The image is built of what .dockerignore lets in, and the wheel is built in there."""
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    project = PROJECT["project"]
+    of_the_wheel = (project["readme"], *project["license-files"], *wheel["packages"], *wheel["force-include"])
+    copied = re.findall(r"^COPY (?!--)([^.].*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    let_in = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    needed = {*of_the_wheel, *(path for paths in copied for path in paths.split())}
+    assert [
+        path for path in sorted(needed) if not any(path == each or path.startswith(f"{each}/") for each in let_in)
+    ] == []
+    assert [each for each in let_in if not (ROOT / each).exists()] == []
 
 
 def test_the_workflow_runs_what_a_change_has_to_pass_with_pinned_actions() -> None:

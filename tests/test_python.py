@@ -51,6 +51,19 @@ def test_every_public_name_is_there_and_described() -> None:
         _ = tessera.nothing
 
 
+def test_the_page_has_every_field_of_every_record() -> None:
+    records = {each for name in tessera.__all__ if isinstance(each := getattr(tessera, name), type)}
+    public = {each.__name__: each for each in records if issubclass(each, msgspec.Struct)}
+    rows = dict(re.findall(r"^\| `(\w+Document)` \| (.*) \|$", PAGE, re.MULTILINE))
+    said = {name: set(re.findall(r"`(\w+)`", rows.get(name, ""))) for name in public}
+    assert said == {name: set(record.__struct_fields__) for name, record in public.items()}
+
+
+def test_every_record_that_a_public_one_holds_is_public() -> None:
+    held = msgspec.json.schema(tessera.PlanDocument)["$defs"]
+    assert held.keys() - set(tessera.__all__) == set()
+
+
 def test_inputs_may_be_mixed() -> None:
     fleet: list[tessera.FleetInput] = ["T4", {"nodes": [{"name": "a", "gpus": "T4"}]}, "2xT4"]
     manifests: list[tessera.ManifestInput] = [POD, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}]

@@ -87,7 +87,9 @@ class Joint(Generic[Result]):
             self._next = None
             return await self._act()
 
-    def cancel(self) -> None:
-        """End what is being done."""
-        for each in self._tasks:
+    async def close(self) -> None:
+        """Cancel what is being done and what is asked for; return when all of it has ended."""
+        tasks = tuple(self._tasks)
+        for each in tasks:
             each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

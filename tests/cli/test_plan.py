@@ -382,6 +382,12 @@ def test_what_sharing_saves_is_a_line_and_in_the_summary() -> None:
     assert "sharing" not in run("plan", "--gpus", "T4").stdout
 
 
+def test_a_price_of_a_gpu_that_no_node_has_is_said() -> None:
+    found = CliRunner().invoke(main, ["plan", "--gpus", "T4", "-f", JOB, "--price", "L4=1", "--price", "T4=1"])
+    assert "note: --price L4: no node has this GPU\n" in found.stderr
+    assert "--price T4" not in found.stderr
+
+
 def test_prices_are_money_per_hour() -> None:
     common = ("plan", "--gpus", "9xH100-80GB", "--gpus", "T4", "-f", JOB, "--price", "h100-80gb=2.50")
     line = "22.50 per hour instead of 150.00 without sharing; all GPUs 22.50; no price given for T4"

@@ -21,7 +21,7 @@ from testbed.deploy import KUBE_VERSION, NAMESPACE, rendered
 from testbed.processes import until
 
 IMAGE = {"image": {"repository": "registry.example/tessera"}}
-OLDER = "v1.33.5-gke.1080000"
+OLDER = "v1.34.5-gke.1080000"
 MORE = {
     "image": {"repository": "registry.example/tessera", "tag": "1", "pullSecrets": [{"name": "registry"}]},
     "nvidia": {"operator": "beside"},
@@ -38,7 +38,7 @@ MORE = {
         "resources": {"limits": {"memory": "1Gi"}},
     },
     "server": {"replicas": 3, "args": ["--policy=best-fit"], "tolerations": [{"operator": "Exists"}]},
-    "scheduler": {"image": {"tag": "v1.33.5"}, "args": ["--v=2"]},
+    "scheduler": {"image": {"tag": "v1.34.5"}, "args": ["--v=2"]},
     "controller": {"replicas": 1, "args": ["--interval-s=5"], "affinity": {"nodeAffinity": {}}},
     "disks": {"enabled": True, "volumes": 4, "reserveGib": 500, "args": ["--select=/dev/nvme1n1"]},
     "metrics": {
@@ -86,10 +86,10 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "little": (
         {
-            "image": {"repository": "a/b", "digest": "sha256:0123"},
+            "image": {"repository": "a/b", "digest": "sha256:" + "0" * 64},
             "nvidia": {"operator": "instead"},
             "agent": {"affinity": {"nodeAffinity": {}}},
-            "scheduler": {"image": {"digest": "sha256:4567"}},
+            "scheduler": {"image": {"digest": "sha256:" + "4" * 64}},
             "admission": {"policies": False, "routing": "none"},
             "crds": {"install": False},
             "networkPolicies": {"enabled": False},

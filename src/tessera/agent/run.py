@@ -217,8 +217,8 @@ class Agent:
                 tasks.create_task(self._forever("record", self._record_wakeup, self._write_pods))
                 tasks.create_task(self._listen())
         finally:
-            self._offered.cancel()
             await self._layouts.close()
+            await self._offered.close()  # last, because layouts ask for offers; the next agent may start after it
             self._log.info("agent_stopped")
 
     async def _persist(self, what: str, act: Callable[[], Awaitable[None]]) -> None:

@@ -79,6 +79,8 @@ _OF_CLUSTER = frozenset(
     }
 )
 """Packages that only the extra `cluster` brings; without it there is the planner."""
+_OWN_EXTRAS = {"tessera models": "models"}
+"""Commands that need less of these than `cluster` brings, with the extra that is enough."""
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
@@ -205,17 +207,18 @@ class _Root(click.Group):
 
 @contextlib.contextmanager
 def _needing_cluster(command: str) -> Iterator[None]:
-    """Refuse a command that needs a library of the extra `cluster` which is not installed."""
+    """Refuse a command that needs a library which is not installed, with the extra that brings it."""
     try:
         yield
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in _OF_CLUSTER:
             raise
+        extra = _OWN_EXTRAS.get(command, "cluster")
         raise Unsupported(
             command,
             found=f"it needs the Python package {library}",
-            hint="install it with pip install 'tessera-gpu[cluster]'",
+            hint=f"install it with pip install 'tessera-gpu[{extra}]'",
         ) from error
 
 

@@ -11,7 +11,7 @@ from tessera._planning import read_bytes
 from tessera.api import documents
 from tessera.api.documents import Plain
 from tessera.api.fields import Field
-from tessera.api.kubernetes.helmtemplates import Chart, render
+from tessera.api.kubernetes.helmtemplates import Chart, at_least, render
 from tessera.api.tessera.installation import read_values
 from tessera.errors import InvalidInput, Unsupported
 
@@ -25,7 +25,8 @@ _EPILOG = """
 Examples:
   tessera manifests --kube-version 1.36.3 \\
     --set image.repository=registry.example/tessera | kubectl apply -f -
-  tessera manifests --kube-version 1.34.5 --values values.yaml > tessera.yaml
+  tessera manifests --kube-version 1.35.2 --values values.yaml \\
+    --set nvidia.operator=beside > tessera.yaml
 
 Values and what they mean: docs/install.md.
 """
@@ -69,6 +70,11 @@ def render_chart(values: dict[str, Any], kube_version: str) -> dict[str, str]:
     folder = chart_folder()
     files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
     version = f"v{kube_version.removeprefix('v')}"
+    chart = documents.one("Chart.yaml", files["Chart.yaml"])
+    least = Field(chart, chart.data).get("kubeVersion").text()
+    if not at_least(least, version):
+        wanted = f"{least.removeprefix('>=').removesuffix('-0')} or later, which the agent needs of the kubelet"
+        raise InvalidInput("--kube-version", found=kube_version, expected=wanted)
     built_in = {
         "Chart": {"Name": "tessera", "Version": __version__, "AppVersion": __version__},
         "Release": {"Name": "tessera", "Namespace": _NAMESPACE, "Service": "Tessera"},

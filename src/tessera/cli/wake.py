@@ -54,13 +54,13 @@ async def wake_server(kube: Kube, name: str, namespace: str, now: dt.datetime) -
     subject = f"modelserver {namespace}/{name}"
     found = await kube.get(MODEL_SERVERS, name, namespace)
     if found is None:
-        hint = f"kubectl get modelservers -n {namespace}"
-        raise InvalidInput(subject, found="no such ModelServer", expected="one that there is", hint=hint)
+        hint = f"see kubectl get modelservers -n {namespace}"
+        raise InvalidInput(subject, found="there is no such ModelServer", hint=hint)
     metadata = {key: each for key, each in found["metadata"].items() if key != "annotations"}
     server = read_model_server({**found, "metadata": metadata, "apiVersion": API_VERSION, "kind": KIND})
     if not server.sleeps:
-        wanted = f"replicas.min 0: with {server.least} it has a replica all the time"
-        raise InvalidInput(subject, found=f"replicas.min {server.least}", expected=wanted)
+        found = f"it never sleeps: its replicas.min is {server.least}"
+        raise InvalidInput(subject, found=found, hint="nothing need be done; with 0 it may sleep")
     patch = {"metadata": {"annotations": {WAKE: now.strftime("%Y-%m-%dT%H:%M:%SZ")}}}
     await kube.patch(MODEL_SERVERS, name, patch, namespace=namespace)
     ready = (found.get("status") or {}).get("readyReplicas", 0)

@@ -1,5 +1,6 @@
 """Servers of device plugins: what goes wrong with one keeps none of the others from the kubelet."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -73,3 +74,48 @@ async def test_a_defect_in_one_resource_is_logged_once_and_keeps_no_other_from_t
         await kubelet.until_allocatable(MIG, 1)
         assert list(servers.problems) == []
         await servers.close()
+
+
+async def test_who_offers_while_the_servers_end_or_after_takes_no_resource_from_the_next_agent(
+    socket_folder: Path,
+) -> None:
+    gate = Gate(SaidPods(), dict, logger())
+
+    def make(resource: Resource) -> OfferedResource:
+        return OfferedResource(resource, give, gate, Shares())
+
+    async with MemoryKubelet(socket_folder) as kubelet:
+        servers = PluginServers(kubelet.plugins, make, allocatable, logger())
+        assert await servers.offer((WHOLE,), policy="distributed")
+        await kubelet.restart()
+        async with asyncio.TaskGroup() as group:
+            # The kubelet has forgotten the resource, so each of these would register it.
+            group.create_task(servers.close())
+            during = group.create_task(servers.offer((WHOLE,), policy="distributed"))
+            group.create_task(servers.tend())
+        after = await servers.offer((WHOLE,), policy="distributed")
+        await servers.tend()
+        assert (during.result(), after) == (False, False)
+        assert kubelet.registrations == []
+        assert [each.name for each in kubelet.plugins.iterdir() if each.is_socket()] == [kubelet.socket.name]
+
+
+async def test_the_end_does_not_wait_for_what_is_still_to_be_registered(socket_folder: Path) -> None:
+    gate = Gate(SaidPods(), dict, logger())
+    ending: list[asyncio.Task[None]] = []
+
+    class Ending(OfferedResource):
+        @property
+        def options(self) -> PluginOptions:
+            ending.append(asyncio.create_task(servers.close()))
+            return super().options
+
+    def make(resource: Resource) -> OfferedResource:
+        return (Ending if not servers.listed else OfferedResource)(resource, give, gate, Shares())
+
+    async with MemoryKubelet(socket_folder) as kubelet:
+        servers = PluginServers(kubelet.plugins, make, allocatable, logger())
+        second = Resource(name=MIG, devices=WHOLE.devices, by_assignment=False)
+        assert not await servers.offer((WHOLE, second), policy="distributed")
+        await asyncio.gather(*ending)
+        assert kubelet.registrations == [GPU], "the one that was being registered"

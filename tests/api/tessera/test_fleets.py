@@ -11,6 +11,7 @@ from tessera.api import documents
 from tessera.api.tessera import fleets
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot, Taint
 from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import counts_of
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput
 
@@ -97,6 +98,87 @@ def test_fleets_of_several_documents_are_one() -> None:
     got = read("nodes: [{name: a}]\n---\nkind: Node\nmetadata: {name: b}\n---\nkind: Service\nmetadata: {name: s}\n")
     assert [each.name for each in got.nodes] == ["a", "b"]
     assert got.notes == ("Service s is not read as part of a fleet",)
+
+
+OPERATORS = """
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: custom-mig-config, namespace: gpu-operator}
+data:
+  config.yaml: |
+    version: v1
+    mig-configs:
+      half-half:
+      - {devices: [0], mig-enabled: true, mig-devices: {1g.5gb: 2, 2g.10gb: 1}}
+      - {devices: [1], mig-enabled: false}
+      all-1g.5gb:
+      - {devices: all, mig-enabled: true, mig-devices: {1g.5gb: 3}}
+"""
+OTHERS = """
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: plugin}
+data: {config.yaml: 'version: v1', other: x}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: more}
+data:
+  config.yaml: |
+    version: v1
+    mig-configs:
+      half-half: [{devices: all, mig-enabled: false}]
+      all-1g.5gb:
+      - {devices: all, mig-enabled: true, mig-devices: {1g.5gb: 3}}
+"""
+
+
+def instances(text: str) -> list[list[str]]:
+    """Return the layout of each GPU of each node: its profiles, or the mode of one without."""
+    return [
+        [
+            ", ".join(f"{count} x {name}" for name, count in counts_of(gpu.model, gpu.sharing.layout))
+            if gpu.sharing.layout is not None
+            else gpu.sharing.modes[0].value
+            for gpu in each.gpus
+        ]
+        for each in read(text).nodes
+    ]
+
+
+def test_configurations_are_those_of_the_operators_config_map() -> None:
+    fleet = """
+nodes:
+- {name: a, gpus: [2xA100-40GB, T4], sharing: {mig: half-half}}
+- {name: b, gpus: [T4, {model: A100-40GB, sharing: {mig: half-half}}]}
+- {name: c, gpus: A100-40GB, sharing: {mig: all-1g.5gb}}
+- {name: d, gpus: A100-40GB, sharing: {mig: all-2g.10gb}}
+"""
+    assert instances(fleet + OPERATORS) == [
+        ["2 x 1g.5gb, 1 x 2g.10gb", "whole", "whole"],
+        ["whole", "whole"],
+        ["3 x 1g.5gb"],  # the ConfigMap's comes before the one that mig-parted names
+        ["3 x 2g.10gb"],
+    ]
+    assert read(fleet + OPERATORS).notes == ()
+
+
+def test_a_configuration_that_no_config_map_has_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(InvalidInput, match=r"'half'; expected a MIG configuration of A100-40GB; hint: .*half-half"):
+        read("nodes: [{name: a, gpus: A100-40GB, sharing: {mig: half}}]" + OPERATORS)
+    with pytest.raises(InvalidInput, match=r"sharing.mig: configuration half-half, GPU 0 \(H100-80GB\): '1g.5gb'"):
+        read("nodes: [{name: a, gpus: H100-80GB, sharing: {mig: half-half}}]" + OPERATORS)
+
+
+def test_a_configuration_of_two_config_maps_that_differ_is_not_read() -> None:
+    got = read("nodes: [{name: a, gpus: A100-40GB, sharing: {mig: all-1g.5gb}}]" + OPERATORS + OTHERS)
+    assert counts_of(got.nodes[0].gpus[0].model, got.nodes[0].gpus[0].sharing.layout or ()) == (("1g.5gb", 3),)
+    assert got.notes == (
+        "MIG configuration half-half is not read: two ConfigMaps differ on it",
+        "ConfigMap plugin is not read as part of a fleet",
+    )
 
 
 SHORT = {

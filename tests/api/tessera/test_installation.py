@@ -43,7 +43,7 @@ def test_the_table_has_every_value() -> None:
 
 SETTINGS: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "text": ("image.repository=a/b", ("image", "repository"), "a/b"),
-    "text with an equals sign": ("image.tag=a=b", ("image", "tag"), "a=b"),
+    "text with an equals sign": ("server.prometheus=http://a/?b=c", ("server", "prometheus"), "http://a/?b=c"),
     "a truth value": ("agent.gpuLabels=false", ("agent", "gpuLabels"), False),
     "a number": ("server.replicas=3", ("server", "replicas"), 3),
     "one key of a default mapping": (
@@ -75,17 +75,71 @@ def test_a_setting_wins_over_the_file_and_the_last_over_the_others() -> None:
     }
 
 
+NONE = "the chart has no such value"
+NAME = "a registry and a name, as registry.example/tessera; tag and digest are values of their own"
 REFUSED: dict[str, tuple[dict[str, Plain], tuple[str, ...], str]] = {
-    "an unknown value": ({"agent": {"gpuLabel": True}}, (), "unknown field `gpuLabel`"),
-    "another type": ({"server": {"replicas": "2"}}, (), r"Expected `int`, got `str` - at `\$\.server\.replicas`"),
-    "a word that is none": ({"nvidia": {"operator": "with"}}, (), "Invalid enum value 'with'"),
-    "a setting without a value": ({}, ("image.tag",), "KEY=VALUE"),
-    "Helm's lists": ({}, ("agent.args[0]=a",), "KEY=VALUE"),
+    "an unknown value": (
+        {"agent": {"gpuLabel": True}},
+        (),
+        f"values: agent.gpuLabel: {NONE}: did you mean agent.gpuLabels?",
+    ),
+    "an unknown value that is like no other": (
+        {"zzz": 1},
+        (),
+        f"values: zzz: {NONE}: see deploy/chart/values.yaml",
+    ),
+    "another type": ({"server": {"replicas": "2"}}, (), "values: server.replicas: '2' is not a whole number"),
+    "a number out of bounds": (
+        {},
+        ("server.replicas=-1",),
+        "values: server.replicas: '-1' is not a whole number >= 0",
+    ),
+    "a number where text is": (
+        {"agent": {"nodeSelector": {"pool": 1}}},
+        (),
+        "values: agent.nodeSelector[...]: a whole number is not text: write the value in quotes",
+    ),
+    "a word that is none": (
+        {"nvidia": {"operator": "with"}},
+        (),
+        "values: nvidia.operator: 'with' is not one of beside, instead, none",
+    ),
+    "a folder that is relative": (
+        {},
+        ("agent.modelFolder=models",),
+        "values: agent.modelFolder: 'models' is not an absolute path",
+    ),
+    "an image with its tag": (
+        {},
+        ("image.repository=registry.example/tessera:1",),
+        f"values: image.repository: 'registry.example/tessera:1' is not {NAME}",
+    ),
+    "a tag that is none": ({}, ("image.tag=a b",), "values: image.tag: 'a b' is not a tag, as 0.1.0"),
+    "nothing in place of a part": ({"agent": None}, (), "values: agent: 'None' is not a mapping"),
+    "a setting without a value": (
+        {},
+        ("image.tag",),
+        "--set: 'image.tag' is not KEY=VALUE",
+    ),
+    "Helm's lists": (
+        {},
+        ("agent.args[0]=a",),
+        "--set: 'agent.args[0]=a' is not KEY=VALUE",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_wrong_values_are_refused(case: str) -> None:
     given, settings, want = REFUSED[case]
-    with pytest.raises(InvalidInput, match=want):
+    with pytest.raises(InvalidInput) as refused:
         read_values(given, settings)
+    assert str(refused.value) == want
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tessera", "r.example/a/b", "r.example:5000/tessera", "[::1]:5000/a", "R.example/a_b", "localhost:5000/a--b"],
+)
+def test_images_have_the_names_that_registries_give_them(name: str) -> None:
+    assert read_values({"image": {"repository": name}})["image"]["repository"] == name

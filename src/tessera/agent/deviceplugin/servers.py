@@ -72,6 +72,8 @@ class PluginServers(Generic[OfferT]):
         self._log = log
         self._servers: dict[str, _Server[OfferT]] = {}
         self._turn = asyncio.Lock()
+        self._ending = False
+        """Whether nothing may be registered any more: the resources are the next agent's."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -99,6 +101,8 @@ class PluginServers(Generic[OfferT]):
     ) -> bool:
         """Advertise these resources and no others; return whether all streams of the kubelet got the lists in time.
 
+        Advertises nothing and returns False once `close` is called.
+
         Args:
             resources: what is advertised.
             policy: which replicas are preferred.
@@ -107,6 +111,8 @@ class PluginServers(Generic[OfferT]):
 
         """
         async with self._turn:
+            if self._ending:
+                return False
             desired = {resource.name: resource for resource in resources}
             for name, each in self._servers.items():
                 each.desired = name in desired or each.plugin.offers(leaving)
@@ -124,7 +130,7 @@ class PluginServers(Generic[OfferT]):
             await self._tend()
             async with asyncio.TaskGroup() as group:
                 sent = [group.create_task(each.plugin.sent(deadline_s)) for each in self._servers.values()]
-            return all(task.result() for task in sent)
+            return all(task.result() for task in sent) and not self._ending
 
     async def tend(self) -> None:
         """Listen and register wherever that is not so: at first, after a kubelet's restart, after a failure.
@@ -149,7 +155,11 @@ class PluginServers(Generic[OfferT]):
         return {name: found.get(name, frozenset()) for name in awaited}
 
     async def close(self) -> None:
-        """Stop all servers; the kubelet keeps the resources for five minutes, without healthy devices."""
+        """Stop all servers for good; the kubelet keeps the resources for five minutes, without healthy devices.
+
+        A registration in progress ends first, and none comes after it: it would be over that of the next agent.
+        """
+        self._ending = True
         async with self._turn:
             for each in self._servers.values():
                 if each.server is not None:
@@ -161,6 +171,8 @@ class PluginServers(Generic[OfferT]):
             each = self._servers.pop(name)
             await one_turn(partial(self._withdraw, each), each.complain)
         for name, each in self._servers.items():
+            if self._ending:
+                return
             # A defect in one resource keeps none of the others from being advertised.
             await one_turn(partial(self._keep_up, name, each), each.complain)
 

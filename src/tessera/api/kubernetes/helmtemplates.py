@@ -18,7 +18,7 @@ import msgspec
 from tessera.api import documents
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Chart", "render"]
+__all__ = ["Chart", "at_least", "render"]
 
 _ACTION = re.compile(r"\{\{(?P<left>-(?=\s))?\s*(?P<inside>/\*.*?\*/|.*?)\s*(?P<right>(?<=\s)-)?\}\}", re.DOTALL)
 _TOKEN = re.compile(
@@ -217,7 +217,7 @@ class _Renderer:
             case "tpl", (str() as text, dot):
                 return self.text(_Parser(place, text, self.parts).parsed(), dot)
             case "fail", (str() as message,):
-                raise InvalidInput("values of the chart", found=message, hint="see docs/install.md")
+                raise InvalidInput("the chart", found=message, hint="see docs/install.md")
         try:
             return _FUNCTIONS[name](*arguments)
         except (KeyError, TypeError) as error:
@@ -238,7 +238,7 @@ def _indented(width: int, text: str) -> str:
     return "\n".join(f"{' ' * width}{line}" for line in text.split("\n"))
 
 
-def _at_least(constraint: str, version: str) -> bool:
+def at_least(constraint: str, version: str) -> bool:
     """Return whether a version satisfies a constraint; of these there is one form here, `>=1.36-0`."""
     least, found = _VERSION.search(constraint), _VERSION.match(version)
     assert constraint.startswith(">=")
@@ -265,7 +265,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "printf": lambda pattern, *values: pattern % values,
     "quote": lambda value: json.dumps(str(value)),
     "regexFind": _found,
-    "semverCompare": _at_least,
+    "semverCompare": at_least,
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "toYaml": lambda value: documents.write(value, block=True).rstrip("\n"),
 }

@@ -115,11 +115,11 @@ def expected_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
         return {}
     named = [msgspec.structs.replace(gpu, uuid=f"{gpu.index}") for gpu in gpus]
     strategy: Strategy = next((gpu.sharing.strategy for gpu in gpus if gpu.model.profiles), "mixed")
-    labels = gpu_labels(Inventory(gpus=tuple(map(_described, named))), named, Labelling(strategy=strategy))
+    labels = gpu_labels(Inventory(gpus=tuple(map(described, named))), named, Labelling(strategy=strategy))
     return {key: value for key, value in labels.items() if not _UNDESCRIBED.match(key)}
 
 
-def _described(gpu: Gpu) -> GpuFacts:
+def described(gpu: Gpu) -> GpuFacts:
     """Return what the driver would show of a GPU whose fixed layout, if it has one, is there."""
     product, compute = DRIVER_NAMES[gpu.model.name]
     memory = {profile.name: profile.memory_mib for profile in gpu.model.profiles}

@@ -13,11 +13,12 @@ from tessera.api.documents import write as write_document
 from tessera.api.fields import Field
 from tessera.core.node.layouts import Group
 
-__all__ = ["Group", "read", "write"]
+__all__ = ["Group", "read", "read_config_map", "write"]
 
 _VERSION = "v1"
 _PROFILE = re.compile(r"[1-9][0-9]?(c\.[1-9][0-9]?)?g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)*)*")
 _MAX_INDEX = 1024
+_CONFIGURATIONS = "mig-configs"
 _KEY = "config.yaml"
 """Of the ConfigMap: under this name the MIG manager finds the file."""
 
@@ -33,13 +34,26 @@ def read(document: Document) -> dict[str, tuple[Group, ...]]:
     if isinstance(document.data, dict) and document.data.get("kind") == "ConfigMap":
         text = Field(document, document.data).get("data", _KEY).text()
         document = documents.one(f"{document.source}, data[{_KEY}]", text)
-    root = Field(document, document.data).only("version", "mig-configs")
+    root = Field(document, document.data).only("version", _CONFIGURATIONS)
     if root.get("version").text() != _VERSION:
         raise root.get("version").refuse("a version this reader knows", _VERSION)
-    configs = root.get("mig-configs")
+    configs = root.get(_CONFIGURATIONS)
     if not configs.mapping():
         raise configs.refuse("at least one configuration")
     return {name: _groups(config) for name, config in configs.members()}
+
+
+def read_config_map(field: Field) -> dict[str, tuple[Group, ...]]:
+    """Return the configurations of a ConfigMap among other objects; none where it holds no mig-parted file.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+
+    """
+    text = field.get("data", _KEY).value
+    if not isinstance(text, str) or _CONFIGURATIONS not in text:
+        return {}
+    return read(documents.one(f"{field.place}, data[{_KEY}]", text))
 
 
 def _groups(config: Field) -> tuple[Group, ...]:
@@ -91,7 +105,7 @@ def write(configs: Mapping[str, tuple[Group, ...]]) -> str:
     """Return the text of a mig-parted file with these configurations, in the order given."""
     data: Plain = {
         "version": _VERSION,
-        "mig-configs": {name: [_plain(group) for group in groups] for name, groups in configs.items()},
+        _CONFIGURATIONS: {name: [_plain(group) for group in groups] for name, groups in configs.items()},
     }
     return write_document(data)
 

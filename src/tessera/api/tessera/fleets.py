@@ -7,6 +7,7 @@ agents and servers report of nodes in GPUNode objects by `gpunodes`.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
@@ -24,7 +25,8 @@ from tessera.api.kubernetes.nodes import (
     with_gpus,
 )
 from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
-from tessera.api.nvidia.gpulabels import expected_labels
+from tessera.api.nvidia.gpulabels import described, expected_labels
+from tessera.api.nvidia.migparted import Group, read_config_map
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.gpusharing import read_sharing
 from tessera.api.tessera.pods.runningpods import Observed, read_pods
@@ -32,7 +34,10 @@ from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import Counts
 from tessera.core.gpu.sharing import managed_sharing
+from tessera.core.node.layouts import configuration_names, resolve
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["close_unhealthy", "read", "read_states", "share_unit_mib", "short"]
@@ -41,6 +46,8 @@ _MAX_NODES = 100_000
 _EXAMPLES = 5
 _MAX_GPUS = 256
 """Most GPUs of one node; no server has more than a few dozen."""
+Configurations: TypeAlias = Mapping[str, tuple[Group, ...]]
+"""MIG configurations of a node by name."""
 _KINDS = ("Node", "Pod", KIND, "Fleet", None)
 _SEVERAL = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?\((?P<node>[^()]*)\)")
 _SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,80})")
@@ -84,7 +91,8 @@ def read(
 ) -> Snapshot:
     """Return the fleet of a set of documents, with the pods that run on it and the pods that wait.
 
-    Accepted: fleet files (`nodes:`), Node objects, and lists of Node, Pod and GPUNode objects as `kubectl get
+    Accepted: fleet files (`nodes:`), the GPU operator's ConfigMaps of MIG configurations, which fleet files may name,
+    Node objects, and lists of Node, Pod and GPUNode objects as `kubectl get
     nodes,pods,gpunodes -A -o json` prints them. Objects of other kinds are left out and named in the notes.
     A Node object whose GPUs cannot be read is a node without GPUs that says so.
 
@@ -102,7 +110,8 @@ def read(
     states = read_states(fields)
     share_mib = share_unit_mib or _share_unit_mib(fields, states)
     notes: list[str] = []
-    nodes = _nodes(fields, states, gpu_models, notes)
+    configurations = _mig_configurations(fields, notes)
+    nodes = _nodes(fields, states, gpu_models, configurations, notes)
     if not nodes:
         source = fields[0].place if fields else "fleet"
         hint = "write nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods -A -o json"
@@ -114,7 +123,9 @@ def read(
         share_unit_mib=share_mib,
         claims={claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims},
     )
-    skipped = sorted({field.label for field in fields if field.get("kind").value not in _KINDS})
+    skipped = sorted(
+        {field.label for field in fields if field.get("kind").value not in _KINDS and not _configures(field)}
+    )
     notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
     return Snapshot(
         nodes=close_unhealthy(nodes, states, pods),
@@ -124,15 +135,34 @@ def read(
     )
 
 
+def _configures(field: Field) -> Mapping[str, tuple[Group, ...]]:
+    return read_config_map(field) if field.get("kind").value == "ConfigMap" else {}
+
+
+def _mig_configurations(fields: Iterable[Field], notes: list[str]) -> Configurations:
+    """Return the MIG configurations of the GPU operator's ConfigMaps, without those that two of them differ on."""
+    found: dict[str, tuple[Group, ...]] = {}
+    disputed: set[str] = set()
+    for name, groups in (each for field in fields for each in _configures(field).items()):
+        if found.setdefault(name, groups) != groups:
+            disputed.add(name)
+    notes.extend(f"MIG configuration {name} is not read: two ConfigMaps differ on it" for name in sorted(disputed))
+    return {name: groups for name, groups in found.items() if name not in disputed}
+
+
 def _nodes(
-    fields: Iterable[Field], states: Mapping[str, GpuNodeState], gpu_models: Sequence[ModelRule], notes: list[str]
+    fields: Iterable[Field],
+    states: Mapping[str, GpuNodeState],
+    gpu_models: Sequence[ModelRule],
+    configurations: Configurations,
+    notes: list[str],
 ) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     unread: list[InvalidInput] = []
     unused = set(gpu_models)
     for field in fields:
         if field.get("kind").value in ("Fleet", None):
-            found: Iterable[Node] = _fleet_nodes(field)
+            found: Iterable[Node] = _fleet_nodes(field, configurations)
         elif field.get("kind").value == "Node":
             node = node_without_gpus(field)
             rules = [rule for rule in gpu_models if rule.applies(node.name, dict(node.labels))]
@@ -253,7 +283,7 @@ def _objects(document: Document) -> Iterator[Field]:
 # The fleet file
 
 
-def _fleet_nodes(field: Field) -> Iterator[Node]:
+def _fleet_nodes(field: Field, configurations: Configurations) -> Iterator[Node]:
     field.only("apiVersion", "kind", "metadata", "nodes")
     field.get("apiVersion").choice("tessera.dev/v1alpha1", default="tessera.dev/v1alpha1")
     read_nodes = 0
@@ -265,13 +295,13 @@ def _fleet_nodes(field: Field) -> Iterator[Node]:
             raise entry.refuse(found=f"{count} more nodes are more than {_MAX_NODES} in all")
         name = checked_name(entry.get("name"))
         names = [name] if not entry.get("count").given else [f"{name}-{index}" for index in range(count)]
-        yield from _entry_nodes(entry, names)
+        yield from _entry_nodes(entry, names, configurations)
 
 
-def _entry_nodes(entry: Field, names: list[str]) -> Iterator[Node]:
+def _entry_nodes(entry: Field, names: list[str], configurations: Configurations) -> Iterator[Node]:
     cpu_milli = entry.get("cpu").read(cpu_capacity, CPU_MILLI)
     memory_mib = entry.get("memory").read(memory_capacity, MEMORY_MIB)
-    gpus = _gpus(entry)
+    gpus = _gpus(entry, configurations)
     labels = expected_labels(gpus) | {key: value.text() for key, value in entry.get("labels").members()}
     taints = _taints(entry.get("taints"))
     max_pods = entry.get("pods").integer(110)
@@ -315,38 +345,52 @@ def _taints(field: Field) -> tuple[Taint, ...]:
     return tuple(taints)
 
 
-def _gpus(entry: Field) -> tuple[Gpu, ...]:
+def _gpus(entry: Field, configurations: Configurations) -> tuple[Gpu, ...]:
     """Return the GPUs of one entry: `8xH100-80GB`, or a list of such texts and of mappings, one group each."""
-    gpus: list[Gpu] = []
     field = entry.get("gpus")
     groups = list(field.elements()) if isinstance(field.value, list) else [field] if field.given else []
-    for group in groups:
-        for gpu in _group(group, entry.get("sharing")):
-            gpus.append(
-                Gpu(index=len(gpus), model=gpu.model, memory_mib=gpu.memory_mib, sharing=gpu.sharing, uuid=gpu.uuid)
-            )
-    if len(gpus) > _MAX_GPUS:
-        raise field.refuse(found=f"{len(gpus)} GPUs are more than {_MAX_GPUS} in a node")
-    return tuple(gpus)
+    found = [each for group in groups for each in _group(group, entry.get("sharing"))]
+    if len(found) > _MAX_GPUS:
+        raise field.refuse(found=f"{len(found)} GPUs are more than {_MAX_GPUS} in a node")
+    gpus = [msgspec.structs.replace(gpu, index=index) for index, (gpu, _) in enumerate(found)]
+    return tuple(
+        msgspec.structs.replace(gpu, sharing=read_sharing(own, gpu.model, _configured(own, gpu, configurations)))
+        for gpu, (_, own) in zip(gpus, found, strict=True)
+    )
 
 
-def _group(group: Field, sharing: Field) -> list[Gpu]:
+def _configured(sharing: Field, gpu: Gpu, configurations: Configurations) -> dict[str, Counts | None]:
+    """Return what the MIG configuration that a GPU's sharing names makes of it; all, for advice, where it is none."""
+    name = sharing.value.get("mig") if isinstance(sharing.value, dict) else None
+    if not isinstance(name, str) or not configurations:
+        return {}
+    node, found = Inventory(gpus=(described(gpu),)), dict[str, Counts | None]()
+    possible = (name,) if name in configurations else configuration_names(configurations, node)
+    for each in possible:
+        targets = in_place(sharing.get("mig"), partial(resolve, each, configurations, node))
+        found[each] = next((target.counts for target in targets if target.mig), None)
+    return found
+
+
+def _group(group: Field, sharing: Field) -> list[tuple[Gpu, Field]]:
+    """Return GPUs, managed and without their index, with the field that says how each is shared."""
     if not isinstance(group.value, dict):
         count, name = _counted(group.text(), group.subject)
         gpu_model = in_place(group, partial(model, name))
-        gpu = Gpu(index=0, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=read_sharing(sharing, gpu_model))
-        return [gpu] * count
+        gpu = Gpu(index=0, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=managed_sharing(gpu_model))
+        return [(gpu, sharing)] * count
     group.only("model", "count", "memory", "uuid", "sharing")
     gpu_model = read_model(group.get("model"))
-    own = group.get("sharing")
     gpu = Gpu(
         index=0,
         model=gpu_model,
         memory_mib=_gpu_memory(group.get("memory"), gpu_model),
-        sharing=read_sharing(own if own.given else sharing, gpu_model),
+        sharing=managed_sharing(gpu_model),
         uuid=group.get("uuid").text(""),
     )
-    return [gpu] * group.get("count").integer(1, least=1, most=1 if gpu.uuid else _MAX_GPUS)
+    own = group.get("sharing")
+    count = group.get("count").integer(1, least=1, most=1 if gpu.uuid else _MAX_GPUS)
+    return [(gpu, own if own.given else sharing)] * count
 
 
 def _gpu_memory(field: Field, gpu_model: GpuModel) -> int:

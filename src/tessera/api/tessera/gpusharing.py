@@ -5,12 +5,14 @@ docs/fleet.md.
 """
 
 import re
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Literal
 
 from tessera.api.fields import Field, in_place
 from tessera.core.gpu.gpumodels import GpuModel, profile
-from tessera.core.gpu.mig import Layout, Placement, named_layouts, place, why_illegal
+from tessera.core.gpu.mig import Counts, Layout, Placement, named_layouts, place, why_illegal
 from tessera.core.gpu.sharing import Allocator, Mode, Sharing, managed_sharing
 
 __all__ = ["fixed_layout", "profile_counts", "read_sharing"]
@@ -21,8 +23,16 @@ _MAX_REPLICAS = 4096
 _PLACEMENT = re.compile(r"(?P<profile>[^@]{1,64})@(?P<start>[0-9]{1,2})")
 
 
-def read_sharing(field: Field, gpu_model: GpuModel) -> Sharing:
+def read_sharing(
+    field: Field, gpu_model: GpuModel, configured: Mapping[str, Counts | None] = MappingProxyType({})
+) -> Sharing:
     """Return the sharing of one GPU of this model; a missing field is `auto`.
+
+    Args:
+        field: `sharing` of a fleet file or a policy.
+        gpu_model: the GPU's model.
+        configured: what MIG configurations make of this GPU, by name, before those that mig-parted names; None is
+            MIG off.
 
     Raises:
         InvalidInput: an unknown form, a profile the model does not offer, instances that do not fit together.
@@ -36,7 +46,7 @@ def read_sharing(field: Field, gpu_model: GpuModel) -> Sharing:
                 return Sharing(modes=(Mode(word),))
     ways = [key for key in ("modes", "whole", "mig", "time-slicing", "mps") if key in field.value]
     if "mig" in ways:
-        return _mig(field, gpu_model)
+        return _mig(field, gpu_model, configured)
     if len(ways) != 1:
         found = " and ".join(ways)
         raise field.refuse(found=found, hint="choose one way to share: modes, whole, mig, time-slicing or mps")
@@ -82,9 +92,9 @@ def _modes(field: Field) -> Sharing:
 # MIG
 
 
-def _mig(field: Field, gpu_model: GpuModel) -> Sharing:
+def _mig(field: Field, gpu_model: GpuModel, configured: Mapping[str, Counts | None]) -> Sharing:
     field.only("mig", "strategy", "allow-repartition", "time-slicing", "mps", "renamed", "allocator")
-    layout = _layout(field.get("mig"), gpu_model)
+    layout = _layout(field.get("mig"), gpu_model, configured)
     if layout is None:
         return Sharing(modes=(Mode.WHOLE,), allocator=_allocator(field))
     allow_repartition = field.get("allow-repartition").boolean(default=False)
@@ -112,16 +122,18 @@ def _mig(field: Field, gpu_model: GpuModel) -> Sharing:
 _MIG_SHARED = (("time-slicing", Mode.MIG_TIME_SLICING), ("mps", Mode.MIG_MPS))
 
 
-def _layout(field: Field, gpu_model: GpuModel) -> Layout | None:
+def _layout(field: Field, gpu_model: GpuModel, configured: Mapping[str, Counts | None]) -> Layout | None:
     """Return the layout: a configuration mig-parted names, counts by profile, or placements `PROFILE@START`."""
     if isinstance(field.value, list):
         return _placements(field, gpu_model)
     if isinstance(field.value, dict):
         return fixed_layout(field, gpu_model, profile_counts(field, gpu_model))
-    named, name = named_layouts(gpu_model), field.text()
+    named: dict[str, Counts | None] = {**named_layouts(gpu_model), "all-disabled": None, **configured}
+    name = field.text()
     if name not in named:
         raise field.refuse(f"a MIG configuration of {gpu_model.name}", ", ".join(named))
-    return None if name == "all-disabled" else fixed_layout(field, gpu_model, dict(named[name]))
+    counts = named[name]
+    return None if counts is None else fixed_layout(field, gpu_model, dict(counts))
 
 
 def profile_counts(field: Field, gpu_model: GpuModel, *, least: int = 0, most: int = 64) -> dict[str, int]:

@@ -13,6 +13,7 @@ import msgspec
 
 from tessera.api.documents import Plain
 from tessera.api.tessera.crds import descriptions
+from tessera.api.tessera.refusedvalues import refused_value
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["AGENT_LABEL", "MODULE", "Values", "read_values", "schema_of_values", "table_of_values", "values_file"]
@@ -25,6 +26,19 @@ AGENT_LABEL: Final = "tessera.dev/agent"
 read by the DaemonSet of the agent."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=100)]
+_Folder = Annotated[str, msgspec.Meta(pattern=r"^/[^\x00-\x1f]*$", description="an absolute path")]
+_OptionalFolder = Annotated[str, msgspec.Meta(pattern=r"^(/[^\x00-\x1f]*)?$", description="an absolute path")]
+_REGISTRY = r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?"
+_Repository = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=rf"^(({_REGISTRY}/)?[a-z0-9]+([._/-]+[a-z0-9]+)*)?$",
+        description="a registry and a name, as registry.example/tessera; tag and digest are values of their own",
+    ),
+]
+_Tag = Annotated[str, msgspec.Meta(pattern="^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$", description="a tag, as 0.1.0")]
+_Digest = Annotated[str, msgspec.Meta(pattern="^(sha256:[0-9a-f]{64})?$", description="sha256: and 64 digits, 0 to f")]
+"""Source of the three: distribution/reference `regexp.go`."""
 _Strings = dict[str, str]
 _Objects = tuple[dict[str, Any], ...]
 _PullPolicy = Literal["Always", "IfNotPresent", "Never"]
@@ -37,11 +51,11 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
 class Image(_Record, frozen=True, kw_only=True):
     """Where the image of agent, server and controller is."""
 
-    repository: str = ""
+    repository: _Repository = ""
     """Registry and name, `registry.example/tessera`. Required: no image is published yet."""
-    tag: str = ""
+    tag: _Tag = ""
     """Empty for the version of the chart."""
-    digest: str = ""
+    digest: _Digest = ""
     """`sha256:...`; comes before the tag."""
     pull_policy: _PullPolicy = "IfNotPresent"
     """When the kubelet pulls."""
@@ -74,22 +88,22 @@ class Agent(_Record, frozen=True, kw_only=True):
     runtime_class_name: str = ""
     """RuntimeClass that gives the agent the driver's library: `nvidia` where NVIDIA's container runtime is not the
     default one. Empty where it is, or with `driverFolder`."""
-    driver_folder: str = ""
+    driver_folder: _OptionalFolder = ""
     """Host folder with the driver's `lib64` and `bin`, where no NVIDIA runtime is: `/home/kubernetes/bin/nvidia` on
     GKE. Containers with a GPU get it at `/usr/local/nvidia` too."""
-    kubelet_folder: str = "/var/lib/kubelet"
+    kubelet_folder: _Folder = "/var/lib/kubelet"
     """Root folder of the kubelet, whose pod-resources socket the agent asks."""
-    runtime_folder: str = "/run/containerd"
+    runtime_folder: _Folder = "/run/containerd"
     """Host folder of containerd's socket, `containerd.sock`, by which the agent pulls and pins the images of
     ImageWarmups: `/run/k3s/containerd` on k3s."""
     pull_secrets: tuple[str, ...] = ()
     """Secrets of tessera-system that ImageWarmups may name, the only ones that the agent may read: `[registry]`."""
-    model_folder: str = "/mnt/disks/tessera/models"
+    model_folder: _Folder = "/mnt/disks/tessera/models"
     """Host folder for the models of ModelCaches; what it lies in must exist. By default on the disks that
     `tessera disks` mounts."""
     model_secrets: tuple[str, ...] = ()
     """Secrets of tessera-system that ModelCaches may name, the only ones that the agent may read: `[bucket]`."""
-    model_source_folder: str = ""
+    model_source_folder: _OptionalFolder = ""
     """Host folder below which ModelCaches may name `file://` sources, as where NFS or CephFS is mounted; empty for
     none, and `--model-source` in `agent.args` for more."""
     gpu_labels: bool = True
@@ -145,11 +159,11 @@ class Server(_Record, frozen=True, kw_only=True):
 class SchedulerImage(_Record, frozen=True, kw_only=True):
     """The upstream kube-scheduler."""
 
-    repository: str = "registry.k8s.io/kube-scheduler"
+    repository: _Repository = "registry.k8s.io/kube-scheduler"
     """Registry and name."""
-    tag: str = ""
+    tag: _Tag = ""
     """Empty for the cluster's version: a scheduler must not be newer than the API server."""
-    digest: str = ""
+    digest: _Digest = ""
     """`sha256:...`; comes before the tag."""
     pull_policy: _PullPolicy = "IfNotPresent"
     """When the kubelet pulls."""
@@ -189,9 +203,21 @@ class Disks(_Record, frozen=True, kw_only=True):
 
     enabled: bool = False
     """Run the disk agent, a privileged DaemonSet."""
-    folder: Annotated[str, msgspec.Meta(pattern=r"^(/[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*)+$")] = "/mnt/disks"
+    folder: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^(/[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*)+$",
+            description="an absolute path of letters, digits and _ . -",
+        ),
+    ] = "/mnt/disks"
     """Host folder in which the filesystem is mounted, by its name."""
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,11}$")] = "tessera"
+    name: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,11}$",
+            description="up to 12 letters, digits and _ . -, no mark first",
+        ),
+    ] = "tessera"
     """Of the array, the filesystem and its folder; by it they are recognised."""
     filesystem: Literal["ext4", "xfs"] = "ext4"
     """For a new one; one that exists is kept."""
@@ -263,7 +289,7 @@ class Admission(_Record, frozen=True, kw_only=True):
 
 
 class Crds(_Record, frozen=True, kw_only=True):
-    """GPUPolicy and GPUNode."""
+    """The definitions of Tessera's kinds."""
 
     install: bool = True
     """Install and upgrade the definitions. They stay, with all objects, when the chart goes or this becomes
@@ -369,7 +395,7 @@ def read_values(given: Mapping[str, Plain], settings: Sequence[str] = ()) -> dic
     try:
         values = msgspec.convert(found, Values)
     except msgspec.ValidationError as error:
-        raise InvalidInput("values", found=str(error), hint="see deploy/chart/values.yaml") from error
+        raise refused_value(str(error), found, msgspec.json.schema(Values)) from error
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(values))
     return plain
 

@@ -132,6 +132,9 @@ def plan(context: click.Context, /, **given: Unpack[_Given]) -> None:
         _check_targets(given["draw"], given["write"])
         if not snapshot.pending and not given["filename"]:
             click.echo("note: no pending pods; pass manifests with -f", err=True)
+        models = {gpu.model.name for node in snapshot.nodes for gpu in node.gpus}
+        for name in (each for each in prices if each not in models):
+            click.echo(f"note: --price {name}: no node has this GPU", err=True)
         made = _fitted(snapshot, given, prices, report) if given["fit"] else _planned(snapshot, given, prices, report)
     if given["draw"] is not None:
         write_output(given["draw"], svg(made.plan, made.snapshot, title="Tessera plan"))

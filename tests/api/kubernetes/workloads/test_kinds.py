@@ -204,8 +204,20 @@ PODS = {
         manifest("serving.kserve.io/v1alpha2", "LLMInferenceService", f"{{worker: {GPU}}}"),
         [f"a-main-worker-0 {W}"],
     ),
+    "a container of KServe without a name, which KServe gives it": (
+        manifest(KSERVE, "InferenceService", "{predictor: {containers: [{resources: {limits: {nvidia.com/gpu: 2}}}]}}"),
+        [f"a-predictor-0 {W}"],
+    ),
     "a Knative Service": (
         manifest("serving.knative.dev/v1", "Service", f"{{template: {{spec: {GPU}}}}}"),
+        [f"a-0 {W}"],
+    ),
+    "a Knative Service whose containers have no names, as its documentation writes them": (
+        manifest(
+            "serving.knative.dev/v1",
+            "Service",
+            "{template: {spec: {containers: [{image: a, resources: {limits: {nvidia.com/gpu: 2}}}, {image: b}]}}}",
+        ),
         [f"a-0 {W}"],
     ),
     "a Knative Service with a least scale": (
@@ -293,6 +305,21 @@ PODS = {
     "a Rollout": (
         manifest("argoproj.io/v1alpha1", "Rollout", f"{{replicas: 2, template: {{spec: {GPU}}}}}"),
         [f"a-0 {W}", f"a-1 {W}"],
+    ),
+    "a Rollout of a Deployment's template": (
+        manifest(
+            "argoproj.io/v1alpha1",
+            "Rollout",
+            "{replicas: 2, workloadRef: {apiVersion: apps/v1, kind: Deployment, name: a}}",
+        )
+        + "---\n"
+        + manifest("apps/v1", "Deployment", f"{{replicas: 0, template: {{spec: {GPU}}}}}"),
+        [f"a-0 {W}", f"a-1 {W}"],
+    ),
+    "a Rollout of a PodTemplate": (
+        manifest("argoproj.io/v1alpha1", "Rollout", "{workloadRef: {kind: PodTemplate, name: a}}")
+        + f"---\napiVersion: v1\nkind: PodTemplate\nmetadata: {{name: a}}\ntemplate: {{spec: {GPU}}}\n",
+        [f"a-0 {W}"],
     ),
     "a Workflow": (
         manifest(
@@ -428,6 +455,15 @@ NOTES = {
         manifest(VLLM, "VLLMRuntime", "{deploymentConfig: {}, autoscalingConfig: {enabled: true, maxReplicas: 2}}"),
         "VLLMRuntime a: planned with 1 replica; it scales from 1 to 2",
     ),
+    "a suspended group of a RayCluster": (
+        manifest(
+            "ray.io/v1",
+            "RayCluster",
+            f"{{headGroupSpec: {{template: {{spec: {CPU}}}}}, workerGroupSpecs: "
+            f"[{{groupName: g, suspend: true, template: {{spec: {GPU}}}}}]}}",
+        ),
+        "RayCluster a: g is suspended (suspend: true), so no pod of it is planned",
+    ),
     "a suspended Job": (
         manifest("batch/v1", "Job", f"{{suspend: true, template: {{spec: {GPU}}}}}"),
         "Job a: suspended (suspend: true), so no pod is planned",
@@ -446,7 +482,6 @@ def test_what_was_decided_about_a_count_is_told(text: str, want: str) -> None:
 
 LEFT_OUT = {
     "a RayJob on a cluster of others": manifest("ray.io/v1", "RayJob", "{clusterSelector: {a: b}}"),
-    "a Rollout of a Deployment": manifest("argoproj.io/v1alpha1", "Rollout", "{workloadRef: {name: web}}"),
     "a predictor without a framework": manifest(KSERVE, "InferenceService", "{predictor: {minReplicas: 1}}"),
 }
 
@@ -455,6 +490,12 @@ LEFT_OUT = {
 def test_an_object_that_describes_no_pods_is_left_out(text: str) -> None:
     got = pods_of(text)
     assert (got.pods, [each.reason for each in got.left_out]) == ((), ["describes no pods here"])
+
+
+def test_a_rollout_of_what_is_not_among_the_manifests_says_so() -> None:
+    got = pods_of(manifest("argoproj.io/v1alpha1", "Rollout", "{workloadRef: {kind: Deployment, name: web}}"))
+    want = "its pods are those of Deployment web, which is not among the manifests"
+    assert (got.pods, [each.reason for each in got.left_out]) == ((), [want])
 
 
 RUNTIME = (
@@ -539,9 +580,9 @@ REFUSED = {
         manifest(NIM, "NIMService", "{resources: {limit: {nvidia.com/gpu: 1}}}"),
         "spec.resources.limit: it is an unknown field: known are limits, requests, claims",
     ),
-    "a container of KServe without a name": (
-        manifest(KSERVE, "InferenceService", "{predictor: {containers: [{image: x}]}}"),
-        "spec.predictor.containers[0].name: it is missing",
+    "a second container of KServe without a name": (
+        manifest(KSERVE, "InferenceService", "{predictor: {containers: [{image: x}, {image: y}]}}"),
+        "spec.predictor.containers[1].name: it is missing",
     ),
 }
 

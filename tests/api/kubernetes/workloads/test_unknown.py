@@ -26,6 +26,10 @@ FOUND = {
     "a suspended one": (f"spec: {{suspend: true, template: {{spec: {GPU}}}}}", []),
     "resources alone": ("spec: {replicas: 2, resources: {limits: {nvidia.com/gpu: 1}}}", ["a-0", "a-1"]),
     "replicas that are a mapping": (f"spec: {{replicas: {{min: 1}}, template: {{spec: {GPU}}}}}", ["a-0"]),
+    "containers without names": (
+        "spec: {containers: [{resources: {limits: {nvidia.com/gpu: 1}}}, {image: b}]}",
+        ["a-0"],
+    ),
     "two parts": (f"spec: {{a: {{spec: {GPU}}}, b: {{spec: {GPU}}}}}", ["a-0", "a-1-0"]),
     "a template with more beside it": (f"spec: {{t: {{spec: {GPU}, more: {{spec: {GPU}}}}}}}", ["a-0", "a-1-0"]),
 }

@@ -36,6 +36,8 @@ _MOST_NEGATIVE = -(1 << 31)
 _ROWS = {(row.group, name): row for row in KINDS for name in row.names}
 _BUILT_IN = {name: row for row in reversed(KINDS) for name in row.names if row.group in {"", "apps", "batch"}}
 """Rows by kind alone, for manifests without apiVersion."""
+_REFERRED = TEMPLATES.keys() | {("apps", "Deployment"), ("apps", "ReplicaSet")}
+"""Kinds whose pod templates other objects use by name."""
 _CONTAINERS = ("containers", "initContainers")
 _WORD = re.compile(r"[a-z0-9]([-a-z0-9.]{0,62})")
 _NOT_AN_OBJECT = (
@@ -91,7 +93,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024, nodes: Se
     others = {
         (kind, name): field
         for field in fields
-        if (_group(field), kind := field.get("kind").text("")) in TEMPLATES
+        if (_group(field), kind := field.get("kind").text("")) in _REFERRED
         and isinstance(name := field.get("metadata", "name").value, str)
     }
     maker = _Maker(_priorities(fields), share_unit_mib, nodes)

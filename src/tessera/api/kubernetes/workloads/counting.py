@@ -234,7 +234,10 @@ class Unless(msgspec.Struct, frozen=True):
         if place.root.get("metadata", "labels", _KUEUE).given:
             place.notes.append("suspended until Kueue admits it; planned as admitted")
             return 1
-        place.notes.append(f"suspended ({self.path.rpartition('.')[2]}: true), so no pod is planned")
+        suspended = f"suspended ({self.path.rpartition('.')[2]}: true)"
+        of_one = "[]" in self.path or "{}" in self.path
+        one = f"{'-'.join(place.words)} is {suspended}, so no pod of it is planned"
+        place.notes.append(one if of_one else f"{suspended}, so no pod is planned")
         return 0
 
 

@@ -12,8 +12,10 @@ from tessera.api.kubernetes.workloads.shapes import (
     bare_spec,
     dynamo_service,
     engine_worker,
+    knative_revision,
     nim,
     predictor,
+    rollout,
     spark,
     template,
     trainer,
@@ -263,7 +265,7 @@ KINDS = (
     Kind(
         group="serving.knative.dev",
         names=("Service", "Configuration"),
-        parts=(_one("spec.template", KnativeScale(path="spec.template")),),
+        parts=(Part(at="spec.template", shape=knative_revision, times=(KnativeScale(path="spec.template"),)),),
         counted="`min-scale` or `initial-scale`, at least one",
     ),
     _replica_specs("PyTorchJob", "pytorchReplicaSpecs"),
@@ -352,8 +354,8 @@ KINDS = (
     Kind(
         group="argoproj.io",
         names=("Rollout",),
-        parts=(Part(at="spec.template", times=(_SPEC_REPLICAS,)),),
-        counted="`replicas`; a rollout in progress may run more",
+        parts=(Part(at="spec.template", shape=rollout, times=(_SPEC_REPLICAS,)),),
+        counted="`replicas` of its template or of that of its `workloadRef`; a rollout in progress may run more",
     ),
     Kind(
         group="argoproj.io",

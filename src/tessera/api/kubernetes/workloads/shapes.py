@@ -4,6 +4,7 @@ A shape returns None where the part makes no pod. What it returns is composed of
 errors name their places.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 
 from tessera.api.fields import Field, composed
@@ -15,13 +16,16 @@ __all__ = [
     "bare_spec",
     "dynamo_service",
     "engine_worker",
+    "knative_revision",
     "nim",
     "predictor",
+    "rollout",
     "spark",
     "template",
     "trainer",
     "trainer_nodes",
     "vllm_runtime",
+    "with_names",
     "workflow_step",
 ]
 
@@ -42,6 +46,50 @@ def template(place: Place, annotations: Field) -> Field | None:
     return place.field if place.field.given else None
 
 
+def rollout(place: Place, annotations: Field) -> Field | None:
+    """Read the pod template of a Rollout: its own, or that of the workload among the manifests that it names.
+
+    Source: argoproj/argo-rollouts `pkg/apis/rollouts/v1alpha1/types.go` (`ObjectRef`).
+    """
+    reference = place.root.get("spec", "workloadRef")
+    if place.field.given or not reference.given:
+        return template(place, annotations)
+    kind, name = reference.get("kind").text("Deployment"), reference.get("name").text()
+    if (kind, name) not in place.others:
+        place.notes.append(f"its pods are those of {kind} {name}, which is not among the manifests")
+        return None
+    found = place.others[kind, name]
+    return found.get("template") if kind == "PodTemplate" else found.get("spec", "template")
+
+
+def knative_revision(place: Place, annotations: Field) -> Field | None:
+    """Read the template of a Knative Service, whose containers need no names.
+
+    Source: knative/serving `pkg/apis/serving/v1/revision_defaults.go`.
+    """
+    found = template(place, annotations)
+    return None if found is None else with_names(found, "user-container")
+
+
+def with_names(found: Field, name: str) -> Field:
+    """Return a pod whose containers have names: made up where the kind's controller does so: NAME, NAME-1, ..."""
+    spec = found.get("spec")
+    containers = list(spec.get("containers").elements())
+    named = _with_names(containers, name)
+    if named == containers:
+        return found
+    spec = composed(spec, {**dict(spec.members()), "containers": composed(spec.get("containers"), named)})
+    return composed(found, {**dict(found.members()), "spec": spec})
+
+
+def _with_names(containers: Iterable[Field], name: str) -> list[Field]:
+    names = (f"{name}-{index}" if index else name for index in itertools.count())
+    return [
+        each if each.get("name").given or not isinstance(each.value, dict) else _named(each, each, made_up)
+        for each, made_up in zip(containers, names, strict=False)
+    ]
+
+
 def bare_spec(place: Place, annotations: Field) -> Field | None:
     """Read a pod spec that stands without metadata."""
     return _pod(place.field, annotations) if place.field.given else None
@@ -50,13 +98,15 @@ def bare_spec(place: Place, annotations: Field) -> Field | None:
 def predictor(place: Place, annotations: Field) -> Field | None:
     """Read a component of a KServe InferenceService: its containers, and one for the framework it names.
 
-    In a service of several nodes the GPUs that a container leaves out are those of `tensorParallelSize`. Source:
-    kserve/kserve `pkg/controller/v1beta1/inferenceservice/components/predictor.go` (`computeRayNodeAndGPUs`).
+    The first container needs no name. In a service of several nodes the GPUs that a container leaves out are those of
+    `tensorParallelSize`. Source: kserve/kserve `pkg/apis/serving/v1beta1/predictor_custom.go`,
+    `pkg/controller/v1beta1/inferenceservice/components/predictor.go` (`computeRayNodeAndGPUs`).
     """
     field = place.field
     if not field.given:
         return None
-    containers = [*field.get("containers").elements()]
+    own = list(field.get("containers").elements())
+    containers = [*_with_names(own[:1], "kserve-container"), *own[1:]]
     for name in _FRAMEWORKS:
         if field.get(name).given:
             resources = field.get(name, "resources")

@@ -12,6 +12,7 @@ import msgspec
 from tessera.api.documents import Path
 from tessera.api.fields import Field, composed
 from tessera.api.kubernetes.asks import is_zero, names_device
+from tessera.api.kubernetes.workloads.shapes import with_names
 from tessera.core.workload.foreignnames import names_foreign
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 
@@ -79,9 +80,9 @@ def find(field: Field) -> Iterator[Found]:
             continue
         spec = each.get("spec")
         if _is_pod_spec(spec):
-            yield Found(each, _times(each, count), word)
+            yield Found(with_names(each, "main"), _times(each, count), word)
         elif _is_pod_spec(each):
-            yield Found(composed(each, {"spec": each}), _times(each, count), word)
+            yield Found(with_names(composed(each, {"spec": each}), "main"), _times(each, count), word)
             continue
         count = _times(each, count)
         resources = each.get("resources")
