@@ -337,7 +337,7 @@ def test_values_reach_the_objects_as_they_are_written() -> None:
         key: f"{odd}/{key}"
         for key in ("driverFolder", "kubeletFolder", "runtimeFolder", "modelFolder", "modelSourceFolder")
     }
-    found = pod("agent", {**ANY, "agent": agent})
+    found = pod_template("agent", {**ANY, "agent": agent})
     (container,) = found["spec"]["containers"]
     paths = {each["hostPath"]["path"] for each in found["spec"]["volumes"] if "hostPath" in each}
     want = {agent["driverFolder"], f"{agent['kubeletFolder']}/pod-resources", agent["runtimeFolder"]}

@@ -59,8 +59,8 @@ async def wake_server(kube: Kube, name: str, namespace: str, now: dt.datetime) -
     metadata = {key: each for key, each in found["metadata"].items() if key != "annotations"}
     server = read_model_server({**found, "metadata": metadata, "apiVersion": API_VERSION, "kind": KIND})
     if not server.sleeps:
-        found = f"it never sleeps: its replicas.min is {server.least}"
-        raise InvalidInput(subject, found=found, hint="nothing need be done; with 0 it may sleep")
+        why = f"it never sleeps: with replicas.min {server.least} it has a replica all the time"
+        raise InvalidInput(subject, found=why, hint="set replicas.min to 0 where it should")
     patch = {"metadata": {"annotations": {WAKE: now.strftime("%Y-%m-%dT%H:%M:%SZ")}}}
     await kube.patch(MODEL_SERVERS, name, patch, namespace=namespace)
     ready = (found.get("status") or {}).get("readyReplicas", 0)

@@ -119,12 +119,12 @@ REFUSED: dict[str, tuple[dict[str, Plain], tuple[str, ...], str]] = {
     "a setting without a value": (
         {},
         ("image.tag",),
-        "--set: 'image.tag' is not KEY=VALUE",
+        "--set: 'image.tag' is not KEY=VALUE: give --set agent.gpuLabels=false",
     ),
     "Helm's lists": (
         {},
         ("agent.args[0]=a",),
-        "--set: 'agent.args[0]=a' is not KEY=VALUE",
+        "--set: 'agent.args[0]=a' is not KEY=VALUE: give --set agent.gpuLabels=false",
     ),
 }
 
