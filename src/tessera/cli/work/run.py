@@ -18,6 +18,7 @@ class _Given(Asked):
 
 
 @click.command(
+    context_settings={"allow_interspersed_args": False},  # what follows the command's first word is the command's
     epilog="""
 \b
 Examples:
@@ -25,7 +26,7 @@ Examples:
   tessera run --image pytorch/pytorch --gpu-memory 10 --code . -- python train.py
   tessera run --environment pytorch --slice 1g.10gb --model llama -d
   tessera run --image pytorch/pytorch --gpu-memory 10 --isolation hardware --dry-run > job.yaml
-"""
+""",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking_options

@@ -82,13 +82,17 @@ class Access:
         server: where it is.
         tls: how it is trusted and the user's certificate, if any.
         credentials: who the user is.
+        namespace: which one is meant where none is named.
 
     """
 
-    def __init__(self, server: Server, tls: ssl.SSLContext | None, credentials: Credentials) -> None:
+    def __init__(
+        self, server: Server, tls: ssl.SSLContext | None, credentials: Credentials, *, namespace: str = "default"
+    ) -> None:
         self.server = server
         self.tls = tls
         self.credentials = credentials
+        self.namespace = namespace
 
 
 def find_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
@@ -108,7 +112,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
         credentials = Credentials(user_auth(user))
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         raise InvalidInput(subject, found=shown(error), expected="a cluster and a user", hint=accepted) from error
-    return Access(reached(url), tls, credentials)
+    return Access(reached(url), tls, credentials, namespace=config.namespace)
 
 
 def _check(path: Path) -> None:

@@ -35,6 +35,7 @@ from tessera.core.storage.modelcache import (
     DesiredModel,
     ModelOffer,
     environment_name,
+    folder_name,
     offer_of,
     revisions_held,
 )
@@ -263,7 +264,7 @@ class ModelKeeper:
                 expected="the one that was offered",
                 hint="another pod, which gets what is there now",
             )
-        path = f"/models/{name}"
+        path = folder_name(name)
         return Grant(
             env=((environment_name(name), path),),
             mounts=(Mount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),),
