@@ -105,6 +105,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
     subject = f"kubeconfig {kubeconfig or 'of this environment'}"
     accepted = "a kubeconfig file, by option or KUBECONFIG"
     try:
+        kubeconfig = kubeconfig or _of_several(context)
         _check(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
         config, user = _config(kubeconfig, context)
         url = str(config.cluster.server)
@@ -113,6 +114,22 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         raise InvalidInput(subject, found=shown(error), expected="a cluster and a user", hint=accepted) from error
     return Access(reached(url), tls, credentials, namespace=config.namespace)
+
+
+def _of_several(context: str | None) -> Path | None:
+    """Return the first of several files in KUBECONFIG that has the context; None where it names no more than one."""
+    named = os.environ.get("KUBECONFIG", "")
+    if os.pathsep not in named:
+        return None
+    files = [Path(each) for each in named.split(os.pathsep) if each]
+    if len(files) == 1:
+        return files[0]
+    for each in filter(Path.is_file, files):
+        _check(each)
+        found = KubeConfig.from_file(each)
+        if (context or found.current_context) in found.contexts:
+            return each
+    raise ConfigError("no file in KUBECONFIG has the context")
 
 
 def _check(path: Path) -> None:
