@@ -112,6 +112,9 @@ def test_team_gpu_cloud(
     values = chart_values()
     # The first process here is not the node's, as `/proc/1/root` expects; the state folder is in the agent's pod too.
     values["agent"]["args"] += ["--host-root=/", "--model-dir=/var/lib/tessera/disk/models"]
+    runtime = str(node.folder / "containerd")  # so it does not see how full the disk of the images is
+    values["agent"]["volumes"].append({"name": "runtime", "hostPath": {"path": runtime}})
+    values["agent"]["volumeMounts"].append({"name": "runtime", "mountPath": runtime, "readOnly": True})
     walk = Walk("walkthroughs/team-gpu-cloud", cluster, tmp_path, (helm_folder,), values)
     walk.step("1.")
     assert walk.step("2.").endswith("no\n")

@@ -141,7 +141,7 @@ class Walk:
             check=False,
             timeout=600,
         )
-        sys.stdout.write(done.stdout)
+        sys.stdout.write(f"{done.stdout}{done.stderr}")
         if done.returncode:
             sys.stdout.write(self._state())
         assert done.returncode == 0, f"{title}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
