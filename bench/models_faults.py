@@ -47,12 +47,12 @@ FULL_MIB = 26
 SYNC = """
 import sys
 from pathlib import Path
-from tessera.agent.storage.folder import ModelFolder
-from tessera.agent.storage.mirror import sync_mirror
-from tessera.agent.storage.sync import SyncOptions, sync
-from tessera.agent.storage.transfer import Limits
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.mirror import sync_mirror
+from tessera.agent.storage.models.sync import SyncOptions, sync
+from tessera.agent.storage.models.transfer import Limits
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
-from tessera.core.storage.retries import Patience
+from tessera.core.storage.models.retries import Patience
 from tessera.errors import TesseraError
 
 patience = Patience(stall_s=0.6, give_up_s=3.0, first_wait_s=0.01, longest_wait_s=0.05)

@@ -21,7 +21,7 @@ LOADED_BY_MSGSPEC = {"typing_extensions"}
 HOMES = {
     "aiohttp": "tessera.clients.connections",
     "azure": "tessera.clients.store",
-    "blake3": "tessera.agent.storage.digests",
+    "blake3": "tessera.agent.storage.models.digests",
     "click": "tessera.cli",
     "cryptography": "tessera.signing",
     "google": "tessera.clients",

@@ -6,10 +6,10 @@ from typing import Literal, Protocol
 import msgspec
 import pytest
 
-from tessera.agent.storage.disks import new_creation, observe_plan, prepare
+from tessera.agent.storage.disks.preparing import new_creation, observe_plan, prepare
 from tessera.clients.disks import Disks
-from tessera.core.storage.disks import Content, DiskPlan, DiskSpec, DiskState, plan_disks
-from tessera.core.storage.disksteps import CreateArray, MountFilesystem, RecordCreation, WipeSignatures
+from tessera.core.storage.disks.plan import Content, DiskPlan, DiskSpec, DiskState, plan_disks
+from tessera.core.storage.disks.steps import CreateArray, MountFilesystem, RecordCreation, WipeSignatures
 from tessera.errors import Conflict, shown
 
 Filesystem = Literal["ext4", "xfs"]

@@ -8,7 +8,7 @@ import pytest
 
 from tessera.api.oci.manifests import Descriptor, Platform, digest_of
 from tessera.clients.registry import MemoryRegistry, Registry, read_image
-from tessera.core.storage.images import Layer, Reference
+from tessera.core.storage.images.layers import Layer, Reference
 from tessera.errors import InvalidInput, Unsupported
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")

@@ -4,7 +4,7 @@ import pytest
 
 from tessera.api.oci.dockerconfig import Credential
 from tessera.clients.runtime import Runtime
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import Unavailable
 
 USER, PASSWORD = "suite", "secret-of-suite"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tessera.clients.store import Changed, Refused, Store
-from tessera.core.storage.revisions import StoredObject
+from tessera.core.storage.models.revisions import StoredObject
 
 ODD = (
     "plain.bin",

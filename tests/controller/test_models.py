@@ -22,7 +22,7 @@ from tessera.clients.kube import (
     follow,
 )
 from tessera.controller.models import ModelCaches
-from tessera.core.storage.modelcache import ObservedModel
+from tessera.core.storage.models.cache import ObservedModel
 from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from conformance.disksuite import ArraySuite, spec_of
 from harness.diskworlds import HostWorld
-from tessera.agent.storage.disks import observe_plan
+from tessera.agent.storage.disks.preparing import observe_plan
 from tessera.cli import main
 from tessera.clients.disks import HostDisks
-from tessera.core.storage.disks import DiskState
+from tessera.core.storage.disks.plan import DiskState
 
 BY_ID = "nvme-QEMU_NVMe_Ctrl_gpu?"
 NAMES = tuple(Path(f"/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_gpu{number}").resolve().name for number in range(4))

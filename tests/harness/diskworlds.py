@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tessera.clients.disks import DiskPaths, HostDisks, MemoryDisks
-from tessera.core.storage.blockdevices import ArrayMember, BlockDevice, Signature
+from tessera.core.storage.disks.blockdevices import ArrayMember, BlockDevice, Signature
 
 __all__ = ["HostWorld", "MemoryWorld", "attached"]
 

@@ -11,7 +11,7 @@ from conformance.runtimesuite import USER, RuntimeSuite
 from kube.registry import HASHED, RealRegistry, serve_on
 from tessera.api.oci.references import read_reference
 from tessera.clients.runtime import CriRuntime, LocalImage, Runtime
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from testbed.cluster import Cluster
 from testbed.node import Node
 

@@ -12,10 +12,7 @@ from testbed.cluster import Cluster
 from testbed.deploy import NAMESPACE, objects
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
-ROW = re.compile(
-    r"^\| (agent|disks|server|controller|metrics|all who log in) \| `([\w./-]+)`(?: named `([\w.-]+)`)? \| ([a-z, ]+) \| (.*?) \|$",
-    re.MULTILINE,
-)
+ROW = re.compile(r"^\| (\w[\w ]*) \| `([\w./-]+)`(?: named `([\w.-]+)`)? \| ([a-z, ]+) \| (.*?) \|$", re.MULTILINE)
 WEBHOOK = "with the webhook"
 Right = tuple[str, str, str]
 """Resource with its group, name of the one object or "", verb."""

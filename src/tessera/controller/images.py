@@ -27,7 +27,7 @@ from tessera.api.tessera.imagewarmups import (
 )
 from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store, name_of
 from tessera.controller.following import Following
-from tessera.core.storage.warmup import DesiredImage, NodeImages, Turn, Warmup, plan, summary
+from tessera.core.storage.images.warmup import DesiredImage, NodeImages, Turn, Warmup, plan, summary
 from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.measures import Measures
@@ -104,7 +104,7 @@ class ImageWarmups:
             try:
                 node = read_node_images(each, ready=self._following.is_ready(name))
             except InvalidInput as error:
-                self._following.trouble(error)
+                self._following.complain(error)
             else:
                 found.append(node)
         return found

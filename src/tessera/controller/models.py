@@ -22,8 +22,8 @@ from tessera.api.tessera.modelcaches import (
 )
 from tessera.clients.kube import MODEL_CACHES, NODE_MODELS, PODS, Kube, Object, Selection, Store, name_of
 from tessera.controller.following import Following
-from tessera.core.storage.modelcache import DesiredModel, NodeModels, models_of_nodes, summary
-from tessera.core.storage.modelcache import ModelCache as CoreModelCache
+from tessera.core.storage.models.cache import DesiredModel, NodeModels, models_of_nodes, summary
+from tessera.core.storage.models.cache import ModelCache as CoreModelCache
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput
 from tessera.log import logger
@@ -95,7 +95,7 @@ class ModelCaches:
             try:
                 node = read_node_models(each, ready=self._following.is_ready(name))
             except InvalidInput as error:
-                self._following.trouble(error)
+                self._following.complain(error)
             else:
                 found.append(node)
         return found

@@ -16,8 +16,8 @@ from tessera.api.oci.dockerconfig import Credential
 from tessera.api.tessera.imagewarmups import API_VERSION, new_node_images, node_spec, node_status, read_node_images
 from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, NODE_IMAGES, NODES, SECRETS, MemoryKube, Selection, follow
 from tessera.clients.runtime import LocalImage, MemoryRuntime
-from tessera.core.storage.images import Reference
-from tessera.core.storage.warmup import DesiredImage, NodeImages, ObservedImage
+from tessera.core.storage.images.layers import Reference
+from tessera.core.storage.images.warmup import DesiredImage, NodeImages, ObservedImage
 from tessera.errors import Unsupported
 from tessera.measures import Measures
 

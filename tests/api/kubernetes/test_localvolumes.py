@@ -12,7 +12,7 @@ from tessera.api.kubernetes.localvolumes import (
     volume_labels,
     volume_path,
 )
-from tessera.core.storage.localvolumes import CreateVolume, LocalVolume
+from tessera.core.storage.disks.localvolumes import CreateVolume, LocalVolume
 
 NODE = "node-" + "x" * 240
 

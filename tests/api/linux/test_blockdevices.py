@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.linux.blockdevices import MountEntry, read_member, read_mounts, read_signature
-from tessera.core.storage.blockdevices import ArrayMember, Signature
+from tessera.core.storage.disks.blockdevices import ArrayMember, Signature
 from tessera.errors import InvalidInput
 
 MEMBER = Signature(kind="linux_raid_member", uuid="0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", label="any:tessera")

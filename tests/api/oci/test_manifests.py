@@ -26,7 +26,7 @@ from tessera.api.oci.manifests import (
     read_manifest,
     read_platform,
 )
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
 
 NAME = Reference(registry="r.example", repository="a", tag="1")

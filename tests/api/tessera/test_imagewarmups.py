@@ -18,7 +18,15 @@ from tessera.api.tessera.imagewarmups import (
     refused_status,
     warmup_status,
 )
-from tessera.core.storage.warmup import DesiredImage, ImageSummary, NodeImages, ObservedImage, Problem, Summary, Warmup
+from tessera.core.storage.images.warmup import (
+    DesiredImage,
+    ImageSummary,
+    NodeImages,
+    ObservedImage,
+    Problem,
+    Summary,
+    Warmup,
+)
 from tessera.errors import InvalidInput
 
 NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)

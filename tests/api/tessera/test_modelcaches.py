@@ -18,7 +18,7 @@ from tessera.api.tessera.modelcaches import (
     read_node_models,
     refused_status,
 )
-from tessera.core.storage.modelcache import DesiredModel, ModelCache, ModelSummary, NodeModels, ObservedModel, Problem
+from tessera.core.storage.models.cache import DesiredModel, ModelCache, ModelSummary, NodeModels, ObservedModel, Problem
 from tessera.errors import InvalidInput
 
 NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)

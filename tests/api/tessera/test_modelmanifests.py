@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.tessera.modelmanifests import read_journal, read_manifest, write_journal_line, write_manifest
-from tessera.core.storage.revisions import Manifest, ModelFile
+from tessera.core.storage.models.revisions import Manifest, ModelFile
 from tessera.errors import InvalidInput
 
 MANIFEST = Manifest("s3://models/a", (ModelFile("a/b", 3, ("0" * 64,), "e", "md5:x"), ModelFile("c", 0, ("1" * 64,))))

@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.api.tessera.nodedisks import disks_label, disks_report
-from tessera.core.storage.disks import DiskPlan, DiskState
+from tessera.core.storage.disks.plan import DiskPlan, DiskState
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from tessera.cli import main
 from tessera.clients.disks import MemoryDisks, command
-from tessera.core.storage.blockdevices import BlockDevice, Signature
-from tessera.core.storage.disksteps import MakeFilesystem, StopArray
+from tessera.core.storage.disks.blockdevices import BlockDevice, Signature
+from tessera.core.storage.disks.steps import MakeFilesystem, StopArray
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tessera.agent.storage.folder import ModelFolder
+from tessera.agent.storage.models.folder import ModelFolder
 from tessera.cli import main
 
 CONTENTS = {"config.json": b"{}", "empty": b"", "weights/a b+%.bin": bytes(range(256)) * 50_000}

@@ -10,10 +10,10 @@ import pytest
 
 from conformance.disksuite import DisksSuite, spec_of
 from harness.diskworlds import HostWorld, attached
-from tessera.agent.storage.disks import observe_plan, prepare
+from tessera.agent.storage.disks.preparing import observe_plan, prepare
 from tessera.clients.disks import DiskPaths, HostDisks
-from tessera.core.storage.disks import Content, DiskSpec
-from tessera.core.storage.disksteps import StopArray
+from tessera.core.storage.disks.plan import Content, DiskSpec
+from tessera.core.storage.disks.steps import StopArray
 from tessera.errors import InvalidInput, Unavailable, Unsupported
 
 

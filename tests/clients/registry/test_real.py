@@ -11,7 +11,7 @@ from tessera.api.oci.dockerconfig import read_docker_config
 from tessera.api.oci.manifests import MANIFEST
 from tessera.clients.connections import Answer
 from tessera.clients.registry import HttpRegistry, Keychain, Registry, read_image
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import TesseraError, Unavailable, Unsupported
 
 pytestmark = pytest.mark.anyio

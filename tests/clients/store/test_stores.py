@@ -16,7 +16,7 @@ from conformance.storesuite import Fill, StoreSuite, read
 from harness.fasts3 import FastS3
 from harness.hubserver import Hub
 from tessera.clients.store import MemoryStore, Refused, Store, Temporary, open_store
-from tessera.core.storage.revisions import StoredObject
+from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput
 
 

@@ -28,7 +28,7 @@ from tessera.core.explain.fleetview import (
     in_scope,
 )
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.storage.warmup import ObservedImage
+from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.workload.need import PodKey
 
 NEED, MIG, WHOLE = {"tessera.dev/gpu-memory": 4}, {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/gpu": 1}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.core.storage.localvolumes import CreateVolume, LocalVolume, Phase
+from tessera.core.storage.disks.localvolumes import CreateVolume, LocalVolume, Phase
 
 __all__ = ["STORAGE_CLASS", "names_folder", "persistent_volume", "read_volume", "volume_labels", "volume_path"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.core.storage.blockdevices import ArrayMember, Signature
+from tessera.core.storage.disks.blockdevices import ArrayMember, Signature
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["MountEntry", "read_member", "read_mounts", "read_signature"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["Credential", "DockerConfig", "credential", "read_docker_config", "read_pull_secret"]

@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from tessera.api.oci.references import is_digest
-from tessera.core.storage.images import Image, Layer, Reference
+from tessera.core.storage.images.layers import Image, Layer, Reference
 from tessera.errors import UNDECODABLE, InvalidInput, Unavailable, Unsupported, shown
 
 __all__ = [

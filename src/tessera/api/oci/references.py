@@ -2,7 +2,7 @@
 
 import re
 
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["is_digest", "read_reference"]

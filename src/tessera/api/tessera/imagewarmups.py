@@ -16,7 +16,7 @@ from tessera.api.fields import in_place
 from tessera.api.kubernetes.conditions import Condition, Finding, settled
 from tessera.api.oci.references import is_digest, read_reference
 from tessera.api.tessera.gpupolicies import API_VERSION, LabelSelector
-from tessera.core.storage import warmup as core
+from tessera.core.storage.images import warmup as core
 from tessera.errors import InvalidInput, shown
 
 __all__ = [

@@ -15,7 +15,7 @@ import msgspec
 
 from tessera.api.kubernetes.conditions import Condition, Finding, settled
 from tessera.api.tessera.gpupolicies import API_VERSION, LabelSelector
-from tessera.core.storage import modelcache as core
+from tessera.core.storage.models import cache as core
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown
 

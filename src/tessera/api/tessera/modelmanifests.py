@@ -4,8 +4,8 @@ import re
 
 import msgspec
 
-from tessera.core.storage.paths import checked_objects
-from tessera.core.storage.revisions import Manifest, ModelFile, StoredObject, chunk_count
+from tessera.core.storage.models.paths import checked_objects
+from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["read_journal", "read_manifest", "write_journal_line", "write_manifest"]

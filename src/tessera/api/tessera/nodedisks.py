@@ -3,7 +3,7 @@
 from typing import Literal
 
 from tessera.api.tessera.nodereports import Report
-from tessera.core.storage.disks import DiskPlan, DiskState
+from tessera.core.storage.disks.plan import DiskPlan, DiskState
 
 __all__ = ["CONDITION", "LABEL", "disks_label", "disks_report"]
 

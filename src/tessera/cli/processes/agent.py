@@ -25,7 +25,7 @@ from tessera.clients.kube import HttpKube
 from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
 from tessera.core.node.health import HealthPolicy, Xids
 from tessera.core.node.layouts import Limits
-from tessera.core.storage.disks import DiskSpec
+from tessera.core.storage.disks.plan import DiskSpec
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure
 from tessera.probes import MetricsPort, answering, exposing

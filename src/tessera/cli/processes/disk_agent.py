@@ -8,13 +8,13 @@ from typing import Unpack
 
 import click
 
-from tessera.agent.storage.diskskeeper import DisksKeeper, KeeperSettings
+from tessera.agent.storage.disks.keeper import DisksKeeper, KeeperSettings
 from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.storage.diskoptions import GivenDisks, client_of, disk_options, spec_of
 from tessera.clients.disks import Disks
 from tessera.clients.kube import HttpKube
-from tessera.core.storage.localvolumes import VolumeSpec
+from tessera.core.storage.disks.localvolumes import VolumeSpec
 from tessera.errors import InvalidInput
 from tessera.log import Format, Level, configure
 from tessera.probes import answering

@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.cli.options import with_options
 from tessera.clients.disks import DiskPaths, Disks, HostDisks
-from tessera.core.storage.disks import DiskSpec, check_spec
+from tessera.core.storage.disks.plan import DiskSpec, check_spec
 
 __all__ = ["GivenDisks", "client_of", "disk_options", "spec_of"]
 

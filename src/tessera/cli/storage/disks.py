@@ -9,14 +9,14 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tessera.agent.storage.disks import observe_plan, prepare
+from tessera.agent.storage.disks.preparing import observe_plan, prepare
 from tessera.cli.drawing.lettering import clean, gib
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.storage.diskoptions import GivenDisks, client_of, disk_options, spec_of
 from tessera.clients.disks import Disks, command
-from tessera.core.storage.disks import DiskPlan, DiskState
-from tessera.core.storage.disksteps import Step
+from tessera.core.storage.disks.plan import DiskPlan, DiskState
+from tessera.core.storage.disks.steps import Step
 from tessera.errors import Conflict, InvalidInput, Unsupported
 
 __all__ = ["disks"]

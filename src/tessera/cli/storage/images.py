@@ -19,7 +19,7 @@ from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, titled, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.registry import HttpRegistry, Keychain, Registry, read_image
-from tessera.core.storage.images import Analysis, Image, analyze
+from tessera.core.storage.images.layers import Analysis, Image, analyze
 from tessera.errors import InvalidInput, TesseraError
 
 __all__ = ["images"]

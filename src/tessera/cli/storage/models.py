@@ -7,18 +7,18 @@ from pathlib import Path
 import click
 import msgspec
 
-from tessera.agent.storage.folder import ModelFolder
-from tessera.agent.storage.mirror import sync_mirror
-from tessera.agent.storage.packed import damaged_in_image, read_ahead
-from tessera.agent.storage.plainfiles import PlainFiles
-from tessera.agent.storage.sync import SyncOptions, sync
-from tessera.agent.storage.transfer import Limits
-from tessera.agent.storage.verify import damaged_files, warm
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.mirror import sync_mirror
+from tessera.agent.storage.models.packed import damaged_in_image, read_ahead
+from tessera.agent.storage.models.plainfiles import PlainFiles
+from tessera.agent.storage.models.sync import SyncOptions, sync
+from tessera.agent.storage.models.transfer import Limits
+from tessera.agent.storage.models.verify import damaged_files, warm
 from tessera.cli.options import Number, output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.clients.store import open_store
-from tessera.core.storage.revisions import Manifest
+from tessera.core.storage.models.revisions import Manifest
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = ["models"]

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from tessera.core.storage.disksteps import (
+from tessera.core.storage.disks.steps import (
     AssembleArray,
     CreateArray,
     ForgetCreation,

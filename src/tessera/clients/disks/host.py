@@ -13,9 +13,9 @@ import msgspec
 from tessera.api.linux.blockdevices import MountEntry, read_member, read_signature
 from tessera.clients.disks.commands import command
 from tessera.clients.disks.sysfs import DiskPaths, block_devices, mounted
-from tessera.core.storage.blockdevices import BlockDevice, Creation, ObservedDisks, Signature, Target, selected
-from tessera.core.storage.disks import DiskSpec
-from tessera.core.storage.disksteps import ForgetCreation, MakeFilesystem, MountFilesystem, RecordCreation, Step
+from tessera.core.storage.disks.blockdevices import BlockDevice, Creation, ObservedDisks, Signature, Target, selected
+from tessera.core.storage.disks.plan import DiskSpec
+from tessera.core.storage.disks.steps import ForgetCreation, MakeFilesystem, MountFilesystem, RecordCreation, Step
 from tessera.errors import UNDECODABLE, Conflict, InvalidInput, Unavailable, Unsupported, shown
 
 __all__ = ["DiskPaths", "HostDisks"]

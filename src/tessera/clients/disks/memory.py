@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import msgspec
 
-from tessera.core.storage.blockdevices import (
+from tessera.core.storage.disks.blockdevices import (
     ArrayMember,
     BlockDevice,
     Creation,
@@ -15,8 +15,8 @@ from tessera.core.storage.blockdevices import (
     Target,
     selected,
 )
-from tessera.core.storage.disks import DiskSpec
-from tessera.core.storage.disksteps import (
+from tessera.core.storage.disks.plan import DiskSpec
+from tessera.core.storage.disks.steps import (
     AssembleArray,
     CreateArray,
     ForgetCreation,

@@ -3,9 +3,9 @@
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from tessera.core.storage.blockdevices import ObservedDisks
-from tessera.core.storage.disks import DiskSpec
-from tessera.core.storage.disksteps import Step
+from tessera.core.storage.disks.blockdevices import ObservedDisks
+from tessera.core.storage.disks.plan import DiskSpec
+from tessera.core.storage.disks.steps import Step
 
 __all__ = ["Disks"]
 

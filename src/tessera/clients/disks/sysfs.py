@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from tessera.api.linux.blockdevices import MountEntry, read_mounts
-from tessera.core.storage.blockdevices import BlockDevice, Mount
+from tessera.core.storage.disks.blockdevices import BlockDevice, Mount
 from tessera.errors import Unsupported
 
 __all__ = ["DiskPaths", "block_devices", "mounted"]

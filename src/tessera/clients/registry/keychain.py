@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.api.oci.dockerconfig import Credential, DockerConfig, credential, read_docker_config
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import UNDECODABLE, InvalidInput, Unavailable, shown
 
 __all__ = ["Keychain"]

@@ -16,7 +16,7 @@ from tessera.api.oci.manifests import (
     digest_of,
 )
 from tessera.clients.registry.protocol import Content
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import InvalidInput
 
 __all__ = ["MemoryRegistry"]

@@ -5,7 +5,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.api.oci.manifests import Index, Platform, choose, image, read_config, read_manifest
-from tessera.core.storage.images import Image, Reference
+from tessera.core.storage.images.layers import Image, Reference
 from tessera.errors import Unsupported, shown
 
 __all__ = ["Content", "Registry", "read_image"]

@@ -17,7 +17,7 @@ from tessera.api.oci.manifests import ACCEPTED, checked, digest_of
 from tessera.clients.connections import Answer, Broken, Connections, Unreachable, reached
 from tessera.clients.registry.keychain import Keychain
 from tessera.clients.registry.protocol import Content
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["HttpRegistry"]

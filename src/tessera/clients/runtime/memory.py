@@ -4,7 +4,7 @@ import msgspec
 
 from tessera.api.oci.dockerconfig import Credential
 from tessera.clients.runtime.protocol import LocalImage
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import Unavailable
 
 __all__ = ["MemoryRuntime"]

@@ -5,7 +5,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.api.oci.dockerconfig import Credential
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 
 __all__ = ["LocalImage", "Runtime"]
 

@@ -20,7 +20,7 @@ from tessera.clients.kubelet import sockets
 from tessera.clients.runtime.protocol import LocalImage
 from tessera.clients.runtime.wire import containerd_images_v1_pb2 as containerd
 from tessera.clients.runtime.wire import cri_v1_pb2 as cri
-from tessera.core.storage.images import Reference
+from tessera.core.storage.images.layers import Reference
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = ["CONTAINERD", "CriRuntime"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tessera.clients.store.protocol import Changed, Refused, Temporary
-from tessera.core.storage.revisions import StoredObject
+from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["FolderStore"]
 

@@ -20,7 +20,7 @@ from google.oauth2 import service_account
 from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.protocol import Changed, Refused, Temporary
 from tessera.clients.store.ranges import read_range
-from tessera.core.storage.revisions import StoredObject
+from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["GcsStore", "GoogleToken"]

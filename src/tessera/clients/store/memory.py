@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 from tessera.clients.store.protocol import Changed, Refused
-from tessera.core.storage.revisions import StoredObject
+from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["MemoryStore"]
 

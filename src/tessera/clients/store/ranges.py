@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.protocol import Changed, Refused, Temporary
-from tessera.core.storage.revisions import StoredObject
+from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["condition", "read_range"]
 

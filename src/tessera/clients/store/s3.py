@@ -15,7 +15,7 @@ import msgspec
 from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.protocol import Refused, Temporary
 from tessera.clients.store.ranges import condition, read_range
-from tessera.core.storage.revisions import StoredObject
+from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import InvalidInput
 
 __all__ = ["S3Settings", "S3Store", "sign"]

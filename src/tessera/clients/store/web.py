@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from tessera.clients.store.http1 import Endpoint, Response
 from tessera.clients.store.protocol import Refused, Temporary
 from tessera.clients.store.ranges import condition, read_range
-from tessera.core.storage.revisions import StoredObject
+from tessera.core.storage.models.revisions import StoredObject
 
 __all__ = ["WebStore"]
 

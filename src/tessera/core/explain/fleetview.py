@@ -11,8 +11,8 @@ from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.explain.inspection import GpuInspection, Health, NodeInspection, SliceUsage, inspect
 from tessera.core.explain.inspection import Tenant as InspectedTenant
 from tessera.core.gpu.sharing import Mode
-from tessera.core.storage.modelcache import ObservedModel
-from tessera.core.storage.warmup import ObservedImage
+from tessera.core.storage.images.warmup import ObservedImage
+from tessera.core.storage.models.cache import ObservedModel
 from tessera.core.workload.need import PodKey
 
 __all__ = [

@@ -20,7 +20,7 @@ from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import Verdict, describe_need
-from tessera.core.storage.heldimages import HeldImages
+from tessera.core.storage.images.held import HeldImages
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 from tessera.core.workload.resources import GPU_MEMORY

@@ -13,8 +13,8 @@ import pytest
 
 from conformance.kubesuite import definition
 from tessera.agent.pods.nodeview import NodeView
-from tessera.agent.storage.folder import ModelFolder
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
+from tessera.agent.storage.models.folder import ModelFolder
 from tessera.api.tessera.modelcaches import API_VERSION, node_spec, read_node_models
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -29,8 +29,8 @@ from tessera.clients.kube import (
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.clients.store import MemoryStore, Store
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.storage.modelcache import CLIENTS, DesiredModel, NodeModels, ObservedModel
-from tessera.core.storage.revisions import StoredObject
+from tessera.core.storage.models.cache import CLIENTS, DesiredModel, NodeModels, ObservedModel
+from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import Unavailable
 from tessera.measures import Measures
 

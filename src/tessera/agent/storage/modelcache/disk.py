@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.storage.folder import ModelFolder
-from tessera.agent.storage.readers import revisions_in_use
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.readers import revisions_in_use
 from tessera.clients.disks import HostImages, Images
-from tessera.core.storage.paths import NOTES
-from tessera.core.storage.retention import superseded
+from tessera.core.storage.models.paths import NOTES
+from tessera.core.storage.models.retention import superseded
 from tessera.errors import Conflict, InvalidInput, TesseraError
 
 __all__ = ["ModelDisk", "OnDisk"]

@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import msgspec
 
 from tessera.agent.storage.modelcache.disk import ModelDisk, OnDisk
-from tessera.agent.storage.sync import Synced, SyncOptions, sync
+from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.store import Store
-from tessera.core.storage.modelcache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
-from tessera.core.storage.retention import Kept
+from tessera.core.storage.models.cache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
+from tessera.core.storage.models.retention import Kept
 from tessera.errors import Conflict, TesseraError, Unavailable
-from tessera.log import Logger
-from tessera.loops import defect
+from tessera.log import Logger, defect
 
 __all__ = ["Fetches", "Neighbour"]
 

@@ -6,7 +6,7 @@ from tessera.agent.deviceplugin.listed import ListedResource
 from tessera.clients.kubelet import PluginOptions
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
-from tessera.core.storage.modelcache import ModelOffer
+from tessera.core.storage.models.cache import ModelOffer
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["OfferedModel"]

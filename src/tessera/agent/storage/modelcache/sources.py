@@ -8,7 +8,7 @@ import msgspec
 
 from tessera.clients.store import Store, open_store
 from tessera.clients.store.folders import FolderStore
-from tessera.core.storage.modelcache import DesiredModel
+from tessera.core.storage.models.cache import DesiredModel
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["ModelSources"]

@@ -1,0 +1,1 @@
+"""Local disks made ready on the node, and offered as volumes."""

@@ -1,0 +1,173 @@
+"""Keeps a node's local disks ready, says on the Node how they are, and offers a part of them as local volumes.
+
+Nothing is remembered that could not be found again: what the disks hold is on the disks, and a volume's state is that
+of its PersistentVolume and its folder.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Literal, assert_never
+
+import msgspec
+
+from tessera.agent.nodestate.noderecord import NodeRecord
+from tessera.agent.storage.disks.preparing import observe_plan, prepare
+from tessera.agent.storage.disks.volumefolders import VolumeFolders
+from tessera.api.kubernetes.localvolumes import names_folder, persistent_volume, read_volume, volume_labels
+from tessera.api.tessera.nodedisks import CONDITION, LABEL, disks_label, disks_report
+from tessera.api.tessera.nodereports import Report
+from tessera.clients.disks import Disks
+from tessera.clients.kube import PERSISTENT_VOLUMES, Kube, Object, Selection, labels_of, name_of
+from tessera.core.storage.disks.localvolumes import (
+    CreateVolume,
+    DeleteVolume,
+    EraseFolder,
+    MakeFolder,
+    VolumeAction,
+    VolumeSpec,
+    plan_volumes,
+)
+from tessera.core.storage.disks.plan import DiskPlan, DiskSpec, DiskState
+from tessera.core.storage.disks.steps import Step
+from tessera.errors import Conflict, TesseraError, Unsupported
+from tessera.log import Complaint, logger
+from tessera.loops import one_turn
+
+__all__ = ["DisksKeeper", "KeeperSettings"]
+
+_HOSTNAME = "kubernetes.io/hostname"
+
+
+class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of one node's disks."""
+
+    node: str
+    """Name of the Node object."""
+    disks: DiskSpec = DiskSpec()
+    volumes: VolumeSpec = VolumeSpec()
+    interval_s: float = 30.0
+    """Longest pause between two looks."""
+
+
+class DisksKeeper:
+    """Keeps the disks of one node; `run` ends when it is cancelled, and leaves everything mounted.
+
+    Args:
+        settings: what is desired.
+        disks: the node's block devices.
+        kube: the Kubernetes API.
+
+    """
+
+    def __init__(self, settings: KeeperSettings, disks: Disks, kube: Kube) -> None:
+        self._settings = settings
+        self._disks = disks
+        self._kube = kube
+        self._log = logger(node=settings.node)
+        self._record = NodeRecord(kube, settings.node, self._log)
+        self._folders = VolumeFolders(Path(settings.disks.mount))
+        self._complain = Complaint(self._log, "disks_not_kept")
+        self._looked = False
+
+    def waiting_for(self) -> str:
+        """Return why the node does not say yet how its disks are; empty once it does."""
+        return "" if self._looked else "looking at the disks"
+
+    async def run(self) -> None:
+        """Run until cancelled; goes on after any error."""
+        while True:
+            await one_turn(self.look, self._complain)
+            await asyncio.sleep(self._settings.interval_s)
+
+    async def look(self) -> None:
+        """Look once, do what the disks and volumes need, and report.
+
+        Raises:
+            TesseraError: a step failed, or the API server does not answer.
+
+        """
+        # 1. Make the disks ready, or know why not.
+        spec = self._settings.disks
+        try:
+            plan = await observe_plan(self._disks, spec)
+            if plan.steps:
+                plan = await prepare(self._disks, spec, self._done)
+        except TesseraError as error:
+            await self._report("pending", "False", Report(reason="DisksFailed", message=str(error), warning=True))
+            raise
+        # 2. Say how they are.
+        status, report = disks_report(plan)
+        await self._report(disks_label(plan), status, report)
+        # 3. Do what each volume needs. Below the path is another disk while they are not mounted.
+        if plan.state is DiskState.READY:
+            await self._keep_volumes(plan)
+        self._complain.settle()
+
+    def _done(self, step: Step) -> None:
+        self._log.info("disks_step", step=type(step).__name__)
+
+    async def _report(self, label: str | None, status: Literal["True", "False"], report: Report) -> None:
+        """Write label and condition, and an event where the condition changed."""
+        desired = {LABEL: label} if label else {}
+        await self._record.set_labels(desired, owned=lambda key: key == LABEL)
+        if await self._record.set_condition(status, report, CONDITION):
+            await self._record.report(report)
+        self._looked = True
+
+    async def _keep_volumes(self, plan: DiskPlan) -> None:
+        node, spec = self._settings.node, self._settings.volumes
+        # 1. Observe the volumes and their folders.
+        listing = await self._kube.list(PERSISTENT_VOLUMES, Selection(labels=volume_labels(node)))
+        found = {name_of(each)[1]: read_volume(each, node) for each in listing.objects}
+        volumes = {each.number: name for name, each in found.items() if each is not None}
+        if not spec.count and not volumes:
+            return
+        folders = await asyncio.to_thread(self._folders.found)
+        known = [each for each in found.values() if each is not None]
+        needed = plan_volumes(spec, plan.size_bytes, folders, known)
+        # 2. Before a folder is erased, look at all volumes there are.
+        erased = [each.number for each in needed.actions if isinstance(each, EraseFolder)]
+        if erased:
+            named = await self._named(erased, {*volumes.values()})
+            needed = plan_volumes(spec, plan.size_bytes, folders, known, named)
+        # 3. Do what each needs; what follows from it is planned when it was seen.
+        self._record.note("volumes", needed.notes)
+        for action in needed.actions:
+            await self._act(action, volumes)
+
+    async def _named(self, numbers: list[int], known: set[str]) -> dict[int, str]:
+        """Return the PersistentVolumes beside the known ones, whatever their labels, that name these folders."""
+        listing = await self._kube.list(PERSISTENT_VOLUMES)
+        node, mount = self._settings.node, self._settings.disks.mount
+        return {
+            number: name_of(each)[1]
+            for number in numbers
+            for each in listing.objects
+            if name_of(each)[1] not in known and names_folder(each, node, mount, number)
+        }
+
+    async def _act(self, action: VolumeAction, names: dict[int, str]) -> None:
+        match action:
+            case MakeFolder(number):
+                await asyncio.to_thread(self._folders.make, number)
+            case EraseFolder(number):
+                await asyncio.to_thread(self._folders.erase, number)
+                self._log.info("volume_erased", number=number)
+            case CreateVolume():
+                await self._create(action)
+            case DeleteVolume(number):
+                await self._kube.delete(PERSISTENT_VOLUMES, names[number])
+            case _:
+                assert_never(action)
+
+    async def _create(self, action: CreateVolume) -> None:
+        node = self._settings.node
+        hostname = labels_of(await self._record.read()).get(_HOSTNAME, "")
+        if hostname != node:
+            found = f"label {_HOSTNAME}={hostname}"
+            raise Unsupported(f"local volumes of node {node}", found=found, expected="a label that is the node's name")
+        body: Object = persistent_volume(action, node, self._settings.disks.mount)
+        try:
+            await self._kube.create(PERSISTENT_VOLUMES, body)
+        except Conflict as error:
+            self._log.info("volume_not_created", number=action.number, reason=str(error))

@@ -1,0 +1,58 @@
+"""Local disks made ready: observe, plan, do one step, until no step is left."""
+
+import uuid
+from collections.abc import Callable
+
+from tessera.clients.disks import Disks
+from tessera.core.storage.disks.blockdevices import Creation
+from tessera.core.storage.disks.plan import DiskPlan, DiskSpec, plan_disks
+from tessera.core.storage.disks.steps import Step
+from tessera.errors import Unavailable
+
+__all__ = ["new_creation", "observe_plan", "prepare"]
+
+_MOST_STEPS = 20
+"""More than any plan has; a node that always needs another step is in somebody else's hands too."""
+
+
+def new_creation() -> Creation:
+    """Return UUIDs that nothing bears yet."""
+    digits = uuid.uuid4().hex
+    array = ":".join(digits[start : start + 8] for start in range(0, len(digits), 8))
+    return Creation(array=array, filesystem=str(uuid.uuid4()))
+
+
+async def observe_plan(disks: Disks, spec: DiskSpec) -> DiskPlan:
+    """Return what would have to be done now; changes nothing."""
+    return plan_disks(await disks.observe(spec), spec, new_creation())
+
+
+async def prepare(disks: Disks, spec: DiskSpec, done: Callable[[Step], None] = lambda _: None) -> DiskPlan:
+    """Do what the disks need, and return the plan in which no step is left, or that refuses one.
+
+    Disks are observed and planned anew before each step, so nothing is written on what was seen some time ago.
+
+    Args:
+        disks: of the node.
+        spec: what is desired.
+        done: called after each step.
+
+    Raises:
+        Conflict: another process is at work on the disks.
+        Unavailable: a step failed, or something undoes the steps.
+        Unsupported: a program is missing.
+
+    """
+    async with disks.hold():
+        for _ in range(_MOST_STEPS):
+            plan = await observe_plan(disks, spec)
+            if not plan.steps:
+                return plan
+            await disks.apply(plan.steps[0])
+            done(plan.steps[0])
+    raise Unavailable(
+        f"disks at {spec.mount}",
+        found=f"more to do after {_MOST_STEPS} steps",
+        expected="disks that nothing else changes",
+        hint="see which other program assembles, mounts or unmounts them",
+    )

@@ -1,0 +1,386 @@
+"""The folder that holds a model: its revisions, `current`, and Tessera's notes about them.
+
+versions/REVISION/...             the files of a revision, which never change; of a packed one, its image
+current -> versions/REVISION      flips at once
+.tessera/manifests/REVISION.json  the revision's files with their digests; without it a folder is no revision
+.tessera/images/REVISION.erofs    the image of a packed one
+.tessera/pins/REVISION            it is never evicted
+.tessera/staging/PLAN/            a sync that is under way: files, journal
+.tessera/trash/                   what is being removed
+.tessera/lock                     held by the process that syncs
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.storage.models.packed import copy_out, damaged_in_image, layout_of
+from tessera.agent.storage.models.readers import revisions_in_use
+from tessera.agent.storage.models.verify import damaged_files
+from tessera.api.tessera.modelmanifests import read_manifest, write_manifest
+from tessera.clients.disks import HostImages, Images
+from tessera.core.storage.models.paths import NOTES
+from tessera.core.storage.models.retention import Kept
+from tessera.core.storage.models.revisions import Manifest, ModelFile
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported, shown
+
+__all__ = ["ModelFolder", "Revision", "sync_file_system", "write_whole"]
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+"""For syncfs, which Python does not have."""
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """A revision on the disk, as `tessera models list` shows it."""
+
+    revision: str
+    source: str
+    files: int
+    bytes: int
+    last_used: float
+    current: bool
+    pinned: bool
+    in_use: str = ""
+
+    @property
+    def protected(self) -> str:
+        """Why it must stay; empty where it may go."""
+        return "current" if self.current else "pinned" if self.pinned else self.in_use
+
+
+class ModelFolder:
+    """A model's folder; made by the first sync.
+
+    Args:
+        top: where it is.
+        images: what mounts the images of packed revisions.
+
+    """
+
+    def __init__(self, top: Path, images: Images | None = None) -> None:
+        self.top = top
+        self.host_images = images or HostImages()
+        self.versions = top / "versions"
+        self.staging = top / NOTES / "staging"
+        self._manifests = top / NOTES / "manifests"
+        self._images = top / NOTES / "images"
+        self._pins = top / NOTES / "pins"
+        self._trash = top / NOTES / "trash"
+        self._read: dict[tuple[str, int, int], Manifest] = {}
+        self._offsets: dict[str, dict[str, tuple[ModelFile, int]]] = {}
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder alone, and finish what a process that was killed has left.
+
+        Raises:
+            Conflict: another process has it; it is named.
+
+        """
+        notes = self.top / NOTES
+        for folder in (self.versions, self.staging, self._manifests, self._images, self._pins, self._trash):
+            if folder.is_symlink() or notes.is_symlink():
+                raise InvalidInput(str(folder), found="a symbolic link", expected="a folder of Tessera's own")
+        for folder in (self.staging, self._manifests, self._images, self._pins, self._trash):
+            folder.mkdir(parents=True, exist_ok=True)
+        number = os.open(notes / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                other = re.sub(r"[^0-9]", "", os.pread(number, 20, 0).decode("ascii", "replace")) or "unknown"
+                raise Conflict(
+                    str(self.top),
+                    found=f"process {other} syncs or evicts there",
+                    expected="one process at a time",
+                    hint="wait for it, or end it",
+                ) from error
+            os.ftruncate(number, 0)
+            os.pwrite(number, str(os.getpid()).encode(), 0)
+            self._finish()
+            yield
+        finally:
+            os.close(number)
+
+    def _finish(self) -> None:
+        """Remove what a killed process has left: trash, and folders and manifests that miss each other."""
+        shutil.rmtree(self._trash)
+        self._trash.mkdir()
+        for path in self._manifests.iterdir():
+            if path.suffix != ".json" or not (self.versions / path.stem).is_dir():
+                path.unlink()
+        for path in self.versions.iterdir() if self.versions.is_dir() else ():
+            if _NAME.fullmatch(path.name) and not (self._manifests / f"{path.name}.json").exists():
+                self._discard(path)
+        for path in self._images.iterdir():
+            if not (self._manifests / f"{path.stem}.json").exists():
+                path.unlink()
+        self.mount_images()
+
+    # Packed revisions
+
+    def image(self, revision: str) -> Path | None:
+        """Return the image of a packed revision; None for one of plain files."""
+        path = self._images / f"{revision}.erofs"
+        return path if path.is_file() and not path.is_symlink() else None
+
+    def mount_images(self) -> None:
+        """Mount what is not mounted, as after a reboot, and can be; the next sync replaces a damaged image."""
+        for path in sorted(self._images.glob("*.erofs")) if self._images.is_dir() else ():
+            target = self.versions / path.stem
+            if not target.is_dir() or self.host_images.is_mounted(target) or self.host_images.why_not():
+                continue
+            if not damaged_in_image(path, self.manifest(path.stem), content=False):
+                with contextlib.suppress(TesseraError, OSError):  # whoever wants this revision is told why
+                    self.host_images.mount(path, target)
+
+    def is_readable(self, revision: str) -> bool:
+        """Return whether readers find the files of a revision: one of plain files, or its image is mounted."""
+        return self.image(revision) is None or self.host_images.is_mounted(self.versions / revision)
+
+    def make_readable(self, revision: str) -> None:
+        """See that readers find the files of a revision.
+
+        Raises:
+            Unavailable: its image cannot be mounted.
+            Unsupported: this node mounts no images.
+
+        """
+        image = self.image(revision)
+        if image is not None and not self.is_readable(revision):
+            if problem := self.host_images.why_not():
+                hint = f"evict {revision[:12]}, then sync without --pack"
+                raise Unsupported(str(image), found=problem, expected="a node that mounts images", hint=hint)
+            self.host_images.mount(image, self.versions / revision)
+
+    def _packed_files(self, revision: str) -> dict[str, tuple[ModelFile, int]]:
+        """Return the files of an image by their paths, each with where it begins."""
+        if revision not in self._offsets:
+            manifest = self.manifest(revision)
+            offsets = {each.path: each.offset for each in layout_of(manifest).files}
+            self._offsets[revision] = {file.path: (file, offsets[file.path]) for file in manifest.files}
+        return self._offsets[revision]
+
+    def publish_image(self, manifest: Manifest, written: Path) -> None:
+        """Make an image a revision, which is none of plain files; readers see all of it or nothing.
+
+        Raises:
+            Conflict: a damaged image of the same revision is read.
+            Unsupported: this node mounts no images.
+
+        """
+        revision = manifest.revision
+        target = self.versions / revision
+        self.versions.mkdir(exist_ok=True)
+        image = self.image(revision)
+        if image is None or damaged_in_image(image, manifest, content=True):
+            if target.exists():
+                self._discard(target)
+            written.replace(self._images / f"{revision}.erofs")
+        write_whole(self._manifests / f"{revision}.json", write_manifest(manifest))
+        target.mkdir(mode=0o555, exist_ok=True)
+        sync_file_system(self.versions)
+        self.host_images.mount(self._images / f"{revision}.erofs", target)
+
+    def unmount_images(self) -> bool:
+        """Unmount all, before the folder goes; return whether none is left."""
+        names = [path.stem for path in self._images.glob("*.erofs")]
+        return all(self.host_images.unmount(self.versions / name) for name in names)
+
+    def damaged(self, revision: str, *, content: bool) -> dict[str, str]:
+        """Return what is wrong with files of a revision, by their paths; `content` says whether they are read."""
+        manifest, image = self.manifest(revision), self.image(revision)
+        if image is not None:
+            return damaged_in_image(image, manifest, content=content)
+        return damaged_files(self.versions / revision, manifest, content=content)
+
+    def take(self, revision: str, path: str, target: Path) -> None:
+        """Make a file of a revision one of another, too: a link, or a copy where the revision is packed."""
+        image = self.image(revision)
+        if image is not None:
+            copy_out(image, *self._packed_files(revision)[path], target)
+        else:
+            os.link(self.versions / revision / path, target, follow_symlinks=False)
+
+    def manifests(self) -> dict[str, Manifest]:
+        """Return the manifests of the revisions on the disk, the most recently used first."""
+        found = {}
+        paths = self._manifests.glob("*.json") if self._manifests.is_dir() else ()
+        for path in sorted(paths, key=lambda path: (-path.stat().st_mtime, path.name)):
+            if (self.versions / path.stem).is_dir():
+                found[path.stem] = self.manifest(path.stem)
+        return found
+
+    def manifest(self, revision: str) -> Manifest:
+        """Return a revision's manifest.
+
+        Raises:
+            InvalidInput: it is broken, or another revision's.
+
+        """
+        path = self._manifests / f"{revision}.json"
+        status = path.stat()
+        known = (revision, status.st_ino, status.st_size)  # it is never written into, but replaced
+        if known not in self._read:
+            manifest = read_manifest(path.read_bytes(), subject=str(path))
+            if manifest.revision != revision:
+                raise InvalidInput(str(path), found=f"manifest of {manifest.revision}", expected=f"that of {revision}")
+            self._read[known] = manifest
+        return self._read[known]
+
+    def current(self) -> str:
+        """Return the revision that `current` is; empty where there is none."""
+        try:
+            name = (self.top / "current").readlink().name
+        except OSError:
+            return ""
+        return name if (self.versions / name).is_dir() else ""
+
+    def revisions(self) -> list[Revision]:
+        """Return all revisions, the most recently used first."""
+        current, used = self.current(), revisions_in_use(self.versions) if self.versions.is_dir() else {}
+        return [
+            Revision(
+                revision=name,
+                source=manifest.source,
+                files=len(manifest.files),
+                bytes=manifest.size,
+                last_used=(self._manifests / f"{name}.json").stat().st_mtime,
+                current=name == current,
+                pinned=(self._pins / name).exists(),
+                in_use=used.get(name, ""),
+            )
+            for name, manifest in self.manifests().items()
+        ]
+
+    def find(self, prefix: str) -> str:
+        """Return the revision whose name begins so; `current` is the current one.
+
+        Raises:
+            InvalidInput: none or several do.
+
+        """
+        names = (
+            [self.current()] if prefix == "current" else [name for name in self.manifests() if name.startswith(prefix)]
+        )
+        if len(names) != 1 or not names[0]:
+            have = ", ".join(name[:12] for name in self.manifests()) or "none"
+            found = "several revisions" if len(names) > 1 else "no revision"
+            raise InvalidInput(f"{self.top}: revision {shown(prefix)}", found=found, expected=f"one of: {have}")
+        return names[0]
+
+    def kept(self, revisions: list[Revision]) -> list[Kept]:
+        """Return what retention decides on; files that several revisions share are freed by none."""
+        return [Kept(each.revision, each.last_used, self._freed(each.revision), each.protected) for each in revisions]
+
+    def _freed(self, revision: str) -> int:
+        if (image := self.image(revision)) is not None:
+            return image.lstat().st_blocks * 512
+        freed = 0
+        for file in self.manifest(revision).files:
+            with contextlib.suppress(OSError):
+                status = (self.versions / revision / file.path).lstat()
+                freed += status.st_blocks * 512 if status.st_nlink == 1 else 0
+        return freed
+
+    def publish(self, manifest: Manifest, staged: Path) -> None:
+        """Make a staged folder a revision; readers see all of it or nothing."""
+        self.versions.mkdir(exist_ok=True)
+        target = self.versions / manifest.revision
+        if target.exists():  # the same content again: what is damaged there is replaced, file by file
+            for file in manifest.files:
+                if (staged / file.path).lstat().st_ino != _inode(target / file.path):
+                    (target / file.path).parent.mkdir(parents=True, exist_ok=True)
+                    (staged / file.path).replace(target / file.path)
+            write_whole(self._manifests / f"{manifest.revision}.json", write_manifest(manifest))
+            return
+        sync_file_system(staged)
+        write_whole(self._manifests / f"{manifest.revision}.json", write_manifest(manifest))
+        staged.rename(target)
+        sync_file_system(self.versions)
+
+    def flip(self, revision: str) -> None:
+        """Make a revision the current one, at once, and the most recently used."""
+        os.utime(self._manifests / f"{revision}.json")
+        if self.current() == revision:
+            return
+        link = self.top / "current"
+        if link.exists() and not link.is_symlink():
+            raise InvalidInput(
+                str(link), found="no symbolic link", expected="`current`, which Tessera makes", hint="move it away"
+            )
+        scratch = self.top / NOTES / "current.new"
+        scratch.unlink(missing_ok=True)
+        scratch.symlink_to(f"versions/{revision}")
+        scratch.replace(link)
+        sync_file_system(self.top)
+
+    def pin(self, revision: str, *, pinned: bool) -> None:
+        """Protect a revision from eviction, or no longer."""
+        if pinned:
+            (self._pins / revision).touch()
+        else:
+            (self._pins / revision).unlink(missing_ok=True)
+
+    def evict(self, revision: str) -> None:
+        """Remove a revision: its name goes at once, its files then."""
+        self._discard(self.versions / revision)
+        (self._manifests / f"{revision}.json").unlink()
+        (self._pins / revision).unlink(missing_ok=True)
+
+    def _discard(self, path: Path) -> None:
+        image = self.image(path.name)
+        if image is not None and not self.host_images.unmount(path):
+            raise Conflict(
+                f"{self.top}: revision {path.name[:12]}",
+                found="its image is read",
+                expected="no reader",
+                hint="end the processes that have files of it open",
+            )
+        target = self._trash / path.name
+        path.rename(target)  # before the image goes: an empty folder without one is a revision of plain files
+        if image is not None:
+            image.unlink()
+        shutil.rmtree(target)
+
+    def clear_staging(self, keep: str = "") -> None:
+        """Remove what earlier syncs have left unfinished, but that of one plan."""
+        for path in self.staging.iterdir():
+            if path.name != keep:
+                shutil.rmtree(path)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    scratch = path.with_suffix(".new")
+    with scratch.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+
+
+def sync_file_system(path: Path) -> None:
+    """Write what the page cache holds of a file system to its disk."""
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _LIBC.syncfs(number) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(number)
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return -1

@@ -1,0 +1,140 @@
+"""Revisions that are one image: written from staged files, compared with their manifest, mounted for readers."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tessera.agent.storage.models.chunkfiles import aligned_buffer
+from tessera.agent.storage.models.digests import chunk_digest
+from tessera.core.storage.models.erofs import ImageLayout, image_layout
+from tessera.core.storage.models.revisions import Manifest, ModelFile, chunk_range
+from tessera.errors import Unavailable
+
+__all__ = ["copy_out", "damaged_in_image", "layout_of", "read_ahead", "write_image"]
+
+_READ_BYTES = 2**20
+_TRUNCATED = "the image is cut short"
+_CHANGED = "the image's folders are not those that were written"
+
+
+def layout_of(manifest: Manifest) -> ImageLayout:
+    """Return the layout of a revision's image."""
+    return image_layout((file.path, file.size) for file in manifest.files)
+
+
+def write_image(manifest: Manifest, staged: Path, target: Path) -> None:
+    """Write the image of a revision, whole and on the disk when it returns.
+
+    Each staged file goes when it is in the image, so that the disk needs no room for both.
+
+    Raises:
+        Unavailable: a staged file is not what was fetched.
+        OSError: the disk is full or broken.
+
+    """
+    layout, buffer = layout_of(manifest), aligned_buffer()
+    files = {file.path: file for file in manifest.files}
+    target.unlink(missing_ok=True)
+    number = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
+    try:
+        os.ftruncate(number, layout.size)
+        _write(number, memoryview(layout.head), 0)
+        for each in layout.files:
+            path = staged / each.path
+            source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                for view, start in _checked(source, files[each.path], 0, buffer):
+                    _write(number, view, each.offset + start)
+            finally:
+                os.close(source)
+            path.unlink()
+        os.fsync(number)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(number)
+
+
+def damaged_in_image(image: Path, manifest: Manifest, *, content: bool) -> dict[str, str]:
+    """Return what is wrong with files of an image, by their paths; where it is wrong itself, that of all of them.
+
+    Args:
+        image: the file.
+        manifest: what it is to hold.
+        content: whether the files are read; the folders and the size always are.
+
+    """
+    layout = layout_of(manifest)
+    try:
+        number = os.open(image, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        return dict.fromkeys((file.path for file in manifest.files), error.strerror or str(error))
+    try:
+        problem = _TRUNCATED if os.fstat(number).st_size != layout.size else ""
+        if not problem and os.pread(number, len(layout.head), 0) != layout.head:
+            problem = _CHANGED
+        if problem or not content:
+            return dict.fromkeys((file.path for file in manifest.files), problem) if problem else {}
+        found, buffer = {}, aligned_buffer()
+        files = {file.path: file for file in manifest.files}
+        for each in layout.files:
+            try:
+                for _ in _checked(number, files[each.path], each.offset, buffer):
+                    pass
+            except (Unavailable, OSError) as error:
+                found[each.path] = error.found if isinstance(error, Unavailable) else str(error.strerror)
+        return found
+    finally:
+        os.close(number)
+
+
+def copy_out(image: Path, file: ModelFile, offset: int, target: Path) -> None:
+    """Write a file of an image as one of its own.
+
+    Args:
+        image: where from.
+        file: what it is to be.
+        offset: where it begins there.
+        target: where to; nothing is there.
+
+    Raises:
+        Unavailable: it is not what was fetched.
+
+    """
+    with image.open("rb", buffering=0) as source, target.open("xb", buffering=0) as copy:
+        for view, start in _checked(source.fileno(), file, offset, aligned_buffer()):
+            _write(copy.fileno(), view, start)
+
+
+def read_ahead(image: Path) -> int:
+    """Read an image into the page cache from begin to end, and return its bytes: then no reader waits for the disk."""
+    total, buffer = 0, bytearray(_READ_BYTES)
+    with image.open("rb", buffering=0) as source:
+        os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        while count := source.readinto(buffer):
+            total += count
+    return total
+
+
+def _checked(number: int, file: ModelFile, offset: int, buffer: memoryview) -> Iterator[tuple[memoryview, int]]:
+    """Yield the chunks of a file, each with where it starts, when they are what was fetched."""
+    for index, digest in enumerate(file.chunks):
+        first, last = chunk_range(file.size, index)
+        view, done = buffer[: last - first], 0
+        while done < len(view) and (count := os.preadv(number, [view[done:]], offset + first + done)):
+            done += count
+        if done < len(view) or chunk_digest(view) != digest:
+            raise Unavailable(
+                file.path,
+                found=f"bytes {first} to {last} are not those that were fetched",
+                expected="what its digest says",
+                hint="sync --check, which fetches what is damaged again",
+            )
+        yield view, first
+
+
+def _write(number: int, view: memoryview, offset: int) -> None:
+    while view:
+        count = os.pwrite(number, view, offset)
+        view, offset = view[count:], offset + count

@@ -1,0 +1,231 @@
+"""Brings a folder in step with a store: one call, which the command and the agent's loop share."""
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.packed import write_image
+from tessera.agent.storage.models.transfer import Limits, Progress, Transfer, listed
+from tessera.clients.store import Store
+from tessera.core.storage.models.packing import Pack, is_packed
+from tessera.core.storage.models.paths import NOTES, checked_objects, selected
+from tessera.core.storage.models.retention import Kept, make_room, superseded
+from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
+from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty
+from tessera.errors import Conflict, Unavailable, Unsupported
+
+__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "stage", "sync"]
+
+_RESERVE = 64 * 2**20
+
+
+class SyncOptions(msgspec.Struct, frozen=True):
+    """What is desired of a sync.
+
+    Args:
+        keep: revisions that stay, the current one among them.
+        include: patterns of the files to take; all where there are none.
+        exclude: patterns of files to leave out.
+        check: compare what is on the disk with its digests before it is taken over.
+        reserve_bytes: what stays free on the disk.
+        limits: how hard it works.
+        pack: whether files are packed into one image.
+
+    """
+
+    keep: int = 2
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    check: bool = False
+    reserve_bytes: int = _RESERVE
+    limits: Limits = Limits()
+    pack: Pack = "Never"
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """What a sync did: files in the revision, bytes that were fetched."""
+
+    revision: str
+    files: int
+    bytes: int
+    requests: int
+    seconds: float
+    peak_bytes_per_second: int
+
+
+def sync(
+    store: Store,
+    folder: ModelFolder,
+    options: SyncOptions,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+    make_room: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
+) -> Synced:
+    """Make `current` the revision that the store has now; readers see the former one until it is complete.
+
+    Args:
+        store: where from.
+        folder: where to.
+        options: what is desired.
+        report: is told bytes done and bytes in all.
+        make_room: is told the bytes that are needed, and what is kept here, before anything here is evicted.
+
+    Raises:
+        TesseraError: the store does not answer, the disk is full, another process syncs there; `current` is as before.
+
+    """
+    begun = time.monotonic()
+    if (folder.top / NOTES / "mirror.json").exists():
+        raise Conflict(str(folder.top), found="a mirror", expected="a folder of revisions", hint="use --mirror there")
+    with folder.locked():
+        # 1. What does the store have?
+        objects = desired_objects(store, options)
+        packed = _packed(objects, folder, options.pack)
+        # 2. What of it is on the disk?
+        manifests = folder.manifests()
+        damaged = {(name, path) for name in manifests for path in folder.damaged(name, content=options.check)}
+        plan = plan_sync(objects, store.source, manifests, damaged)
+        folder.clear_staging(plan.identity)
+        # 3. Fetch the rest, where there is room for it.
+        progress = Progress(report, plan.bytes_to_fetch)
+        manifest = _unchanged(plan, objects, manifests, store.source)
+        if manifest is None:
+            staged = folder.staging / plan.identity
+            clear_room(folder, plan, staged, options, make_room, copied=_copied(plan, folder, packed=packed))
+            fetched = stage(store, folder, plan, staged, (options.limits, progress))
+            kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
+            manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
+            # 4. Show it to readers.
+            plain = (folder.versions / manifest.revision).exists()
+            if folder.image(manifest.revision) is not None or (packed and not plain):
+                with _full_disk_named(folder, staged):
+                    write_image(manifest, staged / "files", staged / "image")
+                folder.publish_image(manifest, staged / "image")
+            else:
+                folder.publish(manifest, staged / "files")
+            shutil.rmtree(staged)
+        folder.make_readable(manifest.revision)
+        folder.flip(manifest.revision)
+        # 5. Remove what is superseded.
+        if len(folder.manifests()) > options.keep:
+            for name in superseded(folder.kept(folder.revisions()), options.keep):
+                folder.evict(name)
+    seconds = time.monotonic() - begun
+    return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
+
+
+def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) -> bool:
+    """Return whether these objects become one image.
+
+    Raises:
+        Unsupported: they are to, and this node mounts none.
+
+    """
+    problem = folder.host_images.why_not()
+    packed = is_packed([each.size for each in objects], pack, can_mount=not problem)
+    if packed and problem:
+        raise Unsupported(str(folder.top), found=problem, expected="a node that mounts images", hint="do not pack")
+    return packed
+
+
+def _copied(plan: SyncPlan, folder: ModelFolder, *, packed: bool) -> int:
+    """Return the bytes of unchanged files that a link does not save: of images, and into one."""
+    return sum(file.size for name, file in plan.kept.values() if packed or folder.image(name) is not None)
+
+
+def desired_objects(store: Store, options: SyncOptions) -> tuple[StoredObject, ...]:
+    """Return what the store has of what is desired, in the order of the paths.
+
+    Raises:
+        TesseraError: the store does not answer, has nothing of it, or has names that can be no files.
+
+    """
+    objects = selected(listed(store, options.limits.patience), options.include, options.exclude)
+    objects = checked_objects(objects, source=store.source)
+    refuse_empty(objects, source=store.source)
+    return objects
+
+
+def _unchanged(
+    plan: SyncPlan, objects: tuple[StoredObject, ...], manifests: dict[str, Manifest], source: str
+) -> Manifest | None:
+    """Return the revision on the disk that is the listing; None where there is none."""
+    if plan.fetched:
+        return None
+    names = {name for name, _ in plan.kept.values()}
+    manifest = manifests[next(iter(names))]
+    same = len(names) == 1 and manifest.source == source and len(manifest.files) == len(objects)
+    return manifest if same and all(plan.kept[path][1].path == path for path in plan.kept) else None
+
+
+def clear_room(
+    folder: ModelFolder,
+    plan: SyncPlan,
+    staged: Path,
+    options: SyncOptions,
+    elsewhere: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
+    *,
+    copied: int = 0,
+) -> None:
+    """Make room for what is to be fetched, and copied beside: revisions that may go do.
+
+    Raises:
+        Unavailable: it would not fit even then.
+
+    """
+    there = sum(path.lstat().st_blocks * 512 for path in staged.rglob("*")) if staged.is_dir() else 0
+    linked = {name for name, _ in plan.kept.values()}
+    kept = [
+        msgspec.structs.replace(each, protected="has unchanged files") if each.revision in linked else each
+        for each in folder.kept(folder.revisions())
+    ]
+    needed = max(0, plan.bytes_to_fetch - there) + copied
+    elsewhere(needed, kept)
+    status = os.statvfs(folder.top)
+    for name in make_room(
+        kept,
+        needed_bytes=needed,
+        free_bytes=status.f_bavail * status.f_frsize,
+        reserve_bytes=options.reserve_bytes,
+        subject=str(folder.top),
+    ):
+        folder.evict(name)
+
+
+def stage(
+    store: Store, folder: ModelFolder, plan: SyncPlan, staged: Path, how: tuple[Limits, Progress]
+) -> tuple[ModelFile, ...]:
+    """Fetch and link all files of a plan into a folder of their own, `staged/files`; return those that were fetched."""
+    files = staged / "files"
+    files.mkdir(parents=True, exist_ok=True)
+    with _full_disk_named(folder, staged):
+        fetched = Transfer(store, staged, *how).run(plan.fetched)
+        for path, (name, file) in plan.kept.items():
+            target = files / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            folder.take(name, file.path, target)
+    return fetched
+
+
+@contextlib.contextmanager
+def _full_disk_named(folder: ModelFolder, staged: Path) -> Iterator[None]:
+    """Say that the disk is full where it is, and free what was staged."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        shutil.rmtree(staged)
+        raise Unavailable(
+            str(folder.top),
+            found="the disk is full",
+            expected="room for the revision",
+            hint="free space, then sync again",
+        ) from error

@@ -1,0 +1,375 @@
+"""Fetches objects into files: in parallel, chunk by chunk, verified, resumable."""
+
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small
+from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
+from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
+from tessera.clients.store import Body, Changed, Refused, Store, Temporary
+from tessera.core.storage.models.retries import Attempts, Patience, RateLimit
+from tessera.core.storage.models.revisions import CHUNK_BYTES, ModelFile, StoredObject, chunk_count, chunk_range
+from tessera.core.storage.models.syncplans import Span, spans
+from tessera.errors import Conflict, Unavailable
+
+__all__ = ["Limits", "Progress", "Transfer", "listed"]
+
+_THREADS = 8
+_TICKS = 10
+"""Parts of a second by which rates are measured and limited."""
+_LEAST_READ = 16 * 1024
+_SMALL_BYTES = 64 * 1024
+_MANY = 100
+_AHEAD = 32
+"""More than a hundred small objects are fetched by one thread, which has asked for the next 32 when it reads one: eight
+threads spend as long on taking the interpreter's lock from each other as on all else."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How hard a transfer works.
+
+    Args:
+        patience: with stores that do not answer.
+        bytes_per_second: the bandwidth limit; 0 for none.
+        threads: requests at once; those for many small objects come beside them.
+
+    """
+
+    patience: Patience = Patience()
+    bytes_per_second: float = 0.0
+    threads: int = _THREADS
+
+
+class Progress:
+    """Bytes that were fetched, and the most that came within a second.
+
+    Args:
+        report: is called with bytes done and bytes in all.
+        total: bytes in all.
+
+    """
+
+    def __init__(self, report: Callable[[int, int], None], total: int) -> None:
+        self._report = report
+        self._total = total
+        self._lock = threading.Lock()
+        self._tick = 0
+        self._ticks = deque([0], maxlen=_TICKS)
+        self.fetched = 0
+        self.done = 0
+        self.peak = 0
+
+    def add(self, size: int, *, fetched: bool) -> None:
+        """Note bytes that are there: fetched now, or found of an earlier attempt."""
+        with self._lock:
+            self.done += size
+            self.fetched += size if fetched else 0
+            self._report(self.done, self._total)
+
+    def received(self, size: int) -> None:
+        """Note bytes as they come, also those of chunks that are fetched again."""
+        with self._lock:
+            tick = int(time.monotonic() * _TICKS)
+            self._ticks.extend([0] * min(tick - self._tick, _TICKS))
+            self._tick = tick
+            self._ticks[-1] += size
+            self.peak = max(self.peak, sum(self._ticks))
+
+
+def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
+    """Return the objects of a store; a failed listing is made again until the patience ends.
+
+    Raises:
+        Unavailable: it fails still, or the store refuses.
+
+    """
+    attempts = Attempts(patience, time.monotonic())
+    while True:
+        try:
+            return store.objects()
+        except Temporary as error:
+            wait = attempts.wait_after_failure(time.monotonic(), random.random(), error.retry_after_s)  # noqa: S311
+            if wait is None:
+                raise _unavailable(store.source, str(error)) from error
+            time.sleep(wait)
+        except Refused as error:
+            raise _unavailable(store.source, str(error)) from error
+
+
+def _unavailable(subject: str, found: str) -> Unavailable:
+    return Unavailable(subject, found=found, expected="an answer", hint="sync again: what was fetched is kept")
+
+
+class _File:
+    """An object on its way to a file."""
+
+    def __init__(self, found: StoredObject, path: str) -> None:
+        self.found = found
+        self.path = path
+        self.digests: list[str] = [""] * chunk_count(found.size)
+        self.checksum: Checksum | None = start_checksum(found.checksum, found.size)
+        self.in_order = 0
+        self.turn = threading.Condition()
+        self.chunks = ChunkFile(path, found.size) if len(self.digests) > 1 else None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all of it has the store's checksum, where there is one that can be compared."""
+        return self.checksum is None or self.checksum.hexdigest() == self.found.checksum.partition(":")[2]
+
+
+class Transfer:
+    """Fetches objects of one store below one folder.
+
+    Args:
+        store: where from.
+        folder: where to; its sub-folder `files` gets the files, `journal` says what of them is there.
+        limits: how hard.
+        progress: is told of all bytes.
+
+    """
+
+    def __init__(self, store: Store, folder: Path, limits: Limits, progress: Progress) -> None:
+        self._store = store
+        self._folder = folder
+        self._limits = limits
+        self._progress = progress
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        rate = limits.bytes_per_second
+        self._rate = RateLimit(rate, time.monotonic()) if rate else None
+        self._burst = max(_LEAST_READ, int(rate / _TICKS)) if rate else CHUNK_BYTES
+
+    def run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
+        """Fetch the objects and return them as files, in the same order.
+
+        Raises:
+            TesseraError: the store does not answer, refuses, or sends what does not match its own checksum.
+            OSError: the disk is full or broken.
+
+        """
+        files = self._folder / "files"
+        for folder in sorted({(files / each.path).parent for each in objects}):
+            folder.mkdir(parents=True, exist_ok=True)
+        # 1. Fetch what no earlier attempt has. What it had may be wrong: none of it was compared with a checksum yet.
+        wrong = self._fetch(objects)
+        # 2. Fetch what is wrong anew, and alone.
+        if not wrong.isdisjoint(index for index, _ in self._known):
+            self._progress.done = 0
+            wrong = self._fetch(objects)
+        if wrong:
+            raise self._mismatch(self._files[min(wrong)])
+        return tuple(map(_as_file, self._files))
+
+    def _fetch(self, objects: tuple[StoredObject, ...]) -> set[int]:
+        """Fetch what the journal has not; return the indices of files that are wrong, which it has no more then."""
+        journal = self._folder / "journal"
+        self._known = read_journal(journal.read_bytes()) if journal.exists() else {}
+        self._files = [_File(each, str(self._folder / "files" / each.path)) for each in objects]
+        self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        os.write(self._journal, b"\n")  # ends a line that a crash has torn
+        self._stop.clear()
+        workers = [threading.Thread(target=self._work, args=each, daemon=True) for each in self._shares(objects)]
+        try:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        finally:
+            self._stop.set()
+            for worker in workers:
+                worker.join()
+            os.close(self._journal)
+            for file in self._files:
+                if file.chunks:
+                    file.chunks.close()
+        if self._failure is not None:
+            raise self._failure
+        wrong = {index for index, each in enumerate(self._files) if not each.is_right}
+        if wrong:
+            self._forget(wrong)
+        return wrong
+
+    def _forget(self, wrong: set[int]) -> None:
+        """Take files out of the journal."""
+        journal = self._folder / "journal"
+        known = read_journal(journal.read_bytes())
+        lines = (write_journal_line(*key, digest) for key, digest in known.items() if key[0] not in wrong)
+        scratch = journal.with_suffix(".new")
+        scratch.write_bytes(b"".join(lines))
+        scratch.replace(journal)
+
+    def _mismatch(self, file: "_File") -> Unavailable:
+        return Unavailable(
+            f"{self._store.source}: object {file.found.path}",
+            found=f"content whose checksum is {file.checksum.hexdigest() if file.checksum else 'none'}",
+            expected=file.found.checksum,
+            hint="sync again; if it stays so, the object is broken in the store or on the way",
+        )
+
+    def _shares(self, objects: tuple[StoredObject, ...]) -> list[tuple[Iterator[Span], int]]:
+        """Return what each thread works through, and how many objects it asks for ahead."""
+        row, threads = spans(objects), self._limits.threads
+        small = {index for index, each in enumerate(objects) if each.size <= _SMALL_BYTES}
+        if not self._store.asks_ahead or self._rate is not None or len(small) <= _MANY:
+            return [(row, 0)] * threads
+        all_spans = tuple(row)
+        others = iter([span for span in all_spans if span.object not in small])
+        asked = iter([span for span in all_spans if span.object in small])
+        return [(others, 0)] * (threads if len(small) < len(objects) else 0) + [(asked, _AHEAD)]
+
+    def _work(self, row: Iterator[Span], ahead: int) -> None:
+        buffer = aligned_buffer()
+        coming: deque[Span] = deque()
+        depth = 0  # grows by one with each object that came: a server may accept few connections at once
+        try:
+            while not self._stop.is_set():
+                while len(coming) <= depth:
+                    with self._lock:
+                        span = next(row, None)
+                    if span is None:
+                        break
+                    found = self._files[span.object].found
+                    if ahead and found.size and not self._is_known(span):
+                        self._store.ask_ahead(found)
+                    coming.append(span)
+                if not coming:
+                    return
+                span = coming.popleft()
+                self._span(span, buffer)
+                if not self._is_known(span):
+                    depth = min(depth + 1, ahead)
+        except BaseException as error:  # noqa: BLE001 - raised again by run()
+            with self._lock:
+                self._failure = self._failure or error
+            self._stop.set()
+
+    def _is_known(self, span: Span) -> bool:
+        return (span.object, span.first) in self._known
+
+    def _span(self, span: Span, buffer: memoryview) -> None:
+        file = self._files[span.object]
+        attempts = Attempts(self._limits.patience, time.monotonic())
+        chunk, done = span.first, 0
+        stop = chunk_range(file.found.size, span.stop - 1)[1]
+        while chunk < span.stop and self._has(span.object, chunk, buffer):
+            chunk += 1
+        while chunk < span.stop and not self._stop.is_set():
+            try:
+                attempts.start(time.monotonic())
+                start = chunk_range(file.found.size, chunk)[0] + done
+                if start == stop:
+                    self._store_chunk(span.object, chunk, buffer[:done])
+                    return
+                with self._store.read(file.found, start, stop) as body:
+                    self._check_etag(file, body)
+                    while chunk < span.stop:
+                        first, last = chunk_range(file.found.size, chunk)
+                        while done < last - first:
+                            done += self._receive(body, buffer[done : last - first], attempts)
+                        self._store_chunk(span.object, chunk, buffer[:done])
+                        chunk, done = chunk + 1, 0
+            except Temporary as error:
+                self._wait(file, error, attempts)
+            except Changed as error:
+                raise Conflict(
+                    f"{self._store.source}: object {file.found.path}",
+                    found=f"it changed while it was fetched ({error})",
+                    expected="the object that was listed",
+                    hint="sync again",
+                ) from error
+            except Refused as error:
+                raise _unavailable(f"{self._store.source}: object {file.found.path}", str(error)) from error
+
+    def _check_etag(self, file: _File, body: Body) -> None:
+        if not body.etag_is_checksum and file.found.checksum == f"md5:{file.found.etag}":
+            file.checksum = None
+
+    def _receive(self, body: Body, view: memoryview, attempts: Attempts) -> int:
+        count = body.readinto(view[: self._burst])
+        now = time.monotonic()
+        self._progress.received(count)
+        if count == 0:
+            raise Temporary("the body ended too early")
+        attempts.progress(now, count)
+        if attempts.has_stalled(now):
+            raise Temporary("it comes too slowly")
+        if self._stop.is_set():
+            raise Temporary("another object failed")
+        if self._rate is not None:
+            with self._lock:
+                delay = self._rate.delay(now, count)
+            self._stop.wait(delay)
+            attempts.pause(delay)
+        return count
+
+    def _wait(self, file: _File, error: Temporary, attempts: Attempts) -> None:
+        wait = attempts.wait_after_failure(time.monotonic(), random.random(), error.retry_after_s)  # noqa: S311
+        if wait is None:
+            raise _unavailable(f"{self._store.source}: object {file.found.path}", str(error)) from error
+        self._stop.wait(wait)
+
+    def _has(self, index: int, chunk: int, buffer: memoryview) -> bool:
+        """Take over a chunk that an earlier attempt has written, if it is what the journal says."""
+        digest, file = self._known.get((index, chunk)), self._files[index]
+        if digest is None:
+            return False
+        first, last = chunk_range(file.found.size, chunk)
+        view = buffer[: last - first]
+        whole = file.chunks.read(view, first) if file.chunks is not None else _read_whole(file.path, view)
+        if not whole or chunk_digest(view) != digest:
+            return False
+        self._note(file, chunk, digest, view)
+        self._progress.add(len(view), fetched=False)
+        return True
+
+    def _store_chunk(self, index: int, chunk: int, data: memoryview) -> None:
+        file = self._files[index]
+        if file.chunks is None:
+            write_small(file.path, data)
+        else:
+            file.chunks.write(data, chunk_range(file.found.size, chunk)[0])
+        digest = chunk_digest(data)
+        os.write(self._journal, write_journal_line(index, chunk, digest))
+        self._note(file, chunk, digest, data)
+        self._progress.add(len(data), fetched=True)
+
+    def _note(self, file: _File, chunk: int, digest: str, data: memoryview) -> None:
+        """Keep the digest; the store's checksum takes the chunks in their order."""
+        file.digests[chunk] = digest
+        if file.checksum is None:
+            return
+        if file.chunks is None:  # the one chunk has no turn to wait for
+            file.checksum.update(data)
+            return
+        with file.turn:
+            while file.in_order != chunk and not self._stop.is_set():
+                file.turn.wait(0.2)
+        if file.in_order == chunk:
+            file.checksum.update(data)
+            with file.turn:
+                file.in_order += 1
+                file.turn.notify_all()
+
+
+def _as_file(file: _File) -> ModelFile:
+    found = file.found
+    checksum = found.checksum if file.checksum else ""
+    return ModelFile(found.path, found.size, tuple(file.digests), found.etag, checksum)
+
+
+def _read_whole(path: str, view: memoryview) -> bool:
+    """Fill the view with a file; return whether it is there and as long."""
+    try:
+        with open(path, "rb", buffering=0) as small:  # noqa: PTH123 - one of 20,000
+            return small.readinto(view) == len(view) and not small.read(1)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,91 @@
+"""Compares files on the disk with their manifest, and reads them into the page cache."""
+
+import io
+import os
+import stat
+from pathlib import Path
+
+from tessera.agent.storage.models.chunkfiles import aligned_buffer
+from tessera.agent.storage.models.digests import chunk_digest, start_checksum
+from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count, chunk_range
+
+__all__ = ["damaged_files", "found_file", "warm"]
+
+
+def damaged_files(top: Path, manifest: Manifest, *, content: bool, since_ns: int = 0) -> dict[str, str]:
+    """Return what is wrong with files, by their paths: missing, another size, another content where that is read.
+
+    Args:
+        top: the folder.
+        manifest: what the files are to be.
+        content: whether files are read.
+        since_ns: of these, those that changed at this time or later, in nanoseconds since 1970.
+
+    """
+    buffer = aligned_buffer()
+    found = {}
+    for file in manifest.files:
+        if problem := _problem(f"{top}/{file.path}", file, buffer if content else None, since_ns):
+            found[file.path] = problem
+    return found
+
+
+def found_file(path: Path, expected: StoredObject) -> ModelFile | None:
+    """Return a file on the disk as the object that it is by size and the store's checksum; None where it is not."""
+    checksum, digests = start_checksum(expected.checksum, expected.size), []
+    try:
+        status = path.lstat()
+        if checksum is None or not stat.S_ISREG(status.st_mode) or status.st_size != expected.size:
+            return None
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(number, "rb", buffering=0) as source:
+        buffer = aligned_buffer()
+        for index in range(chunk_count(expected.size)):
+            first, last = chunk_range(expected.size, index)
+            done = _fill(source, buffer[: last - first])
+            checksum.update(buffer[:done])
+            digests.append(chunk_digest(buffer[:done]))
+    if checksum.hexdigest() != expected.checksum.partition(":")[2]:
+        return None
+    return ModelFile(expected.path, expected.size, tuple(digests), expected.etag, expected.checksum)
+
+
+def _fill(source: io.FileIO, view: memoryview) -> int:
+    done = 0
+    while done < len(view) and (count := source.readinto(view[done:])):
+        done += count
+    return done
+
+
+def _problem(path: str, file: ModelFile, buffer: memoryview | None, since_ns: int) -> str:
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return "no regular file"
+        if status.st_size != file.size:
+            return f"{status.st_size} bytes in place of {file.size}"
+        if buffer is None or status.st_ctime_ns < since_ns:
+            return ""
+        with open(path, "rb", buffering=0) as source:  # noqa: PTH123 - one of 20,000
+            for index, digest in enumerate(file.chunks):
+                first, last = chunk_range(file.size, index)
+                done = _fill(source, buffer[: last - first])
+                if chunk_digest(buffer[:done]) != digest:
+                    return f"bytes {first} to {last} are not those that were fetched"
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def warm(top: Path, manifest: Manifest) -> int:
+    """Read all files into the page cache and return the bytes."""
+    total = 0
+    for file in manifest.files:
+        with (top / file.path).open("rb", buffering=0) as source:
+            os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+            buffer = bytearray(2**20)
+            while count := source.readinto(buffer):
+                total += count
+    return total

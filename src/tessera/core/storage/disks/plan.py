@@ -1,0 +1,451 @@
+"""What is done with a node's local disks: found, left alone, assembled, formatted once, mounted.
+
+Nothing on a disk is ever written over, with one exception: what an interrupted creation left, which the node's record
+names by its UUIDs (`Creation`). All else that a selected disk may hold is either recognised and kept, or the plan is
+a refusal that says why. Plans are recreated after each step, so a step that was interrupted is planned again.
+"""
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from tessera.core.storage.disks.blockdevices import (
+    CLOUD_DISKS,
+    ArrayMember,
+    BlockDevice,
+    Creation,
+    ObservedDisks,
+    Signature,
+    selected,
+)
+from tessera.core.storage.disks.steps import (
+    AssembleArray,
+    CreateArray,
+    Filesystem,
+    ForgetCreation,
+    MakeFilesystem,
+    MountFilesystem,
+    RecordCreation,
+    Step,
+    StopArray,
+    WipeSignatures,
+)
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["Content", "DiskFinding", "DiskPlan", "DiskSpec", "DiskState", "check_spec", "plan_disks"]
+
+_FILESYSTEMS = ("ext4", "xfs")
+_LEVEL = "raid0"
+_IDLE = frozenset({"inactive", "clear"})
+"""States in which md has an array's name and does not run it. Source: Documentation/admin-guide/md.rst."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,11}", re.ASCII)
+"""What is a label for XFS, which takes 12 bytes, for ext4, and a name for mdadm."""
+
+
+class DiskSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What is desired of a node's local disks."""
+
+    name: str = "tessera"
+    """Of the array, and label of the filesystem: by it they are recognised."""
+    select: tuple[str, ...] = CLOUD_DISKS
+    """Paths, or names in `/dev/disk/by-id`, with wildcards."""
+    filesystem: Filesystem = "ext4"
+    """For one that is made; one that exists is kept as it is."""
+    mount: str = "/mnt/disks/tessera"
+
+
+class DiskState(StrEnum):
+    """How far a node's disks are."""
+
+    READY = "ready"
+    PENDING = "pending"
+    """Steps have to be done."""
+    LOST = "disk lost"
+    """A disk of the array is gone, and with it what was on the array."""
+    REFUSED = "refused"
+    """Somebody has to decide; nothing is done."""
+    NONE = "no disks"
+    """No disk is selected."""
+
+
+class Content(StrEnum):
+    """What a selected disk holds."""
+
+    BLANK = "blank"
+    UNFINISHED = "unfinished"
+    """What an interrupted creation left."""
+    MEMBER = "member"
+    """Part of the array of this name."""
+    FILESYSTEM = "filesystem"
+    """The filesystem of this name."""
+    FOREIGN = "foreign"
+
+
+class DiskFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A selected disk and what was found on it."""
+
+    device: str
+    size_bytes: int
+    model: str
+    serial: str
+    content: Content
+    found: str
+    """In words."""
+
+
+class DiskPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What has to be done, or why nothing is."""
+
+    state: DiskState
+    steps: tuple[Step, ...] = ()
+    disks: tuple[DiskFinding, ...] = ()
+    device: str = ""
+    """The device with the filesystem, as far as it is there."""
+    mount: str = ""
+    """Where it is mounted; empty while it is not, or is no longer whole."""
+    size_bytes: int = 0
+    free_bytes: int = 0
+    reasons: tuple[str, ...] = ()
+    """Why nothing is done."""
+    advice: str = ""
+    notes: tuple[str, ...] = ()
+    """What is worth knowing and stops nothing."""
+
+
+class _Scene(NamedTuple):
+    """What a plan is made of."""
+
+    observed: ObservedDisks
+    spec: DiskSpec
+    disks: tuple[BlockDevice, ...]
+    fresh: Creation
+
+    @property
+    def arrays(self) -> list[BlockDevice]:
+        """The arrays that hold any of the disks, active or not."""
+        names = {disk.name for disk in self.disks}
+        return [each for each in self.observed.devices if each.kind == "array" and not names.isdisjoint(each.slaves)]
+
+    @property
+    def begun(self) -> Creation | None:
+        """The creation on these disks that was interrupted."""
+        unfinished = self.observed.unfinished
+        return unfinished if unfinished is not None and unfinished.disks == self.names else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(disk.name for disk in self.disks))
+
+
+def check_spec(spec: DiskSpec) -> DiskSpec:
+    """Return a spec that can be carried out.
+
+    Raises:
+        InvalidInput: its name is no label, it selects nothing, or its path is not one below `/`.
+
+    """
+    if not _NAME.fullmatch(spec.name):
+        desired = "at most 12 letters, digits, '-', '_' and '.', the first a letter or digit"
+        raise InvalidInput("name of the disks", found=shown(spec.name), expected=desired)
+    if not spec.select or not all(spec.select):
+        raise InvalidInput(
+            "selection of disks", found="an empty pattern", expected="names in /dev/disk/by-id, or paths"
+        )
+    plain = re.fullmatch(r"(/[^/\0\n]+)+", spec.mount)
+    if not plain or {".", ".."}.intersection(spec.mount.split("/")):
+        raise InvalidInput("mount path of the disks", found=shown(spec.mount), expected="an absolute path without `..`")
+    return spec
+
+
+def plan_disks(observed: ObservedDisks, spec: DiskSpec, fresh: Creation) -> DiskPlan:
+    """Return the steps that make the selected disks ready, none where they are, or why nothing may be done.
+
+    Args:
+        observed: the node as it is, selected disks and arrays probed.
+        spec: what is desired.
+        fresh: UUIDs that nothing bears yet, for what may have to be created.
+
+    """
+    scene = _Scene(observed, spec, selected(observed.devices, spec.select), fresh)
+    disks = tuple(_finding(disk, scene) for disk in scene.disks)
+    foreign = tuple(f"{each.device} {each.found}" for each in disks if each.content is Content.FOREIGN)
+    members = [disk for disk, each in zip(scene.disks, disks, strict=True) if each.content is Content.MEMBER]
+    made = [disk for disk, each in zip(scene.disks, disks, strict=True) if each.content is Content.FILESYSTEM]
+    unused = [each.device for each in disks if each.content in {Content.BLANK, Content.UNFINISHED}]
+    if not disks:
+        plan = _none(scene)
+    elif foreign:
+        advice = "select other disks, or, if nothing on these is needed, `wipefs --all` each device and its partitions"
+        plan = DiskPlan(state=DiskState.REFUSED, reasons=foreign, advice=advice)
+    elif members and made:
+        plan = _refuse(f"{_names(made)} has the filesystem and {_names(members)} the array called {spec.name}")
+    elif members:
+        plan = _plan_array(scene, members, unused)
+    elif len(made) > 1:
+        plan = _refuse(f"{_names(made)} have a filesystem called {spec.name} each")
+    elif made:
+        plan = _plan_use(scene, made[0])
+    else:
+        plan = _plan_creation(scene)
+    if unused and (members or made) and plan.state in {DiskState.READY, DiskState.PENDING}:
+        note = f"{', '.join(unused)} not used: {'the array' if members else 'the filesystem'} was made without"
+        plan = msgspec.structs.replace(plan, notes=(*plan.notes, note))
+    if plan.state is DiskState.READY:
+        target = observed.target
+        plan = msgspec.structs.replace(
+            plan, mount=spec.mount, size_bytes=target.size_bytes, free_bytes=target.free_bytes
+        )
+    return msgspec.structs.replace(plan, disks=disks)
+
+
+def _none(scene: _Scene) -> DiskPlan:
+    others = [each.path for each in scene.observed.devices if each.kind == "disk" and each.size_bytes]
+    reason = f"no disk matches {', '.join(scene.spec.select)}"
+    there = f"disks of this node: {', '.join(others)}; name them by --select" if others else "this node has no disk"
+    return DiskPlan(state=DiskState.NONE, reasons=(reason,), advice=there)
+
+
+def _refuse(reason: str, advice: str = "") -> DiskPlan:
+    return DiskPlan(
+        state=DiskState.REFUSED, reasons=(reason,), advice=advice or "select the disks that belong together"
+    )
+
+
+def _names(devices: Sequence[BlockDevice]) -> str:
+    return ", ".join(each.name for each in devices)
+
+
+def _finding(disk: BlockDevice, scene: _Scene) -> DiskFinding:
+    content, found = _content(disk, scene)
+    return DiskFinding(
+        device=disk.name,
+        size_bytes=disk.size_bytes,
+        model=disk.model,
+        serial=disk.serial,
+        content=content,
+        found=found,
+    )
+
+
+def _content(disk: BlockDevice, scene: _Scene) -> tuple[Content, str]:
+    """Return what a disk holds, and the same in words."""
+    if reason := _claimed(disk):
+        return Content.FOREIGN, reason
+    arrays = {each.name: each for each in scene.arrays}
+    builders = [name for name in disk.holders if disk.member is None or name not in arrays]
+    if builders:
+        return Content.FOREIGN, f"is in use by {', '.join(builders)}"
+    if disk.member is not None:
+        used = any(arrays[name].mounts for name in disk.holders)
+        return _member_content(disk, disk.member, scene, used=used)
+    return _plain_content(disk, scene)
+
+
+def _member_content(disk: BlockDevice, member: ArrayMember, scene: _Scene, *, used: bool) -> tuple[Content, str]:
+    """Return what a member of an array is; `used` says whether the array is mounted."""
+    name, unfinished = scene.spec.name, scene.observed.unfinished
+    begun = unfinished is not None and member.array == unfinished.array
+    if reason := _mounted(disk):
+        return Content.FOREIGN, reason
+    if member.level != _LEVEL or not (begun or member.name == name):
+        return Content.FOREIGN, f"is part of the {shown(member.level)} array {shown(member.name)}"
+    if begun and not used:
+        return Content.UNFINISHED, "left by an interrupted creation"
+    return Content.MEMBER, f"part of array {name}"
+
+
+def _plain_content(disk: BlockDevice, scene: _Scene) -> tuple[Content, str]:
+    """Return what a disk is that is no member of an array."""
+    signature, unfinished = disk.signature, scene.observed.unfinished
+    if signature is not None and signature.kind in _FILESYSTEMS and signature.label == scene.spec.name:
+        begun = unfinished is not None and signature.uuid == unfinished.filesystem and not disk.mounts
+        if not begun:
+            return Content.FILESYSTEM, f"{signature.kind} filesystem {scene.spec.name}"
+    if reason := _mounted(disk):
+        return Content.FOREIGN, reason
+    if signature is None:
+        return Content.BLANK, "blank"
+    if unfinished is not None and signature.uuid == unfinished.filesystem:
+        return Content.UNFINISHED, "left by an interrupted creation"
+    return Content.FOREIGN, _signed(signature)
+
+
+def _claimed(device: BlockDevice) -> str:
+    """Return why nobody may write to a device, whatever is on it; empty where there is no such reason."""
+    if device.problem or not device.probed:
+        return f"cannot be read: {device.problem or 'it was not probed'}"
+    if device.partitions:
+        return f"has partitions {', '.join(device.partitions)}"
+    if device.read_only:
+        return "is read-only"
+    if device.swap:
+        return "is used as swap"
+    return "" if device.size_bytes else "has no size"
+
+
+def _mounted(device: BlockDevice) -> str:
+    paths = ", ".join(shown(each.path) for each in device.mounts)
+    return f"is mounted at {paths}" if paths else ""
+
+
+def _signed(signature: Signature) -> str:
+    label = f" labelled {shown(signature.label)}" if signature.label else ""
+    return f"has a signature of {shown(signature.kind)}{label}"
+
+
+def _plan_array(scene: _Scene, members: list[BlockDevice], unused: list[str]) -> DiskPlan:
+    """Return what is done with an array of this name: none of it is ever written over."""
+    name = scene.spec.name
+    facts = [each.member for each in members if each.member is not None]
+    uuid, expected = facts[0].array, facts[0].devices
+    active = [each for each in scene.arrays if each.array_state not in _IDLE]
+    if refusal := _array_refusal(scene, members, len({(each.array, each.devices) for each in facts}), expected):
+        return refusal
+    if len(members) < expected or any(each.array_state == "broken" for each in active):
+        return _lost(scene, members, expected, unused)
+    if active:
+        return _plan_use(scene, active[0], uuid)
+    if refusal := _occupied(scene):
+        return refusal
+    stops = tuple(StopArray(device=each.path) for each in scene.arrays)
+    assemble = AssembleArray(name=name, uuid=uuid, devices=tuple(each.path for each in members))
+    mount = MountFilesystem(device=f"/dev/md/{name}", path=scene.spec.mount)
+    return DiskPlan(state=DiskState.PENDING, steps=(*stops, assemble, mount))
+
+
+def _array_refusal(scene: _Scene, members: list[BlockDevice], arrays: int, expected: int) -> DiskPlan | None:
+    """Return the refusal of members that are not those of one array."""
+    name, names = scene.spec.name, {disk.name for disk in scene.disks}
+    there = {each.name for each in scene.observed.devices}
+    more = sorted({slave for array in scene.arrays for slave in array.slaves if slave in there} - names)
+    if arrays > 1:
+        return _refuse(f"{_names(members)} are parts of different arrays called {name}")
+    if more:
+        return _refuse(f"array {name} is also on {', '.join(more)}, which is not selected", "select all its disks")
+    if len(members) > expected:
+        return _refuse(f"array {name} has {expected} disks, and {len(members)} say that they are one of them")
+    return None
+
+
+def _lost(scene: _Scene, members: list[BlockDevice], expected: int, unused: list[str]) -> DiskPlan:
+    missing = expected - len(members)
+    what = f"{missing} of its {expected} disks {'is' if missing == 1 else 'are'} gone" if missing else "a disk failed"
+    blank = f"; {', '.join(unused)} blank, as a replaced disk is" if unused else ""
+    reason = f"array {scene.spec.name} on {_names(members)}: {what}{blank}; RAID 0 has no copy of what was on it"
+    umount = "".join(f"`umount {each.path}` for each mount, " for each in scene.arrays if each.mounts)
+    stop = umount + "".join(f"`mdadm --stop {each.path}`, " for each in scene.arrays)
+    devices = " ".join(each.path for each in members)
+    advice = f"to begin anew, end what uses it, then {stop}`wipefs --all {devices}`, and apply again"
+    return DiskPlan(
+        state=DiskState.LOST, reasons=(reason,), advice=advice, device="".join(map(_path, scene.arrays[:1]))
+    )
+
+
+def _path(device: BlockDevice) -> str:
+    return device.path
+
+
+def _plan_use(scene: _Scene, device: BlockDevice, array: str = "") -> DiskPlan:
+    """Return what is done with the device of this name: it is mounted.
+
+    Args:
+        scene: what the plan is made of.
+        device: the array, or the disk with the filesystem.
+        array: UUID of the array.
+
+    """
+    spec, unfinished, signature = scene.spec, scene.observed.unfinished, device.signature
+    if (refusal := _use_refusal(scene, device)) or signature is None:
+        return refusal or _refuse_without_filesystem(scene, device)
+    notes: tuple[str, ...] = ()
+    if signature.kind != spec.filesystem:
+        notes = (f"{device.name} has {signature.kind}, which is kept; {spec.filesystem} is for a new filesystem",)
+    stale = unfinished is not None and (unfinished.array == array or unfinished.filesystem == signature.uuid)
+    forget: tuple[Step, ...] = (ForgetCreation(),) if stale else ()
+    done = scene.observed.target.source == device.name
+    mount: tuple[Step, ...] = () if done else (MountFilesystem(device=device.path, path=spec.mount),)
+    state = DiskState.PENDING if forget or mount else DiskState.READY
+    return DiskPlan(state=state, steps=(*forget, *mount), notes=notes, device=device.path)
+
+
+def _use_refusal(scene: _Scene, device: BlockDevice) -> DiskPlan | None:
+    """Return why a device of this name is not used as it is."""
+    target, signature = scene.observed.target, device.signature
+    holders = f"is in use by {', '.join(device.holders)}" if device.holders else ""
+    if reason := _claimed(device) or holders:
+        return _refuse(f"{device.name} {reason}", "see what uses it, and end that")
+    if signature is not None and signature.kind not in _FILESYSTEMS:
+        return _refuse(f"{device.name} {_signed(signature)}", f"expected is {' or '.join(_FILESYSTEMS)}")
+    if target.source != device.name:
+        return _occupied(scene)
+    if target.read_only:
+        reason = f"{device.name} is mounted read-only at {scene.spec.mount}, as the kernel does after errors"
+        return _refuse(reason, "read the kernel's log; unmount it, check the filesystem, apply again")
+    return None
+
+
+def _refuse_without_filesystem(scene: _Scene, device: BlockDevice) -> DiskPlan:
+    """Return the refusal of an array of this name on which nothing is found: no creation ends like that."""
+    reason = f"array {scene.spec.name} ({device.name}) has no filesystem: something wrote over it, or never made one"
+    disks = " ".join(disk.path for disk in scene.disks)
+    anew = f"`mdadm --stop {device.path}`, `wipefs --all {disks}`, apply again"
+    return _refuse(reason, f"repair it, or, if nothing on it is needed: {anew}")
+
+
+def _occupied(scene: _Scene) -> DiskPlan | None:
+    """Return the refusal of a path where nothing can be mounted without hiding something."""
+    target, path = scene.observed.target, scene.spec.mount
+    if target.source:
+        return _refuse(f"{shown(target.source)} is mounted at {path}", "unmount it, or choose another path")
+    if not target.empty:
+        return _refuse(f"{path} is not an empty folder", "move its files: a filesystem mounted there would hide them")
+    return None
+
+
+def _plan_creation(scene: _Scene) -> DiskPlan:
+    """Return the steps from disks that hold nothing to a mounted filesystem; those done before are not done again."""
+    if refusal := _occupied(scene):
+        return refusal
+    disks, arrays = scene.disks, scene.arrays
+    for each in arrays:
+        if each.holders or each.mounts:
+            return _refuse(f"{each.name}, left by an interrupted creation, is in use", "see what uses it, and end that")
+    # 1. Go on with an array that is complete.
+    complete = [
+        each for each in arrays if each.array_state not in _IDLE and {*each.slaves} == {disk.name for disk in disks}
+    ]
+    if complete and scene.observed.unfinished:
+        array = complete[0]
+        if array.problem or not array.probed:
+            return _refuse(f"{array.name}, left by an interrupted creation, {_claimed(array)}", "see the kernel's log")
+        # Blank disks may hold, where the data of an array begin, what a former array had there: it is still no data.
+        wipe = (WipeSignatures(devices=(array.path,)),) if array.signature or array.partitions else ()
+        return DiskPlan(state=DiskState.PENDING, steps=(*wipe, *_format(scene, array.path, scene.observed.unfinished)))
+    # 2. Remove what an interrupted creation left, which the record names; only then record what is written next.
+    steps: list[Step] = [StopArray(device=each.path) for each in arrays]
+    marked = tuple(disk.path for disk in disks if disk.signature or disk.member)
+    steps += [WipeSignatures(devices=marked)] if marked else []
+    creation = scene.begun or msgspec.structs.replace(scene.fresh, disks=scene.names)
+    steps += [] if scene.begun else [RecordCreation(creation=creation)]
+    # 3. Create.
+    if len(disks) == 1:
+        return DiskPlan(state=DiskState.PENDING, steps=(*steps, *_format(scene, disks[0].path, creation)))
+    paths = tuple(disk.path for disk in disks)
+    steps.append(CreateArray(name=scene.spec.name, uuid=creation.array, devices=paths))
+    device = f"/dev/md/{scene.spec.name}"
+    return DiskPlan(state=DiskState.PENDING, steps=(*steps, *_format(scene, device, creation)))
+
+
+def _format(scene: _Scene, device: str, creation: Creation) -> tuple[Step, ...]:
+    spec = scene.spec
+    make = MakeFilesystem(
+        device=device,
+        filesystem=spec.filesystem,
+        label=spec.name,
+        uuid=creation.filesystem,
+        striped=len(scene.disks) > 1,
+    )
+    return make, MountFilesystem(device=device, path=spec.mount)

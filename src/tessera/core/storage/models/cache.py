@@ -1,0 +1,337 @@
+"""Which models a node keeps on its disk: what it fetches next, what makes room, what pods are offered.
+
+A node is told by the controller what it shall have, and reports what it has. A revision that the kubelet may choose, or
+that a pod has, stays; what is to go is offered no more first.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from tessera.core.cluster.advertise import ListedDevice
+from tessera.core.storage.models.retention import Kept
+from tessera.core.workload.resources import MODEL_RESOURCE
+from tessera.errors import Unavailable
+
+__all__ = [
+    "CLIENTS",
+    "MOST_OF_NODE",
+    "CachedModel",
+    "DesiredModel",
+    "ModelCache",
+    "ModelOffer",
+    "ModelSummary",
+    "NodeModels",
+    "ObservedModel",
+    "Problem",
+    "Victim",
+    "back_off_s",
+    "environment_name",
+    "folder_name",
+    "models_of_nodes",
+    "next_fetch",
+    "offer_of",
+    "revisions_held",
+    "summary",
+    "victims",
+]
+
+CLIENTS = 256
+"""Containers of a node that can have one revision of a model; more than the pods that a kubelet takes by default."""
+_REVISION_CHARACTERS = 48
+"""Of a revision's 64 in the id of a device, which may have 63."""
+_DEVICE = re.compile(r"([0-9a-f]{48})-[0-9]+")
+MOST_OF_NODE = 128
+"""Models that a node is told to have; of more the last in order are left out."""
+_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 10.0, 600.0
+_MOST_PROBLEMS = 16
+
+
+class ModelCache(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that some nodes shall have."""
+
+    name: str
+    source: str
+    nodes: frozenset[str] = frozenset()
+    """The nodes that it selects."""
+    endpoint: str = ""
+    region: str = ""
+    secret: str = ""
+    revision: str = ""
+    """The one to have; empty for what the source has."""
+    interval_s: int = 0
+    """How often the source is looked at; 0 for once."""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    priority: int = 0
+    pinned: bool = False
+    keep: int = 2
+
+
+class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that a node shall have."""
+
+    name: str
+    source: str
+    endpoint: str = ""
+    region: str = ""
+    secret: str = ""
+    revision: str = ""
+    interval_s: int = 0
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    priority: int = 0
+    pinned: bool = False
+    keep: int = 2
+
+    @property
+    def identity(self) -> str:
+        """What is the same as long as the same files are meant: a change of it is fetched at once."""
+        rows = msgspec.json.encode(
+            (self.source, self.endpoint, self.region, self.secret, self.revision, self.include, self.exclude)
+        )
+        return hashlib.sha256(rows).hexdigest()[:16]
+
+
+class ObservedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node reports of a model."""
+
+    name: str
+    state: Literal["Missing", "Fetching", "Ready", "Failed"] = "Missing"
+    """How the last look at the source went, or that it goes on; with a revision the model is there in any case."""
+    revision: str = ""
+    """What new pods get; empty where there is none."""
+    bytes: int = 0
+    files: int = 0
+    fetched_bytes: int = 0
+    """Of the fetch that goes on."""
+    total_bytes: int = 0
+    containers: int = 0
+    """Containers that have it, in whichever revision."""
+    identity: str = ""
+    """Of what was fetched last."""
+    checked_s: float = 0.0
+    """When the source was seen to have this revision, in seconds since 1970."""
+    failed_s: float = 0.0
+    failures: int = 0
+    """In a row."""
+    reason: str = ""
+
+
+class NodeModels(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, what it was told last and what it reports."""
+
+    name: str
+    ready: bool = True
+    desired: tuple[DesiredModel, ...] | None = None
+    """None where the controller has not said anything yet."""
+    observed: tuple[ObservedModel, ...] = ()
+    reason: str = ""
+    """Why the node cannot have any model."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node has not a model, or not the one that its source has now."""
+
+    node: str
+    reason: str
+
+
+class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on all nodes that shall have it, of bounded size."""
+
+    nodes: int = 0
+    ready: int = 0
+    """Nodes that have it."""
+    fetching: int = 0
+    revision: str = ""
+    """What most nodes have."""
+    on_revision: int = 0
+    """Nodes that have that one."""
+    bytes: int = 0
+    """Of that revision."""
+    containers: int = 0
+    pending_pods: int = 0
+    problems: tuple[Problem, ...] = ()
+    """The first of them."""
+
+
+class ModelOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """The resource of a model: a revision, of which each device is a mount for one container."""
+
+    name: str
+    """Of the resource."""
+    devices: tuple[ListedDevice, ...] = ()
+
+
+class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on the disk, for the question what makes room."""
+
+    name: str
+    current: str
+    """The revision that new pods get; empty where there is none."""
+    kept: tuple[Kept, ...]
+    held: frozenset[str] = frozenset()
+    """Revisions that pods have."""
+    priority: int = 0
+    pinned: bool = False
+
+    def may_go_for(self, other: "CachedModel") -> bool:
+        """Return whether what new pods get of it makes room for another model."""
+        return not self.pinned and self.priority < other.priority and self.current not in self.held
+
+
+class Victim(msgspec.Struct, frozen=True, kw_only=True):
+    """A revision that makes room; where it is the current one of its model, it is offered no more before it goes."""
+
+    model: str
+    revision: str
+    current: bool
+
+
+# The controller
+
+
+def models_of_nodes(
+    caches: Sequence[ModelCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], unread: Collection[str] = ()
+) -> dict[str, tuple[DesiredModel, ...]]:
+    """Return what each node shall have, in the order in which it is fetched: priority, pending pods, name.
+
+    Args:
+        caches: all that can be carried out.
+        nodes: all that have an agent.
+        demand: number of pending pods by the model that they ask for.
+        unread: names of those that cannot be carried out as they are now: nodes keep what they were told.
+
+    """
+    order = sorted(caches, key=lambda each: (-each.priority, -demand.get(each.name, 0), each.name))
+    found = {}
+    for node in nodes:
+        kept = tuple(each for each in node.desired or () if each.name in unread)
+        chosen = (
+            msgspec.convert(each, DesiredModel, from_attributes=True) for each in order if node.name in each.nodes
+        )
+        found[node.name] = (*kept, *chosen)[:MOST_OF_NODE]
+    return found
+
+
+def summary(cache: ModelCache, nodes: Iterable[NodeModels], demand: Mapping[str, int]) -> ModelSummary:
+    """Return how far the nodes of a model are."""
+    mine = [each for each in nodes if each.name in cache.nodes]
+    seen = {node.name: {each.name: each for each in node.observed}.get(cache.name) for node in mine}
+    there = [each for each in seen.values() if each is not None]
+    have = [each for each in there if each.revision and cache.revision in ("", each.revision)]
+    known = Counter(each.revision for each in have)
+    revision = min(known, key=lambda each: (-known[each], each), default="")
+    return ModelSummary(
+        nodes=len(mine),
+        ready=len(have),
+        fetching=sum(each.state == "Fetching" for each in there),
+        revision=revision,
+        on_revision=known[revision],
+        bytes=next((each.bytes for each in have if each.revision == revision), 0),
+        containers=sum(each.containers for each in there),
+        pending_pods=demand.get(cache.name, 0),
+        problems=tuple(_problems(mine, seen))[:_MOST_PROBLEMS],
+    )
+
+
+def _problems(nodes: Iterable[NodeModels], seen: Mapping[str, ObservedModel | None]) -> Iterable[Problem]:
+    for node in nodes:
+        found = seen[node.name]
+        if not node.ready:
+            yield Problem(node=node.name, reason="the node is not ready")
+        elif node.reason:
+            yield Problem(node=node.name, reason=node.reason)
+        elif found is not None and found.reason:
+            yield Problem(node=node.name, reason=found.reason)
+
+
+# The node
+
+
+def back_off_s(failures: int) -> float:
+    """Return how long after so many failures in a row a model is not tried again."""
+    return min(_FIRST_BACK_OFF_S * 2.0 ** min(failures - 1, 16), _LONGEST_BACK_OFF_S)
+
+
+def next_fetch(
+    desired: Iterable[DesiredModel], observed: Mapping[str, ObservedModel], now_s: float
+) -> DesiredModel | None:
+    """Return the first model whose source is to be looked at now; None where there is none."""
+    return next((each for each in desired if _is_due(each, observed.get(each.name), now_s)), None)
+
+
+def _is_due(model: DesiredModel, found: ObservedModel | None, now_s: float) -> bool:
+    if found is None or found.identity != model.identity:
+        return True
+    if found.failures:
+        return now_s - found.failed_s >= back_off_s(found.failures)
+    if not found.revision:
+        return True
+    return bool(model.interval_s) and not model.revision and now_s - found.checked_s >= model.interval_s
+
+
+def offer_of(model: str, revision: str) -> ModelOffer:
+    """Return what the kubelet is offered of a model; nothing without a revision."""
+    count = CLIENTS if revision else 0
+    ids = (f"{revision[:_REVISION_CHARACTERS]}-{number}" for number in range(count))
+    return ModelOffer(name=f"{MODEL_RESOURCE}{model}", devices=tuple(ListedDevice(id=each) for each in ids))
+
+
+def revisions_held(ids: Iterable[str], revisions: Iterable[str]) -> frozenset[str]:
+    """Return the revisions that devices of these ids are mounts of."""
+    begin = {match[1] for each in ids if (match := _DEVICE.fullmatch(each))}
+    return frozenset(each for each in revisions if each[:_REVISION_CHARACTERS] in begin)
+
+
+def environment_name(model: str) -> str:
+    """Return the variable by which a container learns where a model is."""
+    return f"TESSERA_MODEL_{model.upper().replace('-', '_')}_PATH"
+
+
+def folder_name(model: str) -> str:
+    """Return where a container finds a model."""
+    return f"/models/{model}"
+
+
+def victims(
+    model: CachedModel, others: Iterable[CachedModel], *, missing_bytes: int, subject: str
+) -> tuple[Victim, ...]:
+    """Return what of other models makes room for one that lacks so many bytes.
+
+    First what no new pod gets any more, least recently used first; then models of lower priority that are not pinned,
+    the lowest first. A model never makes room for one of its own priority, so that two do not take turns.
+
+    Raises:
+        Unavailable: there would be too little room even then.
+
+    """
+    superseded, current = [], []
+    for other in others:
+        for each in other.kept:
+            if each.revision != other.current and not each.protected:
+                superseded.append((each.last_used, other.name, each))
+            elif each.revision == other.current and other.may_go_for(model):
+                current.append((other.priority, each.last_used, other.name, each))
+    found = []
+    for name, each, is_current in (
+        *((name, each, False) for _, name, each in sorted(superseded, key=lambda one: one[:2])),
+        *((name, each, True) for _, _, name, each in sorted(current, key=lambda one: one[:3])),
+    ):
+        if missing_bytes <= 0:
+            break
+        found.append(Victim(model=name, revision=each.revision, current=is_current))
+        missing_bytes -= each.freed_bytes
+    if missing_bytes > 0:
+        raise Unavailable(
+            subject,
+            found=f"{-(-missing_bytes // 2**20)} MiB too little on the disk for models",
+            expected="room for the model",
+            hint="a larger disk, fewer models on this node, or a higher priority than those that are there",
+        )
+    return tuple(found)

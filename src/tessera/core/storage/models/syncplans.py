@@ -1,0 +1,184 @@
+"""What a sync has to do: nothing, link unchanged files, fetch the others in chunks."""
+
+import hashlib
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject, chunk_count
+from tessera.errors import Unavailable
+
+__all__ = ["MirrorPlan", "Span", "SyncPlan", "parents_of", "plan_mirror", "plan_sync", "refuse_empty", "spans"]
+
+_INTERLEAVED = 8
+"""Files whose chunks are fetched side by side: a file's checksum is made in order, so that one file keeps one core."""
+
+
+class SyncPlan(msgspec.Struct, frozen=True):
+    """How the files of a listing are obtained.
+
+    Args:
+        kept: files that an older revision has: its name, and the file there, by the path they get.
+        fetched: objects to fetch, in the order of their paths.
+
+    """
+
+    kept: dict[str, tuple[str, ModelFile]]
+    fetched: tuple[StoredObject, ...]
+
+    @property
+    def bytes_to_fetch(self) -> int:
+        """Bytes of all objects to fetch."""
+        return sum(each.size for each in self.fetched)
+
+    @property
+    def identity(self) -> str:
+        """What is the same as long as the same objects are to be fetched: the name under which a sync is resumed."""
+        rows = msgspec.json.encode(self.fetched)
+        return hashlib.sha256(rows).hexdigest()[:32]
+
+
+class MirrorPlan(msgspec.Struct, frozen=True):
+    """How plain files become those of a listing.
+
+    Args:
+        kept: files that stay, by their paths.
+        fetched: what is new.
+        removed: paths of files that the store has no more.
+
+    """
+
+    kept: dict[str, ModelFile]
+    fetched: SyncPlan
+    removed: tuple[str, ...]
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Chunks of an object that one request fetches.
+
+    Args:
+        object: index in `SyncPlan.fetched`.
+        first: index of its first chunk.
+        stop: index behind its last one.
+
+    """
+
+    object: int
+    first: int
+    stop: int
+
+
+def plan_sync(
+    objects: tuple[StoredObject, ...],
+    source: str,
+    revisions: Mapping[str, Manifest],
+    damaged: Collection[tuple[str, str]] = (),
+) -> SyncPlan:
+    """Return which files are taken from older revisions and which are fetched.
+
+    A file is unchanged when its size and the store's checksum of the content are the same, under any name and from any
+    source, or, where the store has no checksum, when source, path, size and ETag are.
+
+    Args:
+        objects: the listing, checked.
+        source: where it is from.
+        revisions: those on the disk, by name; of several that have a file the first is taken.
+        damaged: revision and path of files that are not to be trusted.
+
+    """
+    known: dict[tuple[str, ...], tuple[str, ModelFile]] = {}
+    for name, manifest in revisions.items():
+        for file in manifest.files:
+            if (name, file.path) not in damaged:
+                for key in _keys(manifest.source, file):
+                    known.setdefault(key, (name, file))
+    kept, fetched = {}, []
+    for each in objects:
+        found = next((known[key] for key in _keys(source, each) if key in known), None)
+        if found is None:
+            fetched.append(each)
+        else:
+            file = found[1]
+            renewed = msgspec.structs.replace(file, etag=each.etag, checksum=each.checksum or file.checksum)
+            kept[each.path] = (found[0], msgspec.structs.replace(renewed, path=file.path))
+    return SyncPlan(kept, tuple(fetched))
+
+
+def plan_mirror(
+    objects: tuple[StoredObject, ...], source: str, manifest: Manifest | None, damaged: Collection[str] = ()
+) -> MirrorPlan:
+    """Return which plain files stay, which are fetched and which go.
+
+    A file is unchanged as in `plan_sync`, under its own name alone.
+
+    Args:
+        objects: the listing, checked.
+        source: where it is from.
+        manifest: of the plain files; None where there are none.
+        damaged: paths of files that are not to be trusted.
+
+    """
+    here = {file.path: file for file in manifest.files} if manifest else {}
+    kept, fetched = {}, []
+    for each in objects:
+        file = here.get(each.path)
+        known = () if file is None or manifest is None or each.path in damaged else _keys(manifest.source, file)
+        if file is None or set(known).isdisjoint(_keys(source, each)):
+            fetched.append(each)
+        else:
+            kept[each.path] = msgspec.structs.replace(file, etag=each.etag, checksum=each.checksum or file.checksum)
+    removed = here.keys() - {each.path for each in objects}
+    return MirrorPlan(kept, SyncPlan({}, tuple(fetched)), tuple(sorted(removed)))
+
+
+def parents_of(path: str) -> tuple[str, ...]:
+    """Return the folders that a path leads through, the nearest first."""
+    parts = path.split("/")
+    return tuple("/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+
+
+def _keys(source: str, file: StoredObject | ModelFile) -> Iterator[tuple[str, ...]]:
+    """Yield what a file is recognized by, the best first."""
+    if file.etag:
+        yield source, file.path, str(file.size), file.etag
+    if file.checksum:
+        yield str(file.size), file.checksum
+
+
+def refuse_empty(objects: tuple[StoredObject, ...], *, source: str) -> None:
+    """Refuse a listing without objects, which more often is a wrong name or a broken store than an empty model.
+
+    Raises:
+        Unavailable: there are none.
+
+    """
+    if not objects:
+        raise Unavailable(
+            source,
+            found="no objects",
+            expected="at least one file; what is on the disk stays",
+            hint="check the name, the credentials, --include and --exclude",
+        )
+
+
+def spans(objects: tuple[StoredObject, ...]) -> Iterator[Span]:
+    """Yield all chunks in the order in which they are fetched: large objects first, several side by side.
+
+    A chunk comes after those before it of the same object. An object that is not served in parts is one span.
+    """
+    order = sorted(range(len(objects)), key=lambda index: chunk_count(objects[index].size) == 1)
+    waiting = deque(order)
+    going: defaultdict[int, int] = defaultdict(int)
+    row = deque(waiting.popleft() for _ in range(min(_INTERLEAVED, len(waiting))))
+    while row:
+        index = row.popleft()
+        count = chunk_count(objects[index].size)
+        first = going[index]
+        stop = first + 1 if objects[index].ranges else count
+        yield Span(index, first, stop)
+        if stop < count:
+            going[index] = stop
+            row.append(index)
+        elif waiting:
+            row.append(waiting.popleft())

@@ -1,0 +1,80 @@
+"""Folders of local volumes on a filesystem of their own: made, found and erased, and nothing beside them."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tessera.agent.storage.disks.volumefolders import VolumeFolders
+from tessera.core.storage.disks.localvolumes import Folder
+from tessera.errors import Conflict, Unavailable
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder with a filesystem of its own."""
+    path = tmp_path / "disks"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], check=True)
+    yield path
+    subprocess.run(["umount", "--recursive", path], check=True)
+
+
+def test_a_folder_is_made_found_and_erased_whatever_is_in_it(mount: Path, tmp_path: Path) -> None:
+    folders = VolumeFolders(mount)
+    assert folders.found() == ()
+    folders.make(3)
+    assert folders.found() == (Folder(number=3, empty=True),)
+    inside, other = mount / "volumes/3", tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_text("not ours")
+    (inside / "a/b").mkdir(parents=True)
+    (inside / "a/b/file").write_text("x")
+    (inside / ".hidden").write_text("x")
+    (inside / "link").symlink_to(other)
+    (inside / "a/link").symlink_to("/")
+    (inside / "broken").symlink_to("nowhere")
+    assert folders.found() == (Folder(number=3, empty=False),)
+    folders.erase(3)
+    assert folders.found() == (Folder(number=3, empty=True),)
+    assert (other / "file").read_text() == "not ours"
+    assert inside.stat().st_mode & 0o777 == 0o777
+
+
+def test_what_is_no_volume_is_not_counted_and_a_link_is_no_folder(mount: Path, tmp_path: Path) -> None:
+    (mount / "volumes/readme").mkdir(parents=True)
+    (mount / "volumes/7").symlink_to(tmp_path)
+    (mount / "volumes/8").write_text("")
+    assert VolumeFolders(mount).found() == ()
+
+
+def test_nothing_is_removed_where_another_filesystem_is_mounted_inside(mount: Path) -> None:
+    folders = VolumeFolders(mount)
+    folders.make(0)
+    (mount / "volumes/0/file").write_text("x")
+    (mount / "volumes/0/deep/er").mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount / "volumes/0/deep/er"], check=True)
+    with pytest.raises(Conflict, match=r"something mounted at .*deep/er"):
+        folders.erase(0)
+    assert (mount / "volumes/0/file").read_text() == "x"
+
+
+def test_nothing_is_done_where_the_disks_are_not_mounted(tmp_path: Path) -> None:
+    """Below the path is another disk then."""
+    folders = VolumeFolders(tmp_path)
+    (tmp_path / "volumes/0").mkdir(parents=True)
+    (tmp_path / "volumes/0/file").write_text("x")
+    for act in (folders.found, lambda: folders.make(1), lambda: folders.erase(0)):
+        with pytest.raises(Unavailable, match="nothing mounted there"):
+            act()
+    assert [each.name for each in (tmp_path / "volumes").iterdir()] == ["0"]
+    assert (tmp_path / "volumes/0/file").exists()
+
+
+def test_a_disk_that_refuses_is_said(mount: Path) -> None:
+    (mount / "volumes").write_text("")
+    folders = VolumeFolders(mount)
+    for act in (folders.found, lambda: folders.make(0), lambda: folders.erase(0)):
+        with pytest.raises(Unavailable, match=r"local volume .*volumes"):
+            act()

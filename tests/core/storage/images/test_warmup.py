@@ -1,0 +1,264 @@
+"""Which node pulls which image next: order, limits, back-off, and that all nodes get all images in the end."""
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.core.storage.images.warmup import (
+    DesiredImage,
+    NodeImages,
+    ObservedImage,
+    Problem,
+    Step,
+    Turn,
+    Warmup,
+    back_off_s,
+    next_steps,
+    plan,
+    summary,
+)
+
+A, B, C = "r.example/a:1", "r.example/b:1", "q.example/c:1"
+ONE, TWO = "sha256:1", "sha256:2"
+
+
+def warmup(*images: str, nodes: str = "n1", **more: Any) -> Warmup:
+    return Warmup(name=more.pop("name", "w"), images=images, nodes=frozenset(nodes.split()), **more)
+
+
+def present(image: str, digest: str = ONE, **more: Any) -> ObservedImage:
+    return ObservedImage(image=image, state="Present", digest=digest, **more)
+
+
+def failed(image: str, attempt: int, at_s: float) -> ObservedImage:
+    return ObservedImage(image=image, state="Failed", attempt=attempt, failed_s=at_s, reason="no such image")
+
+
+def attempts(found: dict[str, tuple[DesiredImage, ...]]) -> dict[str, dict[str, int]]:
+    return {node: {each.image: each.attempt for each in images if each.attempt} for node, images in found.items()}
+
+
+def told(*pairs: tuple[str, int]) -> tuple[DesiredImage, ...]:
+    return tuple(DesiredImage(image=image, attempt=attempt, pinned=True) for image, attempt in pairs)
+
+
+N1 = NodeImages(name="n1")
+CASES: dict[str, tuple[list[Warmup], list[NodeImages], dict[str, int], dict[str, dict[str, int]]]] = {
+    "the first that is listed": ([warmup(A, B)], [N1], {}, {"n1": {A: 1}}),
+    "an image of pending pods before": ([warmup(A, B, C)], [N1], {B: 1, C: 2}, {"n1": {C: 1}}),
+    "several at once": ([warmup(A, B, C, per_node=2)], [N1], {}, {"n1": {A: 1, B: 1}}),
+    "the least of two warmups' limits": (
+        [warmup(A, B, per_node=2), warmup(C, name="x")],
+        [N1],
+        {},
+        {"n1": {A: 1}},
+    ),
+    "a registry's limit for all nodes": (
+        [warmup(A, B, nodes="n1 n2 n3", per_registry=2)],
+        [N1, NodeImages(name="n2"), NodeImages(name="n3")],
+        {},
+        {"n1": {A: 1}, "n2": {A: 1}, "n3": {}},
+    ),
+    "another registry meanwhile": (
+        [warmup(A, C, nodes="n1 n2", per_registry=1)],
+        [N1, NodeImages(name="n2")],
+        {},
+        {"n1": {A: 1}, "n2": {C: 1}},
+    ),
+    "what is there is not pulled": (
+        [warmup(A, B)],
+        [NodeImages(name="n1", observed=(present(A),))],
+        {},
+        {"n1": {B: 1}},
+    ),
+    "of another digest it is": (
+        [warmup(A, digests=((A, TWO),))],
+        [NodeImages(name="n1", desired=told((A, 1)), observed=(present(A, attempt=1),))],
+        {},
+        {"n1": {A: 2}},
+    ),
+    "a disk that is not as full as this warmup lets it be": (
+        [warmup(A, disk_percent=90), warmup(B, name="x", nodes="n2", disk_percent=10)],
+        [NodeImages(name="n1", disk_percent=89)],
+        {},
+        {"n1": {A: 1}},
+    ),
+    "a full disk": ([warmup(A)], [NodeImages(name="n1", disk_percent=80)], {}, {"n1": {}}),
+    "a node that is not ready": (
+        [warmup(A, nodes="n1 n2", per_registry=1)],
+        [NodeImages(name="n1", ready=False, desired=told((A, 1))), NodeImages(name="n2")],
+        {},
+        {"n1": {A: 1}, "n2": {A: 1}},
+    ),
+    "a node that no warmup selects": ([warmup(A)], [NodeImages(name="n2", desired=told((A, 1)))], {}, {"n2": {}}),
+    "a failure of now": (
+        [warmup(A, B)],
+        [NodeImages(name="n1", desired=told((A, 1)), observed=(failed(A, 1, 995.0),))],
+        {},
+        {"n1": {A: 1, B: 1}},
+    ),
+    "a failure of a while ago": (
+        [warmup(A)],
+        [NodeImages(name="n1", desired=told((A, 1)), observed=(failed(A, 1, 990.0),))],
+        {},
+        {"n1": {A: 2}},
+    ),
+    "what runs is not begun again": (
+        [warmup(A, B)],
+        [NodeImages(name="n1", desired=told((A, 1)), observed=(ObservedImage(image=A, state="Pulling", attempt=1),))],
+        {B: 9},
+        {"n1": {A: 1}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whose_turn_it_is(case: str) -> None:
+    warmups, nodes, demand, want = CASES[case]
+    found = plan(warmups, nodes, demand, {}, 1000.0)
+    assert attempts(found) == want
+    again = [msgspec.structs.replace(each, desired=found[each.name]) for each in nodes]
+    assert plan(warmups, again, demand, {}, 1000.0) == found
+
+
+def test_a_turn_of_which_nothing_is_heard_ends_for_others() -> None:
+    """Without an agent after two minutes, with one that pulls after an hour; the node that has waited least is last."""
+    both = [warmup(A, nodes="n1 n2", per_registry=1)]
+    turns = {Turn("n1", A, 1): 0.0}
+    silent = [NodeImages(name="n1", desired=told((A, 1))), NodeImages(name="n2")]
+    pulling = (ObservedImage(image=A, state="Pulling", attempt=1),)
+    slow = [msgspec.structs.replace(silent[0], observed=pulling), silent[1]]
+    for nodes, last_s in ((silent, 119.0), (slow, 3599.0)):
+        assert attempts(plan(both, nodes, {}, turns, last_s)) == {"n1": {A: 1}, "n2": {}}
+        assert attempts(plan(both, nodes, {}, turns, last_s + 1)) == {"n1": {A: 1}, "n2": {A: 1}}
+
+
+def test_what_several_warmups_say_of_an_image_is_joined() -> None:
+    first = warmup(A, pinned=False, secrets=("one",), digests=((A, ONE),))
+    second = warmup(B, A, name="x", secrets=("two", "one"), digests=((A, TWO),))
+    assert plan([first, second], [NodeImages(name="n1", disk_percent=99)], {}, {}, 0.0)["n1"] == (
+        DesiredImage(image=A, digest=ONE, pinned=True, secrets=("one", "two")),
+        DesiredImage(image=B, pinned=True, secrets=("two", "one")),
+    )
+
+
+def test_the_time_between_failures_doubles_up_to_ten_minutes() -> None:
+    assert [back_off_s(each) for each in (1, 2, 3, 7, 8, 1000)] == [10, 20, 40, 600, 600, 600]
+
+
+def test_a_summary_says_how_far_all_nodes_are() -> None:
+    nodes = [
+        NodeImages(name="n1", observed=(present(A, pinned=True), present(B, pinned=True))),
+        NodeImages(name="n2", observed=(present(A), present(B))),
+        NodeImages(name="n3", observed=(present(A, TWO), ObservedImage(image=B, state="Pulling"))),
+        NodeImages(name="n4", observed=(failed(A, 1, 0.0), failed(C, 1, 0.0)), disk_percent=85),
+        NodeImages(name="n5", ready=False),
+        NodeImages(name="other", observed=(failed(A, 1, 0.0),)),
+    ]
+    found = summary(warmup(A, B, nodes="n1 n2 n3 n4 n5"), nodes, {A: 3})
+    assert (found.nodes, found.ready, found.pulling, found.pinned) == (5, 2, 1, 1)
+    assert [(each.image, each.digest, each.nodes, each.pending_pods) for each in found.images] == [
+        (A, ONE, 2, 3),
+        (B, ONE, 2, 0),
+    ]
+    assert found.problems == (
+        Problem(node="n4", image="", reason="its disk for images is 85 % full; nothing is pulled from 80 % on"),
+        Problem(node="n4", image=A, reason="no such image"),
+        Problem(node="n5", image="", reason="the node is not ready"),
+    )
+
+
+def test_a_digest_stays_what_it_was_resolved_to() -> None:
+    nodes = [NodeImages(name="n1", observed=(present(A, TWO),)), NodeImages(name="n2", observed=(present(A),))]
+    assert [summary(warmup(A, nodes="n1 n2"), nodes[:end], {}).images[0].digest for end in (0, 1, 2)] == ["", TWO, ONE]
+    assert summary(warmup(A, nodes="n1 n2", digests=((A, TWO),)), nodes, {}).images[0].digest == TWO
+
+
+def test_problems_are_bounded() -> None:
+    names = [f"n{number}" for number in range(100)]
+    found = summary(warmup(A, nodes=" ".join(names)), [NodeImages(name=each, ready=False) for each in names], {})
+    assert len(found.problems) == 16
+
+
+STEPS: dict[str, tuple[list[DesiredImage], list[ObservedImage], list[str], list[tuple[str, str]]]] = {
+    "a turn": ([DesiredImage(image=A, attempt=1)], [], [], [("pull", A)]),
+    "no turn": ([DesiredImage(image=A)], [], [], []),
+    "a turn that is over": ([DesiredImage(image=A, attempt=1)], [failed(A, 1, 0.0)], [], []),
+    "the next turn": ([DesiredImage(image=A, attempt=2)], [failed(A, 1, 0.0)], [], [("pull", A)]),
+    "it is there": ([DesiredImage(image=A, attempt=1)], [present(A)], [], []),
+    "it is there, of another digest": ([DesiredImage(image=A, digest=TWO, attempt=1)], [present(A)], [], [("pull", A)]),
+    "a pin": ([DesiredImage(image=A, pinned=True)], [present(A)], [], [("pin", A)]),
+    "a pin that holds": ([DesiredImage(image=A, pinned=True)], [present(A, pinned=True)], [A], []),
+    "no longer listed": ([], [present(B, pinned=True)], [B, A], [("unpin", A), ("unpin", B)]),
+    "listed, no longer pinned": ([DesiredImage(image=A)], [present(A, pinned=True)], [A], [("unpin", A)]),
+}
+
+
+@pytest.mark.parametrize("case", STEPS)
+def test_what_an_agent_does_next(case: str) -> None:
+    desired, observed, pinned, want = STEPS[case]
+    got = next_steps(desired, observed, pinned)
+    assert [(each.kind, each.image.image) for each in got] == want
+    assert all(isinstance(each, Step) for each in got)
+
+
+WARMUPS = st.lists(
+    st.builds(
+        Warmup,
+        name=st.sampled_from("xyz"),
+        images=st.lists(st.sampled_from([A, B, C, "q.example/d:1"]), min_size=1, max_size=4, unique=True).map(tuple),
+        nodes=st.frozensets(st.sampled_from(["n1", "n2", "n3", "n4"])),
+        per_node=st.integers(1, 3),
+        per_registry=st.integers(1, 3),
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda each: each.name,
+)
+
+
+@settings(max_examples=60)
+@given(
+    WARMUPS, st.dictionaries(st.sampled_from([A, B, C]), st.integers(1, 3)), st.lists(st.integers(0, 4), max_size=30)
+)
+def test_all_nodes_get_all_images_and_no_limit_is_passed(
+    warmups: list[Warmup], demand: dict[str, int], ends: list[int]
+) -> None:
+    """Nodes pull what has its turn; of those that pull, some end at each step, now and then by a failure."""
+    nodes = {name: NodeImages(name=name) for name in ("n1", "n2", "n3", "n4")}
+    turns: dict[Turn, float] = {}
+    now_s, step = 0.0, 0
+    while True:
+        desired = plan(warmups, tuple(nodes.values()), demand, turns, now_s)
+        running = [
+            (name, each)
+            for name, images in desired.items()
+            for each in images
+            if each.attempt > next((one.attempt for one in nodes[name].observed if one.image == each.image), 0)
+        ]
+        per_node = Counter(name for name, _ in running)
+        registries = Counter(each.image.partition("/")[0] for _, each in running)
+        for one in warmups:
+            assert all(per_node[name] <= one.per_node for name in one.nodes)
+            assert all(registries[image.partition("/")[0]] <= one.per_registry for image in one.images)
+        if not running:
+            break
+        turns |= {Turn(name, each.image, each.attempt): now_s for name, each in running if each.attempt}
+        for number, (name, each) in enumerate(running):
+            verdict = ends[(step + number) % len(ends)] if ends and step < 40 else 1
+            state = (
+                failed(each.image, each.attempt, now_s) if verdict == 0 else present(each.image, attempt=each.attempt)
+            )
+            kept = tuple(one for one in nodes[name].observed if one.image != each.image)
+            done = () if verdict > 1 else (state,)
+            nodes[name] = NodeImages(
+                name=name, desired=desired[name], observed=(*kept, *done) if done else nodes[name].observed
+            )
+        nodes = {name: msgspec.structs.replace(each, desired=desired[name]) for name, each in nodes.items()}
+        now_s, step = now_s + 700.0, step + 1
+        turns = dict.fromkeys(turns, now_s)
+    assert all(summary(each, tuple(nodes.values()), {}).ready == len(each.nodes) for each in warmups)
