@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tessera.cli.work.naming import Form, checked, checked_folder
-from tessera.core.storage.modelcache import folder_name
+from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput
 
