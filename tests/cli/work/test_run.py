@@ -286,6 +286,15 @@ async def test_a_job_without_a_pod_says_why(capsys: pytest.CaptureFixture[str]) 
         body = {"metadata": {"name": f"e{number}", "namespace": "ns"}, "involvedObject": about}
         await one.kube.create(EVENTS, body | {"type": kind, "message": message, "lastTimestamp": f"2026-0{number + 1}"})
     await said(capsys, "j: Pending: exceeded quota: gpus\n")
+    for number in (7, 8):  # the controller tries again and again, each time with another name
+        message = f'Error creating: pods "j-{number}x2kp" is forbidden: exceeded quota: memory'
+        patch = {"message": message, "lastTimestamp": f"2026-0{number}"}
+        await one.kube.patch(EVENTS, "e0", patch, namespace="ns")
+        if number == 7:
+            await said(capsys, "j: Pending: its pod is forbidden: exceeded quota: memory\n")
+    assert (await state_of(one.kube, "j", "ns")).reason == "its pod is forbidden: exceeded quota: memory"
+    await one.kube.patch(EVENTS, "e0", {"message": "exceeded quota: gpus"}, namespace="ns")
+    assert "memory" not in await said(capsys, "j: Pending: exceeded quota: gpus\n")
     assert (await state_of(one.kube, "j", "ns")).reason == "exceeded quota: gpus"
     await one.pod(RUNS, "n")
     await said(capsys, "j: Running on n")

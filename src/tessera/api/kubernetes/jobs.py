@@ -2,6 +2,7 @@
 
 import base64
 import enum
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -41,6 +42,8 @@ _OPENED_BY: Final = "JUPYTER_TOKEN"
 """Source: Jupyter Server, `jupyter_server.auth.identity` (`IdentityProvider.token`)."""
 _UNPACKING: Final = "PodInitializing"
 """Why a container waits for those before it. Source: Kubernetes, kubelet `PodInitializing`."""
+_CREATING: Final = re.compile(r'^Error creating: pods "[^"]*" is ')
+"""The name of the pod is another one each time. Source: Kubernetes, `controller_utils.go` (`FailedCreatePodReason`)."""
 _CODE: Final = "/code"
 """Where a pod finds its code, and begins."""
 
@@ -317,7 +320,7 @@ def _why_no_pod(metadata: Mapping[str, Any], events: Iterable[Mapping[str, Any]]
         if each.get("type") == "Warning" and _dict(each.get("involvedObject")).get("uid") == metadata.get("uid")
     ]
     newest = max(own, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""), default={})
-    return str(newest.get("message", ""))
+    return _CREATING.sub("its pod is ", str(newest.get("message", "")))
 
 
 def _unpacking(pod: Mapping[str, Any]) -> dict[str, Any]:
