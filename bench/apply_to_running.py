@@ -13,11 +13,15 @@ user's first policy does.
 beside it. `cpu beside misrouted` creates 50 pods first that ask for shares by the default scheduler: admission routes
 them to Tessera's; with `--no-admission` they reach the node, and its agent refuses them. `cpu beside too large` has 50
 pods first that the kubelet refuses by itself, and `cpu beside cpu` 50 that run: what each takes without Tessera.
+
+`tessera run` is from the start of that program until it has printed the first line of its command, with the start of
+Python, the forecast of where it would run, the Job's controller and the log on the way.
 """
 
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +32,7 @@ from typing import Any, NamedTuple
 from kube import pods
 from kube.observing import Api, NoAnswerError, seen
 from testbed.cluster import Cluster, Desired, default_folder
+from testbed.images import BUSYBOX
 from testbed.processes import until
 from testbed.programs import programs
 
@@ -67,6 +72,13 @@ CASES = (
     Case("cpu beside misrouted", {}, crowd="misrouted", scheduler="default-scheduler"),
 )
 
+TYPED = {
+    "tessera run, cpu": (),
+    "tessera run, need, isolation none": ("--gpu-memory=4", "--isolation=none"),
+    "tessera run, need, driver": ("--gpu-memory=4", "--gpu-compute=10", "--isolation=driver"),
+}
+"""Options of `tessera run`."""
+
 
 class Bench:
     """The cluster that pods run on."""
@@ -82,6 +94,18 @@ class Bench:
         self._prepare(case)
         self._number += 1
         return self._run(self._pod(case, f"timed-{self._number}"))
+
+    def typed(self, options: tuple[str, ...]) -> float | None:
+        """Return the seconds from typing `tessera run` to the first line of the command; None where it failed."""
+        self.clean()
+        program = str(Path(sys.executable).with_name("tessera"))
+        where = (f"--kubeconfig={self._cluster.kubeconfig}", f"--image={BUSYBOX}")
+        began = time.monotonic()
+        with subprocess.Popen((program, "run", *where, *options, "echo", "there"), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            line, took_s = process.stdout.readline(), time.monotonic() - began
+        self._cluster.kubectl("delete", "jobs", "--all", "--cascade=foreground", f"--timeout={LONGEST_S:g}s")
+        return took_s if line == b"there\n" else None
 
     def clean(self) -> None:
         """Take all pods away."""
@@ -190,7 +214,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, help="file for the seconds as JSON")
     given = parser.parse_args()
     cases = [each for each in CASES if not given.only or each.name.startswith(tuple(given.only))]
-    seconds: dict[str, list[float | None]] = {each.name: [] for each in cases}
+    typed = {name: each for name, each in TYPED.items() if not given.only or name.startswith(tuple(given.only))}
+    seconds: dict[str, list[float | None]] = {each: [] for each in (*(case.name for case in cases), *typed)}
     policy: dict[str, Any] | None = {} if given.policy_default else None
     with brought_up(given.misrouted, policy, admission=not given.no_admission) as bench:
         for number in range(given.rounds):
@@ -198,6 +223,9 @@ def main() -> None:
                 if not case.crowd or number % 4 == 0 or given.no_admission:
                     seconds[case.name].append(bench.timed(case))
                     print(f"round {number + 1}: {case.name}: {seconds[case.name][-1]}", file=sys.stderr)
+            for name, options in typed.items():
+                seconds[name].append(bench.typed(options))
+                print(f"round {number + 1}: {name}: {seconds[name][-1]}", file=sys.stderr)
         bench.clean()
     print(f"{'Apply to Running, seconds':40} {'median':>7} {'least':>7} {'most':>7} {'ran':>6}")
     for name, found in seconds.items():

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tessera.cli import COMMANDS, main
+from tessera.cli.explain.pod import pod
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")))
@@ -24,6 +25,7 @@ BLOCK = re.compile(r"^```(?:sh|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
     r"^[ #$]*(?:[^|#\n]* \| )?(?:\.venv/bin/|kubectl )?tessera (?!COMMAND)(.*?)(?: +#.*| &.*| \| .*)?$"
 )
+INLINE = re.compile(r"`([^`\n]+)`")
 NAMED = re.compile(
     r"(?<![\w./{-])(?:docs|deploy|examples|scripts|tests|bench|native|testbed|src)/[\w./-]*\w|\b[A-Z]+\.md\b"
 )
@@ -37,6 +39,8 @@ def shown() -> Iterator[tuple[str, str]]:
     texts = [(str(page.relative_to(ROOT)), "\n".join(BLOCK.findall(page.read_text()))) for page in CURRENT]
     comments = list(ROOT.glob("examples/**/*.yaml"))
     texts += [(str(path.relative_to(ROOT)), path.read_text()) for path in comments]
+    symptoms = "docs/troubleshoot.md"
+    texts += [(symptoms, "\n".join(INLINE.findall((ROOT / symptoms).read_text())))]
     texts += [(f"tessera {name} --help", command.epilog or "") for name, command in commands()]
     for source, text in texts:
         for line in re.sub(r"\\\n *", "", text).splitlines():
@@ -177,9 +181,43 @@ def test_a_command_that_is_shown_has_the_options_it_is_shown_with(source: str, c
         found = found.commands[name]
     options = {option for each in found.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
     if command.startswith("explain pod"):
-        options |= {"-n", "-f", "--namespace"}
+        options |= {option for each in pod.params for option in each.opts} | {"-f"}
     given = [argument.partition("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)]
     assert [option for option in given if option not in options] == [], source
+
+
+KUBERNETES = {
+    *(
+        "UnexpectedAdmissionError",
+        "CreateContainerConfigError",
+        "ContainerCreating",
+        "ImagePullBackOff",
+        "ErrImagePull",
+    ),
+    *("OOMKilled", "PodSecurity", "ValidatingAdmissionPolicy", "HorizontalPodAutoscaler"),
+    *("schedulerName", "nodeStatusUpdateFrequency", "honor_labels", "hostPID"),
+}
+"""Words of the symptoms that are not ours: Kubernetes', and Prometheus'."""
+RESOURCES = {"pod", "pods", "node", "nodes", "deployment", "quota", "apiservices", "hpa", "workloads"}
+
+
+def test_symptoms_name_what_the_program_and_the_cluster_have() -> None:
+    """Messages, reasons and metrics in the words of the source; what `kubectl` is asked for by kinds that there are."""
+    said = INLINE.findall((ROOT / "docs/troubleshoot.md").read_text())
+    source = "\n".join(
+        path.read_text()
+        for top in ("src", "deploy")
+        for path in ROOT.glob(f"{top}/**/*.*")
+        if path.suffix in {".py", ".yaml"}
+    )
+    words = {
+        each for text in said for each in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b|\b[A-Za-z][a-z]+(?:[A-Z][a-z]+)+\b", text)
+    }
+    assert sorted(each for each in words - KUBERNETES if each not in source) == []
+    kinds = RESOURCES | set(re.findall(r"^    plural: (\w+)$", source, re.MULTILINE))
+    asked = [each for text in said for each in re.findall(r"kubectl (?:get|describe) (?!--)([\w,]+)", text)]
+    assert sorted({each for kind in asked for each in kind.split(",")} - kinds) == []
+    assert len(words) > 20
 
 
 @pytest.mark.parametrize("page", ["docs/simulated-gpus.md", "docs/mig.md"])

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import tarfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,25 @@ class RealRegistry:
             self._send("PUT", f"{begun}&digest={digest}", content, "application/octet-stream")
         for (_, name), kept in memory.contents.items():
             self._send("PUT", f"/v2/{repository}/manifests/{name}", kept.content, kept.media_type)
+
+    def push_archive(self, archive: Path, repository: str, tag: str) -> None:
+        """Give it the image of an archive as `docker save` writes it."""
+        with tarfile.open(archive) as found:
+            parts = {each.name: found.extractfile(each).read() for each in found if each.isfile()}  # type: ignore[union-attr]
+        (described,) = json.loads(parts["manifest.json"])
+        kind = "application/vnd.oci.image"
+        blobs = [(f"{kind}.config.v1+json", parts[described["Config"]])]
+        blobs += [(f"{kind}.layer.v1.tar", parts[name]) for name in described["Layers"]]
+        config, *layers = (
+            {"mediaType": each, "digest": digest_of(content), "size": len(content)} for each, content in blobs
+        )
+        manifest = {"schemaVersion": 2, "mediaType": f"{kind}.manifest.v1+json", "config": config, "layers": layers}
+        for _, content in blobs:
+            begun = self._send("POST", f"/v2/{repository}/blobs/uploads/", b"", "application/octet-stream")
+            self._send("PUT", f"{begun}&digest={digest_of(content)}", content, "application/octet-stream")
+        self._send(
+            "PUT", f"/v2/{repository}/manifests/{tag}", json.dumps(manifest).encode(), f"{kind}.manifest.v1+json"
+        )
 
     def configuration(self, path: Path, address: str, *, users: str = "") -> tuple[str, ...]:
         """Return the command line of another registry with the same images.

@@ -199,6 +199,65 @@ def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: U
     assert (again.returncode, "deleted meanwhile" in error) == (5, True), error
 
 
+def test_the_context_says_the_namespace(user: User, tmp_path: Path) -> None:
+    """As a namespace's user gets a kubeconfig: with the namespace in it, so that nothing has to be named."""
+    config = tmp_path / "config"
+    config.write_bytes(Path(user.variables["KUBECONFIG"]).read_bytes())
+    user.cluster.kubectl("config", "set-context", "--current", f"--namespace={NAMESPACE}", f"--kubeconfig={config}")
+    options = ("--kubeconfig", str(config))
+    code, out, error = user.call("run", *options, "--name=unnamed", f"--image={BUSYBOX}", "echo", "-n", "here")
+    assert (code, out) == (0, "here"), error
+    assert user.call("logs", "unnamed", *options)[1] == "here"
+    assert user.call("stop", "unnamed", *options)[:2] == (0, f"deleted {NAMESPACE}/unnamed\n")
+
+
+def test_a_pod_that_a_quota_forbids_is_told_with_its_cause(user: User) -> None:
+    where = f"--namespace={NAMESPACE}"
+    user.cluster.kubectl("create", "quota", "none", "--hard=requests.nvidia.com/gpu=0", where)
+    process = user.start(*user.run("greedy", "exit 0", "--gpus=1", "--cancel-on-interrupt"))
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, "")
+    assert next((each for each in lines if "greedy: Pending: " in each and "exceeded quota: none" in each), "")
+    _, out, _ = user.call("jobs", where, "-o", "json")
+    assert any("exceeded quota: none" in each["reason"] for each in json.loads(out) if each["name"] == "greedy")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    user.cluster.kubectl("delete", "quota", "none", where)
+
+
+def test_a_secret_is_variables_and_files_and_a_claim_is_only_read(user: User, node_cluster: Cluster) -> None:
+    where = f"--namespace={NAMESPACE}"
+    data = node_cluster.nodes[0].folder / "shared-data"
+    data.mkdir()
+    (data / "one").write_text("data one\n")
+    user.cluster.kubectl("create", "secret", "generic", "hub", "--from-literal=TOKEN=opens", where)
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "shared-data"},
+        "spec": {**spec, "hostPath": {"path": str(data)}},
+    }
+    ask = {**spec, "volumeName": "shared-data", "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {**volume, "kind": "PersistentVolumeClaim", "metadata": {"name": "set", "namespace": NAMESPACE}}
+    claim["spec"] = {key: value for key, value in ask.items() if key != "capacity"}
+    user.cluster.apply(volume)
+    user.cluster.apply(claim)
+    options = ("--secret=hub", "--secret=hub:/etc/hub", "--data=pvc/set")
+    shows = "cd $TESSERA_DATA_SET_PATH; echo $TOKEN; cat /etc/hub/TOKEN; echo; cat one"
+    script = f"{shows}; touch two 2>&1 | grep -q Read-only && echo kept"
+    code, out, error = user.call(*user.run("reads", script, *options))
+    assert (code, out.splitlines()[:3]) == (0, ["opens", "opens", "data one"]), error
+    assert out.endswith("kept\n")
+    assert sorted(each.name for each in data.iterdir()) == ["one"]
+    code, out, error = user.call(*user.run("no-secret", "exit 0", "-d", "--secret=absent"))
+    until("why it does not start", lambda: "absent" in user.call("jobs", where, "-o", "json")[1], timeout_s=60)
+    assert user.call("stop", "reads", "no-secret", where)[0] == 0
+    user.cluster.kubectl("delete", "pvc", "set", where, "--timeout=90s")
+    user.cluster.kubectl("delete", "pv", "shared-data", "--timeout=90s")
+
+
 def test_code_that_the_image_cannot_unpack_is_told_with_its_cause(user: User, folder: Path) -> None:
     where = f"--namespace={NAMESPACE}"
     code, _, error = user.call(

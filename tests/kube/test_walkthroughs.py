@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from kube.busy import keep_busy, let_go, top
 from kube.modelstore import put, serve_bucket, small_disk
-from kube.walking import Walk, chart_values, without_tessera
+from kube.registry import RealRegistry, serve_on
+from kube.walking import REGISTRY_PORT, Walk, chart_values, without_tessera
 from testbed.__main__ import building
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE
@@ -59,6 +61,12 @@ def two_a100s(program_folder: Path) -> Iterator[Cluster]:
 @pytest.fixture
 def eight_h100s(program_folder: Path) -> Iterator[Cluster]:
     with without_tessera("walk-a", program_folder, Desired(nodes=2, gpus=("8xH100-80GB",))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def two_a100s_of_a_team(program_folder: Path) -> Iterator[Cluster]:
+    with without_tessera("walk-e", program_folder, Desired(nodes=2, gpus=("2xA100-40GB",))) as cluster:
         yield cluster
 
 
@@ -138,3 +146,52 @@ def test_memory_shares(two_a100s: Cluster, helm_folder: Path, tmp_path: Path) ->
     walk.ended()
     pods = ("pods", f"--namespace={NAMESPACE}")
     until("no pod of Tessera", lambda: not two_a100s.get(*pods)["items"], timeout_s=_S)
+
+
+@pytest.mark.long
+def test_team_gpu_cloud(
+    two_a100s_of_a_team: Cluster,
+    real_registry: RealRegistry,
+    helm_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A member of one namespace, whose image and data are on the node when registry and bucket have gone."""
+    cluster = two_a100s_of_a_team
+    node, bucket = cluster.nodes[0], cluster.folder / "bucket"
+    put(bucket, "digits", train="digits of the team\n")
+    small_disk(node, "/var/lib/tessera/disk")
+    monkeypatch.setenv("KEY", "key")
+    monkeypatch.setenv("SECRET", "secret")
+    values = chart_values()
+    # The first process here is not the node's, as `/proc/1/root` expects; the state folder is in the agent's pod too.
+    values["agent"]["args"] += ["--host-root=/", "--model-dir=/var/lib/tessera/disk/models"]
+    runtime = str(node.folder / "containerd")  # so it does not see how full the disk of the images is
+    values["agent"]["volumes"].append({"name": "runtime", "hostPath": {"path": runtime}})
+    values["agent"]["volumeMounts"].append({"name": "runtime", "mountPath": runtime, "readOnly": True})
+    walk = Walk("walkthroughs/team-gpu-cloud", cluster, tmp_path, (helm_folder,), values)
+    walk.step("1.")
+    assert walk.step("2.").endswith("no\n")
+    real_registry.push_archive(cluster.folder / "images" / "busybox.tar", "tools/shell", "1")
+    serve_bucket(node, bucket)
+    with serve_on(node, real_registry, REGISTRY_PORT):
+        assert "commands and scripts" in walk.step("3.")
+    node.stop_process("bucket")
+    lines = walk.step("4.").splitlines()
+    assert {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M"} <= {*lines}
+    assert lines[-1] == "digits of the team"
+    assert re.search(r"MPS +20/39.4 GiB", walk.step("5."))
+    gpu, processes = keep_busy(cluster, "team-a", noisy=93, quiet=4)
+    blamed = r"thermal, driven by team-a/noisy-\w+(/main)?; slowed down: team-a/quiet-"
+    until("the noisy one is named", lambda: re.search(blamed, top(cluster)) is not None, timeout_s=_S)
+    assert re.search(blamed, " ".join(walk.step("6.").split()))
+    let_go(cluster, gpu, processes)
+    said = walk.step("7.")
+    assert re.search(r"MIG +", said)
+    assert re.search(r"MPS +10/39.4 GiB", said)
+    said = walk.step("8.")
+    assert "large: Pending: " in said
+    assert "exceeded quota: gpus, requested: requests.tessera.dev/gpu-memory=30" in said
+    assert re.search(r'^tessera_quota_used.*quota="team-a/gpus".*gpu-memory.* 20', said, re.MULTILINE)
+    walk.step("Undo")
+    walk.ended()

@@ -27,14 +27,17 @@ from testbed.node import Node
 from testbed.processes import until
 from testbed.tesseraimage import REPOSITORY, TRITON
 
-__all__ = ["OtherPlugins", "Walk", "chart_values", "delete", "without_tessera"]
+__all__ = ["REGISTRY_PORT", "OtherPlugins", "Walk", "chart_values", "delete", "without_tessera"]
 
 ROOT = Path(__file__).parents[2]
+REGISTRY_PORT = 5000
+"""Of the loopback of the node, where the registry of a page is."""
 _SECTION = re.compile(r"^##+ (.*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(sh|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAMES = {
     "gpu-node-": "node",
     "registry.example/tessera": REPOSITORY,
+    "registry.example/tools": f"127.0.0.1:{REGISTRY_PORT}/tools",
     "example.com/embed:1": BUSYBOX,
     "busybox:1.37": BUSYBOX,
     "nvcr.io/nvidia/tritonserver:26.07-py3": TRITON,
@@ -139,7 +142,7 @@ class Walk:
             check=False,
             timeout=within_s,
         )
-        sys.stdout.write(done.stdout)
+        sys.stdout.write(f"{done.stdout}{done.stderr}")
         if done.returncode:
             sys.stdout.write(self._state())
         assert done.returncode == 0, f"{title}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
@@ -208,6 +211,8 @@ class Walk:
         content = yaml.safe_load(block)
         if name[1] == "values.yaml":
             content = _merged(content, values)
+        if content.get("kind") == "ImageWarmup":  # the disk of the machine may be fuller than that of a node
+            content["spec"]["maxDiskPercent"] = 100
         template = content.get("spec", {}).get("template", content)
         for container in template.get("spec", {}).get("containers", ()):
             if "command" not in container:

@@ -25,6 +25,7 @@ from tessera.clients.kube import (
     Object,
     Selection,
     Store,
+    find_access,
 )
 from tessera.core.cluster.cluster import Cluster
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
@@ -37,6 +38,8 @@ __all__ = [
     "connected",
     "events_of",
     "follow",
+    "namespace_of",
+    "namespace_option",
     "observe",
     "place_of",
     "read_file",
@@ -61,6 +64,10 @@ kubeconfig_options = with_options(
     click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: the current one]"),
 )
 """Adds the options that say which API is asked."""
+namespace_option = click.option(
+    "-n", "--namespace", default="", metavar="NAME", help="Namespace.  [default: that of the kubeconfig context]"
+)
+"""Adds the option that `namespace_of` reads."""
 cluster_options = with_options(
     click.option(
         "--cluster",
@@ -75,6 +82,16 @@ cluster_options = with_options(
 def place_of(given: Any) -> Place:
     """Return where the options of `cluster_options` point."""
     return Place(file=given["cluster"], kubeconfig=given["kubeconfig"], context=given["context"])
+
+
+def namespace_of(place: Place, named: str) -> str:
+    """Return the namespace that is meant: the one that is named, else that of the kubeconfig's context.
+
+    Raises:
+        InvalidInput: none is named, and there is no such kubeconfig, or it cannot be read.
+
+    """
+    return named or find_access(place.kubeconfig, place.context).namespace
 
 
 def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:

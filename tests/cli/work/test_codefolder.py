@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessera.cli.work import codefolder
 from tessera.cli.work.codefolder import LARGEST_ARCHIVE, archive_folder
 from tessera.errors import InvalidInput
 
@@ -23,7 +24,7 @@ def fill(folder: Path, *names: str) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    with tarfile.open(fileobj=io.BytesIO(archive_folder(folder))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(archive_folder(folder).content)) as archive:
         return [each.name for each in archive if not each.isdir()]
 
 
@@ -58,8 +59,8 @@ def test_tar_itself_unpacks_what_was_packed(tmp_path_factory: pytest.TempPathFac
         path.write_bytes(content)
         path.chmod(0o755 if number % 3 else 0o600)
     (source / "link").symlink_to("deep/" + "d" * 90)
-    content = archive_folder(source)
-    assert content == archive_folder(source)
+    content = archive_folder(source).content
+    assert content == archive_folder(source).content
     subprocess.run(["tar", "-xzf", "-", "-C", target], input=content, check=True)
 
     def seen(folder: Path) -> dict[str, tuple[bytes, bool]]:
@@ -82,6 +83,33 @@ def test_a_link_that_leaves_the_folder_is_refused_by_name(tmp_path: Path, target
         archive_folder(folder)
 
 
+@pytest.mark.parametrize("links", [("a", "a"), ("a", "b", "b", "a")])
+def test_links_in_a_circle_are_refused(tmp_path: Path, links: tuple[str, ...]) -> None:
+    fill(tmp_path, "c.py")
+    for name, target in zip(links[::2], links[1::2], strict=True):
+        (tmp_path / name).symlink_to(target)
+    with pytest.raises(InvalidInput, match=r"files that can be read|relative links"):
+        archive_folder(tmp_path)
+
+
+def test_credentials_stay_here_are_named_and_go_along_where_a_pattern_says_so(tmp_path: Path) -> None:
+    fill(tmp_path, "a.py", ".env", "deep/id_rsa", ".aws/credentials", "environment.env")
+    assert sorted(names(tmp_path)) == ["a.py", "environment.env"]
+    assert archive_folder(tmp_path).left_out == (".aws/", ".env", "deep/id_rsa")
+    (tmp_path / ".tesseraignore").write_text(".aws/\n!.env\n")
+    assert sorted(names(tmp_path)) == [".env", ".tesseraignore", "a.py", "environment.env"]
+    assert archive_folder(tmp_path).left_out == ("deep/id_rsa",)
+
+
+def test_a_folder_without_end_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codefolder, "_MOST_FILES", 3)
+    fill(tmp_path, "a", "b", "c")
+    assert names(tmp_path) == ["a", "b", "c"]
+    fill(tmp_path, "d/e")
+    with pytest.raises(InvalidInput, match=r"more than 3 files.*\.tesseraignore"):
+        archive_folder(tmp_path)
+
+
 def test_what_no_archive_carries_is_refused_by_name_unless_it_is_ignored(tmp_path: Path) -> None:
     fill(tmp_path, "a.py")
     os.mkfifo(tmp_path / "pipe")
@@ -94,11 +122,14 @@ def test_what_no_archive_carries_is_refused_by_name_unless_it_is_ignored(tmp_pat
 def test_a_folder_that_is_too_large_is_refused_with_its_largest_files(tmp_path: Path) -> None:
     (tmp_path / "random").write_bytes(os.urandom(LARGEST_ARCHIVE + 1))
     fill(tmp_path, "a.py")
-    with pytest.raises(InvalidInput, match=r"1 MiB compressed.*largest: 'random' 1 MiB, 'a.py' .*\.tesseraignore"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"1024 KiB compressed.*most 1023 KiB.*largest: 'random' 1024 KiB, 'a.py' 1 KiB.*\.tesseraignore",
+    ):
         archive_folder(tmp_path)
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(InvalidInput, match=r"files of 1.05e\+06 MiB.*largest: 'sparse'"):
+    with pytest.raises(InvalidInput, match=r"files of 1048577.0 MiB.*largest: 'sparse'"):
         archive_folder(tmp_path)
 
 

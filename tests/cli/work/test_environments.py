@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.api.tessera.environments import Environment
-from tessera.cli.work.environments import choose_environment, read_environments
+from tessera.cli.work.environments import Catalogue, choose_environment, read_environments
 from tessera.clients.kube import ENVIRONMENTS, MemoryKube
 from tessera.errors import InvalidInput, Unavailable
 
@@ -20,9 +20,20 @@ async def catalogue() -> MemoryKube:
 
 async def test_the_environments_of_a_cluster_by_name() -> None:
     known = await read_environments(await catalogue())
-    assert [each.name for each in known] == ["jupyter", "pytorch"]
+    assert [each.name for each in known.known] == ["jupyter", "pytorch"]
     assert choose_environment(known, "pytorch", notebook=False).image == "r.example/pytorch:1"
     assert choose_environment(known, "jupyter", notebook=True).name == "jupyter"
+
+
+async def test_one_that_cannot_be_read_hides_no_other_and_says_what_is_wrong_to_who_asks_for_it() -> None:
+    kube = await catalogue()
+    await kube.create(ENVIRONMENTS, {"metadata": {"name": "newer"}, "spec": {"image": "a", "gpus": 3}})
+    known = await read_environments(kube)
+    assert choose_environment(known, "pytorch", notebook=False).image == "r.example/pytorch:1"
+    with pytest.raises(InvalidInput, match=r"Environment newer: .*gpus"):
+        choose_environment(known, "newer", notebook=False)
+    with pytest.raises(InvalidInput, match="expected one of jupyter, pytorch;"):
+        choose_environment(known, "other", notebook=False)
 
 
 async def test_who_may_not_read_them_learns_how() -> None:
@@ -49,4 +60,4 @@ REFUSED: dict[str, tuple[tuple[Environment, ...], str, bool, str]] = {
 def test_what_would_do_is_named(case: str) -> None:
     known, name, notebook, want = REFUSED[case]
     with pytest.raises(InvalidInput, match=want):
-        choose_environment(known, name, notebook=notebook)
+        choose_environment(Catalogue(known=known), name, notebook=notebook)

@@ -4,6 +4,10 @@ import asyncio
 import base64
 import gzip
 import io
+import signal
+import socket
+import subprocess
+import sys
 import tarfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -16,8 +20,9 @@ from click.testing import CliRunner, Result
 from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
 from tessera.cli import main
 from tessera.cli.work.following import follow_job, print_log, state_of
+from tessera.cli.work.stop import stop_jobs
 from tessera.cli.work.submitting import create_job
-from tessera.clients.kube import JOBS, PODS, SECRETS, Kind, MemoryKube, Object, uid_of
+from tessera.clients.kube import EVENTS, JOBS, PODS, SECRETS, Kind, MemoryKube, Object, uid_of
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 
@@ -61,11 +66,61 @@ def test_a_command_its_environment_and_secrets() -> None:
     assert found["env"] == [{"name": "A", "value": "b=c"}, secret]
 
 
+def pod(*options: str) -> Any:
+    found = dry("--image", "a", *options)
+    assert found.exit_code == 0, found.output
+    return [*yaml.safe_load_all(found.stdout)][-1]["spec"]["template"]["spec"]
+
+
+def test_secrets_are_variables_or_files() -> None:
+    found = pod("--secret", "hub", "--secret", "ssh:/etc/ssh/")
+    assert found["containers"][0]["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    assert found["volumes"] == [{"name": "folder-0", "secret": {"secretName": "ssh"}}]
+    mount = {"name": "folder-0", "mountPath": "/etc/ssh", "readOnly": True}
+    assert found["containers"][0]["volumeMounts"] == [mount]
+
+
+def test_data_is_a_model_cache_or_a_claim_that_is_only_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    found = pod("--data", "image-net", "--data", "pvc/team.a", "--model", "llama", "--code", str(tmp_path))
+    main = found["containers"][0]
+    assert main["resources"]["limits"] == {"models.tessera.dev/image-net": "1", "models.tessera.dev/llama": "1"}
+    assert {each["name"]: each["value"] for each in main["env"]} == {
+        "TESSERA_DATA_IMAGE_NET_PATH": "/models/image-net",
+        "TESSERA_DATA_TEAM_A_PATH": "/data/team.a",
+    }
+    assert found["volumes"][-1]["persistentVolumeClaim"] == {"claimName": "team.a", "readOnly": True}
+    assert [(each["mountPath"], each.get("readOnly", False)) for each in main["volumeMounts"]] == [
+        ("/code", False),
+        ("/data/team.a", True),
+    ]
+    assert "env" not in found["initContainers"][0]
+
+
+def test_what_follows_the_first_word_is_the_commands() -> None:
+    found = container("python", "train.py", "--model", "llama", "-c", "--", "-n", "x")
+    assert found["command"] == ["python", "train.py", "--model", "llama", "-c", "--", "-n", "x"]
+    assert "resources" not in found
+
+
 REFUSED = {
     "no image": ((), "--image and --environment: neither"),
     "two images": (("--image", "a", "-e", "b"), "--image and --environment: both"),
     "no variable": (("--image", "a", "--env", "A"), "NAME=VALUE"),
     "no key of a secret": (("--image", "a", "--env-secret", "A=b"), "NAME=SECRET/KEY"),
+    "no name of an image": (("--image", "a b"), "the name of an image"),
+    "no name": (("--image", "a", "--name", "Big One"), "--name: 'Big One'; expected at most 63"),
+    "no variable's name": (("--image", "a", "--env", "A B=1"), "--env: 'A B'"),
+    "no Secret's name": (("--image", "a", "--env-secret", "A=../b/c"), "--env-secret: '..'"),
+    "no model's name": (("--image", "a", "--model", "../x"), "--model: '../x'"),
+    "no profile": (("--image", "a", "--slice", "1g"), "a MIG profile such as 1g.10gb"),
+    "no amount": (("--image", "a", "--cpu", "lots"), "an amount such as 4"),
+    "no namespace": (("--image", "a", "-n", "a/../b"), "--namespace: 'a/../b'"),
+    "no claim": (("--image", "a", "--data", "pvc/"), "--data: ''"),
+    "data twice": (("--image", "a", "--data", "x-y", "--data", "pvc/x.y"), "two would be one variable"),
+    "no folder": (("--image", "a", "--secret", "hub:etc"), "a folder of the container"),
+    "the root as folder": (("--image", "a", "--secret", "hub:/"), "a folder of the container"),
+    "a folder above": (("--image", "a", "--secret", "hub:/a/../b"), "a folder of the container"),
     "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "give one of the three"),
     "isolation of nothing": (("--image", "a", "--isolation", "driver"), "give --gpu-memory as well"),
 }
@@ -90,6 +145,46 @@ def test_a_folder_of_code_is_a_secret_and_the_folder_where_the_command_starts(tm
     assert pod["initContainers"][0]["resources"]["limits"] == {"cpu": "2"}
     assert pod["containers"][0]["workingDir"] == pod["containers"][0]["volumeMounts"][0]["mountPath"]
     assert pod["initContainers"][0]["command"][-1] == pod["containers"][0]["workingDir"]
+
+
+def test_credentials_in_a_folder_of_code_are_said(tmp_path: Path) -> None:
+    for name in ("train.py", ".env"):
+        (tmp_path / name).write_text("TOKEN=1")
+    found = dry("--image", "a", "--code", str(tmp_path))
+    assert "left out, as they may hold credentials: '.env'" in found.stderr
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: mine
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts:
+- {name: mine, context: {cluster: c, user: u, namespace: team-a}}
+- {name: plain, context: {cluster: c, user: u}}
+"""
+
+
+def test_the_namespace_is_that_of_the_context(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(KUBECONFIG)
+    for more, want in (((), "team-a"), (("--context", "plain"), "default"), (("-n", "team-b"), "team-b")):
+        found = CliRunner().invoke(main, ("run", "--dry-run", "--kubeconfig", str(config), "--image", "a", *more))
+        assert yaml.safe_load(found.stdout)["metadata"]["namespace"] == want
+
+
+def test_ctrl_c_before_anything_was_submitted_says_so(tmp_path: Path) -> None:
+    """The API server takes the connection and never answers."""
+    config = tmp_path / "config"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config.write_text(KUBECONFIG.replace("127.0.0.1:1", f"127.0.0.1:{server.getsockname()[1]}"))
+        program = str(Path(sys.executable).with_name("tessera"))
+        call = (program, "run", "--kubeconfig", str(config), "--image", "a", "--cancel-on-interrupt")
+        with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as process, server.accept()[0]:
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (130, "nothing was submitted\n")
 
 
 class NoSecrets(MemoryKube):
@@ -170,6 +265,83 @@ async def test_a_job_is_followed_to_the_end_of_its_command(capsys: pytest.Captur
     assert "j: Failed on n: its command ended with 3" in "".join(capsys.readouterr())
     await print_log(one.kube, await state_of(one.kube, "j", "ns"))
     assert capsys.readouterr().out == "epoch 1\nepoch 2\n"
+
+
+@pytest.mark.anyio
+async def test_a_job_without_a_pod_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Cluster()
+    await one.submit()
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "j: Pending")
+    job = await one.kube.get(JOBS, "j", "ns")
+    assert job is not None
+    for number, (kind, uid, message) in enumerate(
+        (
+            ("Warning", uid_of(job), "exceeded quota: gpus"),
+            ("Warning", "former", "old"),
+            ("Normal", uid_of(job), "fine"),
+        )
+    ):
+        about = {"kind": "Job", "name": "j", "namespace": "ns", "uid": uid}
+        body = {"metadata": {"name": f"e{number}", "namespace": "ns"}, "involvedObject": about}
+        await one.kube.create(EVENTS, body | {"type": kind, "message": message, "lastTimestamp": f"2026-0{number + 1}"})
+    await said(capsys, "j: Pending: exceeded quota: gpus\n")
+    for number in (7, 8):  # the controller tries again and again, each time with another name
+        message = f'Error creating: pods "j-{number}x2kp" is forbidden: exceeded quota: memory'
+        patch = {"message": message, "lastTimestamp": f"2026-0{number}"}
+        await one.kube.patch(EVENTS, "e0", patch, namespace="ns")
+        if number == 7:
+            await said(capsys, "j: Pending: its pod is forbidden: exceeded quota: memory\n")
+    assert (await state_of(one.kube, "j", "ns")).reason == "its pod is forbidden: exceeded quota: memory"
+    await one.kube.patch(EVENTS, "e0", {"message": "exceeded quota: gpus"}, namespace="ns")
+    assert "memory" not in await said(capsys, "j: Pending: exceeded quota: gpus\n")
+    assert (await state_of(one.kube, "j", "ns")).reason == "exceeded quota: gpus"
+    await one.pod(RUNS, "n")
+    await said(capsys, "j: Running on n")
+    await one.ends(0)
+    assert await task == 0
+
+
+@pytest.mark.anyio
+async def test_who_may_not_read_events_follows_a_job_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Cluster()
+    one.kube.withhold("ns", EVENTS)
+    await one.submit()
+    await one.pod(RUNS, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    assert "waiting" not in await said(capsys, "j: Running on n")
+    await one.ends(4)
+    assert await task == 4
+    assert (await state_of(one.kube, "j", "ns")).exit_code == 4
+
+
+@pytest.mark.anyio
+async def test_what_others_wrote_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Cluster()
+    await one.submit()
+    waiting = {"reason": "ErrImagePull", "message": "no \x1b]0;owned\x07such\u202eimage"}
+    state = {"containerStatuses": [{"name": "main", "state": {"waiting": waiting}}]}
+    await one.pod(state, "n")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    assert "ErrImagePull: no \ufffd]0;owned\ufffdsuch\ufffdimage" in await said(capsys, "ErrImagePull")
+    await one.ends(1)
+    assert await task == 1
+
+
+@pytest.mark.anyio
+async def test_all_are_stopped_or_none_and_never_what_others_submitted(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Cluster()
+    await one.submit()
+    foreign = job_object(JobRequest(name="backup", namespace="ns", image="a"))
+    foreign["metadata"]["labels"] = {}
+    await one.kube.create(JOBS, foreign)
+    for name, words in (("backup", "something else submitted.*kubectl delete job backup -n ns"), ("x", "no such job")):
+        with pytest.raises(InvalidInput, match=words):
+            await stop_jobs(one.kube, ("j", name), "ns")
+        assert await one.kube.get(JOBS, "j", "ns") is not None
+    await stop_jobs(one.kube, ("j",), "ns")
+    assert "deleted ns/j" in capsys.readouterr().out
+    assert await one.kube.get(JOBS, "j", "ns") is None
 
 
 @pytest.mark.anyio

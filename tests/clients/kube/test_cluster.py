@@ -1,6 +1,7 @@
 """Which server and which user a kubeconfig gives, and how credentials are renewed."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,24 @@ def test_a_kubeconfig_of_another_form_is_refused_with_its_place(case: str, tmp_p
 def test_the_environment_names_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, {"token": "t"})))
     assert find_access().server.url == "http://10.0.0.1:8080"
+
+
+def test_of_several_kubeconfigs_the_first_with_the_context_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in kubectl; files that are not there are left out."""
+    files = [tmp_path / "absent"]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        files.append(kubeconfig(tmp_path / name, {"token": "t"}, f"http://{name}.example.com:8080"))
+    for named, want in ((files, "one"), (files[::-1], "two"), ([Path(), files[2]], "two")):
+        monkeypatch.setenv("KUBECONFIG", os.pathsep.join(str(each) if each.name else "" for each in named))
+        assert find_access().server.url == f"http://{want}.example.com:8080"
+    with pytest.raises(InvalidInput, match="Context 'other' not found"):
+        find_access(context="other")
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, files)))
+    with pytest.raises(InvalidInput, match="no file in KUBECONFIG has the context"):
+        find_access(context="other")
 
 
 def test_a_kubeconfig_that_is_no_yaml_is_told_with_its_line(tmp_path: Path) -> None:

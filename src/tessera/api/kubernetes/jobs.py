@@ -2,6 +2,7 @@
 
 import base64
 import enum
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -41,6 +42,8 @@ _OPENED_BY: Final = "JUPYTER_TOKEN"
 """Source: Jupyter Server, `jupyter_server.auth.identity` (`IdentityProvider.token`)."""
 _UNPACKING: Final = "PodInitializing"
 """Why a container waits for those before it. Source: Kubernetes, kubelet `PodInitializing`."""
+_CREATING: Final = re.compile(r'^Error creating: pods "[^"]*" is ')
+"""The name of the pod is another one each time. Source: Kubernetes, `controller_utils.go` (`FailedCreatePodReason`)."""
 _CODE: Final = "/code"
 """Where a pod finds its code, and begins."""
 
@@ -64,6 +67,12 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     env: tuple[tuple[str, str], ...] = ()
     env_secrets: tuple[tuple[str, str, str], ...] = ()
     """Variables from Secrets: name, Secret, key."""
+    secrets: tuple[str, ...] = ()
+    """Secrets whose keys are variables."""
+    secret_folders: tuple[tuple[str, str], ...] = ()
+    """Secrets whose keys are files: name, folder."""
+    claims: tuple[tuple[str, str], ...] = ()
+    """PersistentVolumeClaims that it reads and does not write: name, folder."""
     queue: str = ""
     """Kueue's LocalQueue; empty for none."""
     secret: str = ""
@@ -109,6 +118,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Amounts of GPUs and models by resource."""
     token_secret: str = ""
     """Secret with the token of its notebook; empty where it has none."""
+    by_run: bool = False
+    """Whether `tessera run` or `notebook` made it."""
 
 
 def job_object(requested: JobRequest) -> dict[str, Any]:
@@ -128,11 +139,14 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
         container["command"] = list(requested.command)
     if env:
         container["env"] = env
+    if requested.secrets:
+        container["envFrom"] = [{"secretRef": {"name": each}} for each in requested.secrets]
     if requested.limits:
         container["resources"] = {"limits": dict(requested.limits)}
     pod: dict[str, Any] = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
     if requested.scheduler:
         pod["schedulerName"] = requested.scheduler
+    _with_folders(requested, pod)
     if requested.code:
         _with_code(requested, pod)
     labels = dict(BY_RUN)
@@ -146,6 +160,22 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
     named = {"name": requested.name} if requested.name else {"generateName": requested.prefix}
     metadata = {**named, "namespace": requested.namespace, "labels": labels}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _with_folders(requested: JobRequest, pod: dict[str, Any]) -> None:
+    """Add to a pod the folders that it only reads."""
+    sources: list[tuple[str, dict[str, Any]]] = [
+        *((folder, {"secret": {"secretName": name}}) for name, folder in requested.secret_folders),
+        *(
+            (folder, {"persistentVolumeClaim": {"claimName": name, "readOnly": True}})
+            for name, folder in requested.claims
+        ),
+    ]
+    for number, (folder, source) in enumerate(sources):
+        volume = f"folder-{number}"
+        pod.setdefault("volumes", []).append({"name": volume, **source})
+        mount = {"name": volume, "mountPath": folder, "readOnly": True}
+        pod["containers"][0].setdefault("volumeMounts", []).append(mount)
 
 
 def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
@@ -162,9 +192,11 @@ def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
     if limits := {kind: amount for kind, amount in requested.limits.items() if kind in {"cpu", "memory"}}:
         unpack["resources"] = {"limits": limits}
     pod["initContainers"] = [unpack]
-    pod["containers"][0] |= {"workingDir": _CODE, "volumeMounts": [target]}
+    main = pod["containers"][0]
+    main |= {"workingDir": _CODE, "volumeMounts": [target, *main.get("volumeMounts", ())]}
     own = {"secretName": requested.secret, "items": [{"key": ARCHIVE, "path": ARCHIVE}]}
-    pod["volumes"] = [{"name": "archive", "secret": own}, {"name": "code", "emptyDir": {}}]
+    bring = ({"name": "archive", "secret": own}, {"name": "code", "emptyDir": {}})
+    pod["volumes"] = [*bring, *pod.get("volumes", ())]
 
 
 def own_secret(
@@ -206,12 +238,15 @@ def job_selection(name: str) -> tuple[tuple[str, str], ...]:
     return ((_OF_JOB, name),)
 
 
-def read_job(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> JobState:
+def read_job(
+    job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]] = ()
+) -> JobState:
     """Return how far a Job is.
 
     Args:
         job: the object.
         pods: those of its namespace, or more.
+        events: those about it, or more: they say why there is no pod, as for want of quota.
 
     """
     metadata, spec, status = (_dict(job.get(part)) for part in ("metadata", "spec", "status"))
@@ -226,18 +261,21 @@ def read_job(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> JobSt
         own, key=lambda each: str(_dict(each.get("metadata")).get("creationTimestamp", "")), default={}
     )
     stage, reason, exit_code = _stage(spec, status, metadata, pod)
+    if stage is Stage.PENDING and not pod:
+        reason = _why_no_pod(metadata, events)
     container = next(iter(_dicts(_dict(_dict(spec.get("template")).get("spec")).get("containers"))), {})
     limits = _dict(_dict(container.get("resources")).get("limits"))
     return JobState(
         name=name,
         namespace=str(metadata.get("namespace", "")),
         stage=stage,
-        reason=" ".join(reason.split()),
+        reason="".join(each if each.isprintable() else "\ufffd" for each in " ".join(reason.split())),
         pod=str(_dict(pod.get("metadata")).get("name", "")),
         node=str(_dict(pod.get("spec")).get("nodeName", "")),
         exit_code=exit_code,
         created=str(metadata.get("creationTimestamp", "")),
         token_secret=_token_secret(container),
+        by_run=all(_dict(metadata.get("labels")).get(key) == value for key, value in BY_RUN),
         asks=tuple((resource, str(amount)) for resource, amount in sorted(limits.items()) if "/" in resource),
     )
 
@@ -277,6 +315,17 @@ def _before_start(
         return Stage.PENDING, str(scheduled.get("message", ""))
     words = [str(waiting.get(part, "")) for part in ("reason", "message")]
     return Stage.STARTING, ": ".join(filter(None, words)) if words[0] != _UNPACKING else ""
+
+
+def _why_no_pod(metadata: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
+    """Return the newest thing that went wrong with a Job which has no pod."""
+    own = [
+        each
+        for each in events
+        if each.get("type") == "Warning" and _dict(each.get("involvedObject")).get("uid") == metadata.get("uid")
+    ]
+    newest = max(own, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""), default={})
+    return _CREATING.sub("its pod is ", str(newest.get("message", "")))
 
 
 def _unpacking(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -387,7 +387,9 @@ def read_values(given: Mapping[str, Plain], settings: Sequence[str] = ()) -> dic
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+)*", key):
-            raise InvalidInput("--set", found=shown(setting), expected="KEY=VALUE", hint="give --set agent.gpuLabels=false")
+            raise InvalidInput(
+                "--set", found=shown(setting), expected="KEY=VALUE", hint="give --set agent.gpuLabels=false"
+            )
         value: Any = msgspec.json.decode(text) if re.fullmatch(r"true|false|0|-?[1-9]\d*", text) else text
         for step in reversed(key.split(".")):
             value = {step: value}

@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import TypedDict
 
 import click
+import msgspec
 
 from tessera.api.kubernetes.jobs import ARCHIVE, NOTEBOOK_KEY, JobRequest
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.scheduler.configuration import SCHEDULER_NAME
-from tessera.cli.livecluster import Place, kubeconfig_options
+from tessera.cli.livecluster import Place, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.work.codefolder import archive_folder
 from tessera.cli.work.environments import find_environment
+from tessera.cli.work.following import say
+from tessera.cli.work.inputs import data_of, secrets_of
+from tessera.cli.work.naming import Form, checked
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown
@@ -24,6 +28,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX = 40
 _SUFFIX_BYTES = 4
 _TOKEN_BYTES = 24
+_NAMED = 5
 _FOLDER = click.Path(path_type=Path)
 
 
@@ -40,10 +45,12 @@ class Asked(TypedDict):
     slice: str
     isolation: str | None
     model: tuple[str, ...]
+    data: tuple[str, ...]
     cpu: str
     memory: str
     env: tuple[str, ...]
     env_secret: tuple[str, ...]
+    secret: tuple[str, ...]
     queue: str
     code: Path | None
     dry_run: bool
@@ -57,7 +64,7 @@ asking_options = with_options(
     click.option("--image", default="", help="Container image."),
     click.option("-e", "--environment", default="", metavar="NAME", help="An image by name: tessera environments."),
     click.option("--name", default="", help="Name of the Job.  [default: made from environment or image]"),
-    click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Its namespace."),
+    namespace_option,
     click.option("--gpu-memory", type=click.IntRange(1), metavar="GIB", help="GPU memory it needs."),
     click.option("--gpu-compute", type=click.IntRange(1, 100), metavar="PERCENT", help="Part of a GPU's compute."),
     click.option(
@@ -71,12 +78,21 @@ asking_options = with_options(
     ),
     click.option("--model", multiple=True, metavar="NAME", help="ModelCache it reads; repeatable."),
     click.option(
+        "--data", multiple=True, metavar="NAME", help="Data it reads: a ModelCache, or pvc/CLAIM; repeatable."
+    ),
+    click.option(
         "--code", type=_FOLDER, metavar="FOLDER", help="Folder to upload; the command starts in a copy of it."
     ),
     click.option("--cpu", default="", help="CPU limit: 4, 500m."),
     click.option("--memory", default="", help="Memory limit: 16Gi."),
     click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable."),
     click.option("--env-secret", multiple=True, metavar="NAME=SECRET/KEY", help="The same from a Secret; repeatable."),
+    click.option(
+        "--secret",
+        multiple=True,
+        metavar="NAME[:FOLDER]",
+        help="Secret whose keys are variables, or files in FOLDER; repeatable.",
+    ),
     click.option("--queue", default="", metavar="NAME", help="Kueue's LocalQueue that admits it."),
     click.option("--dry-run", is_flag=True, help="Print the objects, and say where it would run; submit nothing."),
     click.option("-d", "--detach", is_flag=True, help="Submit, print the name, and end."),
@@ -100,30 +116,35 @@ def request_of(
         InvalidInput: options that make no sense, alone or together.
 
     """
+    data, (variables, folders) = data_of(given["data"]), secrets_of(given["secret"])
+    asked = JobRequest(
+        name=given["name"] and checked("--name", given["name"], Form.LABEL),
+        namespace=_namespace(given),
+        image="",
+        command=command,
+        limits=_limits(given) | data.limits,
+        annotations={ISOLATION: given["isolation"]} if given["isolation"] else {},
+        scheduler=SCHEDULER_NAME if given["gpu_memory"] else "",
+        env=(*(_pair("--env", each) for each in given["env"]), *data.env),
+        env_secrets=tuple(_secret(each) for each in given["env_secret"]),
+        secrets=variables,
+        secret_folders=folders,
+        claims=data.claims,
+        queue=given["queue"] and checked("--queue", given["queue"], Form.LABEL),
+        notebook=notebook,
+    )
     image, words = _image_of(given, notebook=notebook)
     prefix = f"{_NOT_IN_NAMES.sub('-', words).strip('-')[:_LONGEST_PREFIX] or 'run'}-"
     files: dict[str, bytes] = {}
     if given["code"]:
-        files[ARCHIVE] = archive_folder(given["code"])
+        archive = archive_folder(given["code"])
+        files[ARCHIVE] = archive.content
+        if archive.left_out:
+            say(f"left out, as they may hold credentials: {', '.join(map(shown, archive.left_out[:_NAMED]))}")
     if notebook:
         files[NOTEBOOK_KEY] = secrets.token_hex(_TOKEN_BYTES).encode()
-    asked = JobRequest(
-        name=given["name"],
-        prefix=prefix,
-        namespace=given["namespace"],
-        image=image,
-        command=command,
-        limits=_limits(given),
-        annotations={ISOLATION: given["isolation"]} if given["isolation"] else {},
-        scheduler=SCHEDULER_NAME if given["gpu_memory"] else "",
-        env=tuple(_pair("--env", each) for each in given["env"]),
-        env_secrets=tuple(_secret(each) for each in given["env_secret"]),
-        queue=given["queue"],
-        secret=f"{prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else "",
-        code=ARCHIVE in files,
-        notebook=notebook,
-    )
-    return asked, files
+    own = f"{prefix}own-{secrets.token_hex(_SUFFIX_BYTES)}" if files else ""
+    return msgspec.structs.replace(asked, prefix=prefix, image=image, secret=own, code=ARCHIVE in files), files
 
 
 def _image_of(given: Asked, *, notebook: bool) -> tuple[str, str]:
@@ -136,6 +157,7 @@ def _image_of(given: Asked, *, notebook: bool) -> tuple[str, str]:
         )
     if environment:
         return find_environment(place_of(given), environment, notebook=notebook).image, environment
+    checked("--image", image, Form.IMAGE)
     return image, image.rpartition("/")[2].partition(":")[0].partition("@")[0].lower()
 
 
@@ -152,16 +174,27 @@ def _limits(given: Asked) -> dict[str, str]:
     elif given["gpus"]:
         limits["nvidia.com/gpu"] = str(given["gpus"])
     if given["slice"]:
-        limits[f"nvidia.com/mig-{given['slice'].replace('+', '.')}"] = "1"
-    limits |= {f"{MODEL_RESOURCE}{each}": "1" for each in given["model"]}
-    return limits | {kind: amount for kind, amount in (("cpu", given["cpu"]), ("memory", given["memory"])) if amount}
+        profile = checked("--slice", given["slice"], Form.PROFILE)
+        limits[f"nvidia.com/mig-{profile.replace('+', '.')}"] = "1"
+    limits |= {f"{MODEL_RESOURCE}{checked('--model', each, Form.LABEL)}": "1" for each in given["model"]}
+    others = (("cpu", given["cpu"]), ("memory", given["memory"]))
+    return limits | {kind: checked(f"--{kind}", amount, Form.AMOUNT) for kind, amount in others if amount}
+
+
+def _namespace(given: Asked) -> str:
+    try:
+        return checked("--namespace", namespace_of(place_of(given), given["namespace"]), Form.LABEL)
+    except InvalidInput:
+        if given["namespace"] or not given["dry_run"]:
+            raise
+        return "default"  # to print the objects no cluster is needed
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise InvalidInput(option, found=shown(text), expected="NAME=VALUE")
-    return name, value
+    return checked(option, name, Form.VARIABLE), value
 
 
 def _secret(text: str) -> tuple[str, str, str]:
@@ -169,4 +202,4 @@ def _secret(text: str) -> tuple[str, str, str]:
     secret, slash, key = value.partition("/")
     if not secret or not slash or not key:
         raise InvalidInput("--env-secret", found=shown(text), expected="NAME=SECRET/KEY")
-    return name, secret, key
+    return name, checked("--env-secret", secret, Form.OBJECT), checked("--env-secret", key, Form.KEY)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.livecluster import Place, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted, follow_job, state_of
 from tessera.cli.work.forwarding import follow_notebook, port_option, token_of
 
@@ -20,7 +20,7 @@ Examples:
 """
 )
 @click.argument("name")
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Its namespace.")
+@namespace_option
 @port_option
 @kubeconfig_options
 def attach(name: str, namespace: str, port: int | None, kubeconfig: Path | None, context: str | None) -> int:
@@ -28,13 +28,15 @@ def attach(name: str, namespace: str, port: int | None, kubeconfig: Path | None,
 
     Ends with the exit code of its command.
     """
+    place = Place(kubeconfig=kubeconfig, context=context)
+    where = namespace_of(place, namespace)
 
     async def work() -> int:
-        async with connected(Place(kubeconfig=kubeconfig, context=context)) as kube:
-            state = await state_of(kube, name, namespace)
+        async with connected(place) as kube:
+            state = await state_of(kube, name, where)
             if state.token_secret:
-                return await follow_notebook(kube, (namespace, name), await token_of(kube, state), port)
-            return await follow_job(kube, name, namespace)
+                return await follow_notebook(kube, (where, name), await token_of(kube, state), port)
+            return await follow_job(kube, name, where)
 
     async def left() -> int:
         return INTERRUPTED

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import os
 import stat
 import tarfile
@@ -9,34 +10,50 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from pathspec import GitIgnoreSpec
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["LARGEST_ARCHIVE", "archive_folder"]
+__all__ = ["LARGEST_ARCHIVE", "Archive", "archive_folder"]
 
-LARGEST_ARCHIVE: Final = 1 << 20
-"""Bytes that the values of a Secret may have in sum. Source: Kubernetes API, `core/v1` (`MaxSecretSize`)."""
+LARGEST_ARCHIVE: Final = (1 << 20) - (1 << 10)
+"""Bytes: all values of a Secret may have 1 MiB in sum, and a notebook's token is one of them. Source: Kubernetes API,
+`core/v1` (`MaxSecretSize`)."""
 _LARGEST_FOLDER: Final = 64 << 20
 """Bytes of files that are read at all: no more of them could end below the other limit, short of zeros."""
 _NEVER: Final = (".git/", ".hg/", ".svn/", "__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
+_CREDENTIALS: Final = (".env", ".netrc", ".ssh/", ".aws/", ".kube/", ".docker/", "id_rsa", "id_ecdsa", "id_ed25519")
+"""Left out, and said, unless a line such as `!.env` takes them back: who reads the namespace's Secrets sees them."""
+_MOST_FILES: Final = 20_000
+"""A folder with more is somebody's home or data, and is not read to its end."""
 _IGNORE_FILES: Final = (".tesseraignore", ".gitignore")
 _NAMED: Final = 3
 """So many of the largest files are named where a folder is too large."""
 
 
-def archive_folder(folder: Path) -> bytes:
-    """Return the files of a folder as a gzip-compressed tar archive; the same files give the same bytes.
+class Archive(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of code, packed."""
 
-    Left out are folders of version control and caches, and what the patterns in `.tesseraignore` name, or where there
-    is none, those in `.gitignore`; both are read in the folder itself alone. Owners are left out, too.
+    content: bytes
+    """A gzip-compressed tar archive; the same files give the same bytes."""
+    left_out: tuple[str, ...] = ()
+    """What looks like credentials, and no pattern of the folder's names."""
+
+
+def archive_folder(folder: Path) -> Archive:
+    """Return the files of a folder as an archive.
+
+    Left out are folders of version control and caches, files that are known to hold credentials, and what the patterns
+    in `.tesseraignore` name, or where there is none, those in `.gitignore`; both are read in the folder itself alone.
+    Owners are left out, too.
 
     Raises:
         InvalidInput: it is no folder, has no files or too many, or holds what no archive can carry to another machine:
             a link that leaves it, a socket, a device, a file that cannot be read.
 
     """
-    subject = f"--code {folder}"
+    subject = f"--code {shown(str(folder))}"
     if not folder.is_dir():
         raise InvalidInput(
             subject,
@@ -45,8 +62,11 @@ def archive_folder(folder: Path) -> bytes:
         )
     root = folder.resolve()
     try:
-        ignored = _ignored(root)
-        found = [(path, path.lstat()) for path in _walk(root, ignored)]
+        choice = _Choice(root)
+        found = [(path, path.lstat()) for path in itertools.islice(_walk(root, choice), _MOST_FILES + 1)]
+        if len(found) > _MOST_FILES:
+            hint = f"name in {_IGNORE_FILES[0]} what the command does not need"
+            raise InvalidInput(subject, found=f"it has more than {_MOST_FILES} files", hint=hint)
         for path, status in found:
             _check(subject, root, path, status)
         sizes = {path.relative_to(root): status.st_size for path, status in found if stat.S_ISREG(status.st_mode)}
@@ -54,22 +74,35 @@ def archive_folder(folder: Path) -> bytes:
             raise InvalidInput(subject, found="it has no file", hint="name a folder of code")
         total = sum(sizes.values())
         if total > _LARGEST_FOLDER:
-            raise _too_large(subject, f"files of {_mib(total)}", sizes)
+            raise _too_large(subject, f"files of {_size(total)}", sizes)
         content = gzip.compress(_tar(root, found), mtime=0)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
         raise InvalidInput(subject, found=shown(error), hint="name files that can be read") from error
     if len(content) > LARGEST_ARCHIVE:
-        raise _too_large(subject, f"{_mib(len(content))} compressed", sizes)
-    return content
+        raise _too_large(subject, f"{_size(len(content))} compressed", sizes)
+    return Archive(content=content, left_out=tuple(choice.left_out))
 
 
-def _ignored(root: Path) -> GitIgnoreSpec:
-    own = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
-    lines = own.read_text(errors="surrogateescape").splitlines() if own else []
-    return GitIgnoreSpec.from_lines([*_NEVER, *lines])
+class _Choice:
+    """Which files of a folder go along."""
+
+    def __init__(self, root: Path) -> None:
+        own = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
+        lines = own.read_text(errors="surrogateescape").splitlines() if own else []
+        self._named = GitIgnoreSpec.from_lines([*_NEVER, *lines])
+        self._ignored = GitIgnoreSpec.from_lines([*_NEVER, *_CREDENTIALS, *lines])
+        self.left_out: list[str] = []
+
+    def takes(self, path: str) -> bool:
+        """Return whether a file goes along, or a folder, whose path ends with a slash."""
+        if not self._ignored.match_file(path):
+            return True
+        if not self._named.match_file(path):
+            self.left_out.append(path)
+        return False
 
 
-def _walk(root: Path, ignored: GitIgnoreSpec) -> Iterator[Path]:
+def _walk(root: Path, choice: _Choice) -> Iterator[Path]:
     """Yield what is in a folder, folders before what they hold, in the order of names; no link is followed."""
 
     def broken(error: OSError) -> None:
@@ -78,11 +111,11 @@ def _walk(root: Path, ignored: GitIgnoreSpec) -> Iterator[Path]:
     for place, folders, files in os.walk(root, onerror=broken):
         here = Path(place)
         near = here.relative_to(root)
-        folders[:] = sorted(each for each in folders if not ignored.match_file(f"{near / each}/"))
+        folders[:] = sorted(each for each in folders if choice.takes(f"{near / each}/"))
         if here != root:
             yield here
         yield from (here / each for each in folders if (here / each).is_symlink())
-        yield from (here / each for each in sorted(files) if not ignored.match_file(near / each))
+        yield from (here / each for each in sorted(files) if choice.takes(str(near / each)))
 
 
 def _check(subject: str, root: Path, path: Path, status: os.stat_result) -> None:
@@ -127,10 +160,10 @@ def _tar(root: Path, found: list[tuple[Path, os.stat_result]]) -> bytes:
 
 def _too_large(subject: str, found: str, sizes: dict[Path, int]) -> InvalidInput:
     largest = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))[:_NAMED]
-    named = ", ".join(f"{shown(str(path))} {_mib(size)}" for path, size in largest)
+    named = ", ".join(f"{shown(str(path))} {_size(size)}" for path, size in largest)
     hint = f"largest: {named}; name in {_IGNORE_FILES[0]} what the command does not need, put data and models elsewhere"
-    return InvalidInput(subject, found=found, hint=f"at most {_mib(LARGEST_ARCHIVE)} compressed are sent: {hint}")
+    return InvalidInput(subject, found=found, hint=f"at most {_size(LARGEST_ARCHIVE)} compressed are sent: {hint}")
 
 
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.3g} MiB"
+def _size(size: int) -> str:
+    return f"{-(-size >> 10)} KiB" if size < 1 << 20 else f"{size / (1 << 20):.1f} MiB"

@@ -1,10 +1,11 @@
 """`tessera environments`: the images that have names, and the one that `--environment` names."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
+import msgspec
 from rich.text import Text
 
 from tessera.api.tessera.environments import Environment, read_environment
@@ -12,12 +13,21 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import Place, connected, kubeconfig_options
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
-from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube
+from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube, name_of
 from tessera.errors import InvalidInput, Unavailable
 
-__all__ = ["choose_environment", "environments", "find_environment", "read_environments"]
+__all__ = ["Catalogue", "choose_environment", "environments", "find_environment", "read_environments"]
 
 _HINT = "apply an Environment of tessera.dev/v1alpha1, or name an image by --image"
+
+
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
+    """The environments of a cluster."""
+
+    known: tuple[Environment, ...] = ()
+    """In order of their names."""
+    broken: Mapping[str, InvalidInput] = {}
+    """What is wrong with those that cannot be read, by name."""
 
 
 @click.command(
@@ -34,10 +44,12 @@ Examples:
 def environments(*, kubeconfig: Path | None, context: str | None, output: str) -> None:
     """List the environments of `tessera run` and `notebook`: images by name, and what is in them."""
     found = asyncio.run(_read(Place(kubeconfig=kubeconfig, context=context)))
-    if print_document(found, output):
+    for error in found.broken.values():
+        click.echo(f"left out: {error}", err=True)
+    if print_document(found.known, output):
         return
     table = ruled_table("NAME", "NOTEBOOK", "TOOLS", "IMAGE", "DESCRIPTION")
-    for each in found:
+    for each in found.known:
         cells = (each.name, "yes" if each.notebook else "-", ", ".join(each.tools), each.image, each.description)
         table.add_row(*(Text(clean(cell)) for cell in cells))
     wide_console(output=output).print(trimmed(table))
@@ -48,21 +60,23 @@ def find_environment(place: Place, name: str, *, notebook: bool) -> Environment:
     return choose_environment(asyncio.run(_read(place)), name, notebook=notebook)
 
 
-def choose_environment(known: Sequence[Environment], name: str, *, notebook: bool) -> Environment:
+def choose_environment(catalogue: Catalogue, name: str, *, notebook: bool) -> Environment:
     """Return the environment of this name.
 
     Args:
-        known: those that there are.
+        catalogue: those that there are.
         name: as `tessera environments` lists it.
         notebook: whether it must have JupyterLab.
 
     Raises:
-        InvalidInput: there is none, or it has no JupyterLab; the error names those that would do.
+        InvalidInput: there is none, it cannot be read, or it has no JupyterLab; the error names those that would do.
 
     """
-    fit = ", ".join(each.name for each in known if each.notebook or not notebook)
+    if name in catalogue.broken:
+        raise catalogue.broken[name]
+    fit = ", ".join(each.name for each in catalogue.known if each.notebook or not notebook)
     fix = f"choose one of {fit}, or name an image by --image" if fit else _HINT
-    found = next((each for each in known if each.name == name), None)
+    found = next((each for each in catalogue.known if each.name == name), None)
     if found is None:
         raise InvalidInput(f"--environment {name}", found="there is no such environment", hint=fix)
     if notebook and not found.notebook:
@@ -70,11 +84,10 @@ def choose_environment(known: Sequence[Environment], name: str, *, notebook: boo
     return found
 
 
-async def read_environments(kube: Kube) -> tuple[Environment, ...]:
-    """Return the environments of a cluster, in order of their names.
+async def read_environments(kube: Kube) -> Catalogue:
+    """Return the environments of a cluster; one that cannot be read hides no other.
 
     Raises:
-        InvalidInput: one cannot be read.
         Unavailable: the cluster does not answer, does not know the kind, or does not say.
 
     """
@@ -83,9 +96,15 @@ async def read_environments(kube: Kube) -> tuple[Environment, ...]:
     except Forbidden as error:
         fix = "ask for ClusterRole tessera-environments, which the chart gives everybody, or name an image by --image"
         raise Unavailable("environments", found=error.found, hint=fix) from error
-    return tuple(sorted(map(read_environment, listed.objects), key=lambda each: each.name))
+    known, broken = list[Environment](), dict[str, InvalidInput]()
+    for each in listed.objects:
+        try:
+            known.append(read_environment(each))
+        except InvalidInput as error:
+            broken[name_of(each)[1]] = error
+    return Catalogue(known=tuple(sorted(known, key=lambda each: each.name)), broken=broken)
 
 
-async def _read(place: Place) -> tuple[Environment, ...]:
+async def _read(place: Place) -> Catalogue:
     async with connected(place) as kube:
         return await read_environments(kube)

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from tessera.api.kubernetes.jobs import JobState, Stage, job_selection, read_job
-from tessera.clients.kube import JOBS, PODS, Kube, Selection, Store, name_of
+from tessera.clients.kube import EVENTS, JOBS, PODS, Forbidden, Kube, Object, Selection, Store, name_of
 from tessera.errors import Conflict, InvalidInput, TesseraError
 from tessera.wakeup import WakeUp
 
-__all__ = ["INTERRUPTED", "ended_or_interrupted", "follow_job", "print_log", "say", "state_of"]
+__all__ = ["INTERRUPTED", "ended_or_interrupted", "events_about_jobs", "follow_job", "print_log", "say", "state_of"]
 
 INTERRUPTED = 130
 _LAST_WORDS_S = 10.0
@@ -32,7 +32,20 @@ async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
         hint = f"`tessera jobs -n {namespace}` lists jobs"
         raise InvalidInput(f"job {namespace}/{name}", found="there is no such job", hint=hint)
     pods = await kube.list(PODS, Selection(namespace=namespace, labels=job_selection(name)))
-    return read_job(job, pods.objects)
+    return read_job(job, pods.objects, await events_about_jobs(kube, namespace, name))
+
+
+async def events_about_jobs(kube: Kube, namespace: str, name: str = "") -> tuple[Object, ...]:
+    """Return the events about the Jobs of a namespace, of all where it is empty; none where they may not be read."""
+    try:
+        return (await kube.list(EVENTS, _about(namespace, name))).objects
+    except Forbidden:
+        return ()
+
+
+def _about(namespace: str, name: str) -> Selection:
+    named = (("involvedObject.name", name),) if name else ()
+    return Selection(namespace=namespace, fields=(("involvedObject.kind", JOBS.name), *named))
 
 
 def say(text: str) -> None:
@@ -77,9 +90,10 @@ async def follow_job(
     jobs = Store(kube, JOBS, only, wake=wakeup.set, on_trouble=trouble)
     own = Selection(namespace=namespace, labels=job_selection(name))
     pods = Store(kube, PODS, own, wake=wakeup.set, on_trouble=trouble)
+    events = Store(kube, EVENTS, _about(namespace, name), wake=wakeup.set)  # nobody needs them who may not read them
     doing: asyncio.Task[None] | None = None
     said = ""
-    following = [asyncio.create_task(each.run()) for each in (jobs, pods)]
+    following = [asyncio.create_task(each.run()) for each in (jobs, pods, events)]
     try:
         await jobs.synced()
         await pods.synced()
@@ -87,7 +101,7 @@ async def follow_job(
             job = next((each for each in jobs.objects.values() if name_of(each) == (namespace, name)), None)
             if job is None:
                 raise Conflict(f"job {namespace}/{name}", found="it was deleted meanwhile", hint="submit it again")
-            state = read_job(job, pods.objects.values())
+            state = read_job(job, pods.objects.values(), events.objects.values())
             if (words := _words(state)) != said:
                 said = words
                 say(words)

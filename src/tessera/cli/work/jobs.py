@@ -8,9 +8,10 @@ from rich.text import Text
 
 from tessera.api.kubernetes.jobs import BY_RUN, JobState, read_job
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.livecluster import Place, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
+from tessera.cli.work.following import events_about_jobs
 from tessera.clients.kube import JOBS, PODS, Selection
 
 __all__ = ["jobs"]
@@ -25,7 +26,7 @@ Examples:
   tessera jobs -A
 """
 )
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Their namespace.")
+@namespace_option
 @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
 @kubeconfig_options
 @output_option()
@@ -35,7 +36,7 @@ def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, conte
     A Job is deleted a day after its end.
     """
     place = Place(kubeconfig=kubeconfig, context=context)
-    found = asyncio.run(_states(place, "" if all_namespaces else namespace))
+    found = asyncio.run(_states(place, "" if all_namespaces else namespace_of(place, namespace)))
     if print_document(found, output):
         return
     table = ruled_table("NAME", "NAMESPACE", "STATUS", "ASKS FOR", "NODE", "CREATED", "REASON")
@@ -50,5 +51,6 @@ async def _states(place: Place, namespace: str) -> list[JobState]:
     async with connected(place) as kube:
         selection = Selection(namespace=namespace, labels=BY_RUN)
         found, pods = await asyncio.gather(kube.list(JOBS, selection), kube.list(PODS, selection))
-    states = (read_job(each, pods.objects) for each in found.objects)
+        events = await events_about_jobs(kube, namespace)
+    states = (read_job(each, pods.objects, events) for each in found.objects)
     return sorted(states, key=lambda each: (each.created, each.namespace, each.name))

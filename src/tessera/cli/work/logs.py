@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.livecluster import Place, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import print_log, state_of
 from tessera.errors import InvalidInput
 
@@ -21,11 +21,12 @@ Examples:
 """
 )
 @click.argument("name")
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Its namespace.")
+@namespace_option
 @kubeconfig_options
 def logs(name: str, namespace: str, kubeconfig: Path | None, context: str | None) -> None:
     """Print what the command of Job NAME has written so far; `tessera attach` goes on."""
-    asyncio.run(_print(Place(kubeconfig=kubeconfig, context=context), name, namespace))
+    place = Place(kubeconfig=kubeconfig, context=context)
+    asyncio.run(_print(place, name, namespace_of(place, namespace)))
 
 
 async def _print(place: Place, name: str, namespace: str) -> None:

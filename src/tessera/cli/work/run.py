@@ -18,14 +18,15 @@ class _Given(Asked):
 
 
 @click.command(
+    context_settings={"allow_interspersed_args": False},  # what follows the command's first word is the command's
     epilog="""
 \b
 Examples:
   tessera run --image pytorch/pytorch --gpu-memory 10 -- python train.py
-  tessera run --image pytorch/pytorch --gpu-memory 10 -- python train.py
+  tessera run --image pytorch/pytorch --code . -- python train.py
   tessera run --environment pytorch --slice 1g.10gb --model llama -d
   tessera run --image pytorch/pytorch --slice 1g.10gb --dry-run > job.yaml
-"""
+""",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking_options

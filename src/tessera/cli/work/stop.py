@@ -1,15 +1,17 @@
 """`tessera stop`: end Jobs."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.livecluster import Place, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import state_of
-from tessera.clients.kube import JOBS
+from tessera.clients.kube import JOBS, Kube
+from tessera.errors import InvalidInput
 
-__all__ = ["stop"]
+__all__ = ["stop", "stop_jobs"]
 
 
 @click.command(
@@ -21,16 +23,31 @@ Examples:
 """
 )
 @click.argument("name", nargs=-1, required=True)
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Their namespace.")
+@namespace_option
 @kubeconfig_options
 def stop(name: tuple[str, ...], namespace: str, kubeconfig: Path | None, context: str | None) -> None:
     """Delete the Jobs NAME with their pods and logs."""
-    asyncio.run(_stop(Place(kubeconfig=kubeconfig, context=context), name, namespace))
+    place = Place(kubeconfig=kubeconfig, context=context)
+    asyncio.run(_stop(place, name, namespace_of(place, namespace)))
 
 
 async def _stop(place: Place, names: tuple[str, ...], namespace: str) -> None:
     async with connected(place) as kube:
-        for each in names:
-            await state_of(kube, each, namespace)
-            await kube.delete(JOBS, each, namespace=namespace)
-            click.echo(f"deleted {namespace}/{each}")
+        await stop_jobs(kube, names, namespace)
+
+
+async def stop_jobs(kube: Kube, names: Sequence[str], namespace: str) -> None:
+    """Delete Jobs and say so, or none of them.
+
+    Raises:
+        InvalidInput: there is no Job of a name, or one that others submitted.
+
+    """
+    for each in names:
+        if not (await state_of(kube, each, namespace)).by_run:
+            hint = f"kubectl delete job {each} -n {namespace}"
+            found = "one that something else submitted"
+            raise InvalidInput(f"job {namespace}/{each}", found=found, expected="one of tessera jobs", hint=hint)
+    for each in names:
+        await kube.delete(JOBS, each, namespace=namespace)
+        click.echo(f"deleted {namespace}/{each}")

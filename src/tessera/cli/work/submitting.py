@@ -53,7 +53,9 @@ def submit(given: Asked, asked: JobRequest, files: Mapping[str, bytes], follow: 
                 return 0
             return await follow(kube, names[0])
 
-    return ended_or_interrupted(work(), lambda: _interrupted(place, names, given))
+    return ended_or_interrupted(
+        work(), lambda: _interrupted(place, names, asked.namespace, delete=given["cancel_on_interrupt"])
+    )
 
 
 async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) -> str:
@@ -69,13 +71,15 @@ async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) 
     return name
 
 
-async def _interrupted(place: Place, names: list[str], given: Asked) -> int:
+async def _interrupted(place: Place, names: list[str], namespace: str, *, delete: bool) -> int:
     """Say how to go on with a Job that is followed no more, or delete it."""
+    if not names:
+        click.echo("nothing was submitted", err=True)
     for name in names:
-        again = f"{name} -n {given['namespace']}"
-        if given["cancel_on_interrupt"]:
+        again = f"{name} -n {namespace}"
+        if delete:
             async with connected(place) as kube:
-                await kube.delete(JOBS, name, namespace=given["namespace"])
+                await kube.delete(JOBS, name, namespace=namespace)
             click.echo(f"deleted {again}", err=True)
         else:
             click.echo(f"it goes on; tessera attach {again}, tessera stop {again}", err=True)

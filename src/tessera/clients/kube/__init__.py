@@ -1,5 +1,6 @@
 """The Kubernetes API: read, follow and change objects; real and in memory."""
 
+from tessera.clients.kube.cluster import find_access
 from tessera.clients.kube.election import Election, LeaseLock
 from tessera.clients.kube.events import record_event
 from tessera.clients.kube.follow import Change, Store, follow
@@ -107,6 +108,7 @@ __all__ = [
     "Unanswered",
     "WatchEvent",
     "annotations_of",
+    "find_access",
     "follow",
     "labels_of",
     "name_of",

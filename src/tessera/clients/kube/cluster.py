@@ -82,13 +82,17 @@ class Access:
         server: where it is.
         tls: how it is trusted and the user's certificate, if any.
         credentials: who the user is.
+        namespace: which one is meant where none is named.
 
     """
 
-    def __init__(self, server: Server, tls: ssl.SSLContext | None, credentials: Credentials) -> None:
+    def __init__(
+        self, server: Server, tls: ssl.SSLContext | None, credentials: Credentials, *, namespace: str = "default"
+    ) -> None:
         self.server = server
         self.tls = tls
         self.credentials = credentials
+        self.namespace = namespace
 
 
 def find_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
@@ -101,6 +105,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
     subject = f"kubeconfig {kubeconfig or 'of this environment'}"
     accepted = "give a kubeconfig file, by option or KUBECONFIG"
     try:
+        kubeconfig = kubeconfig or _of_several(context)
         _check(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
         config, user = _config(kubeconfig, context)
         url = str(config.cluster.server)
@@ -108,7 +113,23 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
         credentials = Credentials(user_auth(user))
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         raise InvalidInput(subject, found=shown(error), hint=accepted) from error
-    return Access(reached(url), tls, credentials)
+    return Access(reached(url), tls, credentials, namespace=config.namespace)
+
+
+def _of_several(context: str | None) -> Path | None:
+    """Return the first of several files in KUBECONFIG that has the context; None where it names no more than one."""
+    named = os.environ.get("KUBECONFIG", "")
+    if os.pathsep not in named:
+        return None
+    files = [Path(each) for each in named.split(os.pathsep) if each]
+    if len(files) == 1:
+        return files[0]
+    for each in filter(Path.is_file, files):
+        _check(each)
+        found = KubeConfig.from_file(each)
+        if (context or found.current_context) in found.contexts:
+            return each
+    raise ConfigError("no file in KUBECONFIG has the context")
 
 
 def _check(path: Path) -> None:

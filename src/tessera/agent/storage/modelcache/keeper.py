@@ -35,6 +35,7 @@ from tessera.core.storage.models.cache import (
     DesiredModel,
     ModelOffer,
     environment_name,
+    folder_name,
     offer_of,
     revisions_held,
 )
@@ -263,7 +264,7 @@ class ModelKeeper:
                 found="the revision that was offered is not on this node's disk any more",
                 hint="recreate the pod, which then gets what is there",
             )
-        path = f"/models/{name}"
+        path = folder_name(name)
         return Grant(
             env=((environment_name(name), path),),
             mounts=(Mount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),),

@@ -31,6 +31,7 @@ __all__ = [
     "Victim",
     "back_off_s",
     "environment_name",
+    "folder_name",
     "models_of_nodes",
     "next_fetch",
     "offer_of",
@@ -291,6 +292,11 @@ def revisions_held(ids: Iterable[str], revisions: Iterable[str]) -> frozenset[st
 def environment_name(model: str) -> str:
     """Return the variable by which a container learns where a model is."""
     return f"TESSERA_MODEL_{model.upper().replace('-', '_')}_PATH"
+
+
+def folder_name(model: str) -> str:
+    """Return where a container finds a model."""
+    return f"/models/{model}"
 
 
 def victims(

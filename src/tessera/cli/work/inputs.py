@@ -1,0 +1,68 @@
+"""What `--data` and `--secret` name: what work reads beside its code."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tessera.cli.work.naming import Form, checked, checked_folder
+from tessera.core.storage.models.cache import folder_name
+from tessera.core.workload.resources import MODEL_RESOURCE
+from tessera.errors import InvalidInput
+
+__all__ = ["Data", "data_of", "secrets_of"]
+
+_CLAIM = "pvc/"
+
+
+class Data(msgspec.Struct, frozen=True, kw_only=True):
+    """Data sets, read-only."""
+
+    limits: dict[str, str]
+    """By which pods ask for ModelCaches."""
+    env: tuple[tuple[str, str], ...]
+    """Where each is: `TESSERA_DATA_NAME_PATH`."""
+    claims: tuple[tuple[str, str], ...]
+    """PersistentVolumeClaims: name, folder."""
+
+
+def data_of(words: Sequence[str]) -> Data:
+    """Return the data sets of `--data`: ModelCaches, or with `pvc/` before it a PersistentVolumeClaim.
+
+    Raises:
+        InvalidInput: no such name can be, or two have the same variable.
+
+    """
+    claims = tuple(
+        (name := checked("--data", each.removeprefix(_CLAIM), Form.OBJECT), f"/data/{name}")
+        for each in words
+        if each.startswith(_CLAIM)
+    )
+    caches = tuple(
+        (checked("--data", each, Form.LABEL), folder_name(each)) for each in words if not each.startswith(_CLAIM)
+    )
+    env = {_variable(name): folder for name, folder in (*caches, *claims)}
+    if len(env) != len(words):
+        found = f"{' and '.join(words)}, of which two would be one variable"
+        raise InvalidInput("--data", found=found, expected="names that differ in more than - and .")
+    limits = {f"{MODEL_RESOURCE}{name}": "1" for name, _ in caches}
+    return Data(limits=limits, env=tuple(env.items()), claims=claims)
+
+
+def secrets_of(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the Secrets of `--secret` whose keys are variables, and with their folders those whose keys are files.
+
+    Raises:
+        InvalidInput: no such name or folder can be.
+
+    """
+    found = [(checked("--secret", name, Form.OBJECT), colon, folder) for name, colon, folder in map(_split, words)]
+    folders = tuple((name, checked_folder("--secret", folder)) for name, colon, folder in found if colon)
+    return tuple(name for name, colon, _ in found if not colon), folders
+
+
+def _split(word: str) -> tuple[str, str, str]:
+    return word.partition(":")
+
+
+def _variable(name: str) -> str:
+    return f"TESSERA_DATA_{name.upper().replace('-', '_').replace('.', '_')}_PATH"

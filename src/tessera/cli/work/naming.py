@@ -1,0 +1,53 @@
+"""Names and amounts of a command line, refused here where the API server or the kubelet would refuse them later."""
+
+import enum
+import re
+from pathlib import PurePosixPath
+
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["Form", "checked", "checked_folder"]
+
+
+class Form(enum.Enum):
+    """What a word may be: a regular expression, and how it is said. Source: k8s.io/apimachinery `util/validation`."""
+
+    LABEL = (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "at most 63 of a-z, 0-9 and -")
+    OBJECT = (r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", "at most 253 of a-z, 0-9, - and .")
+    KEY = (r"[-._A-Za-z0-9]{1,253}", "at most 253 of A-Z, a-z, 0-9, -, _ and .")
+    VARIABLE = (r"[-._A-Za-z][-._A-Za-z0-9]*", "letters, digits, -, _ and ., no digit first")
+    IMAGE = (r"[!-~]{1,512}", "the name of an image")
+    AMOUNT = (r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?", "an amount such as 4, 500m or 16Gi")
+    PROFILE = (r"([1-9]c\.)?[1-9]g\.[1-9][0-9]*gb([+.][a-z0-9]+)*", "a MIG profile such as 1g.10gb")
+
+
+def checked(option: str, text: str, form: Form) -> str:
+    """Return a word of the command line.
+
+    Raises:
+        InvalidInput: it has not the form.
+
+    """
+    pattern, words = form.value
+    if re.fullmatch(pattern, text) is None:
+        raise InvalidInput(option, found=shown(text), expected=words)
+    return text
+
+
+def checked_folder(option: str, text: str) -> str:
+    """Return the folder of a container.
+
+    Raises:
+        InvalidInput: it is no absolute path, or none that a volume can be at.
+
+    """
+    path = PurePosixPath(text)
+    if (
+        not path.is_absolute()
+        or path == PurePosixPath("/")
+        or ".." in path.parts
+        or ":" in text
+        or not text.isprintable()
+    ):
+        raise InvalidInput(option, found=shown(text), expected="a folder of the container, such as /etc/hub")
+    return str(path)
