@@ -47,7 +47,7 @@ async def test_who_is_awake_stays_so() -> None:
 
 async def test_who_never_sleeps_and_who_is_not_there_are_refused() -> None:
     kube = await kube_with({"min": 1})
-    with pytest.raises(InvalidInput, match="with replicas.min 1 it has a replica all the time"):
+    with pytest.raises(InvalidInput, match=r"with replicas\.min 1 it has a replica all the time"):
         await wake_server(kube, "ranker", "serving", NOW)
     assert "annotations" not in (await server(kube))["metadata"]
     with pytest.raises(InvalidInput, match=r"no such ModelServer.*kubectl get modelservers -n other"):

@@ -32,7 +32,7 @@ async def test_one_that_cannot_be_read_hides_no_other_and_says_what_is_wrong_to_
     assert choose_environment(known, "pytorch", notebook=False).image == "r.example/pytorch:1"
     with pytest.raises(InvalidInput, match=r"Environment newer: .*gpus"):
         choose_environment(known, "newer", notebook=False)
-    with pytest.raises(InvalidInput, match="expected one of jupyter, pytorch;"):
+    with pytest.raises(InvalidInput, match="choose one of jupyter, pytorch,"):
         choose_environment(known, "other", notebook=False)
 
 
