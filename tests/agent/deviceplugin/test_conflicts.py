@@ -1,6 +1,7 @@
 """Two pods on one device, and pods that nobody will ever assign a device: reported where people look, and ended."""
 
 import asyncio
+import datetime as dt
 from typing import Any
 
 import msgspec
@@ -11,12 +12,12 @@ from builders.nodeviews import SaidPods
 from harness.agentmachine import Machine
 from tessera.agent.deviceplugin import Gate
 from tessera.agent.deviceplugin.conflicts import Conflicts
-from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
+from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryKube, Object
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.lastgate import Checkpointed
 from tessera.core.deviceplugin.matching import Held
-from tessera.errors import Conflict
+from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
@@ -24,24 +25,40 @@ pytestmark = pytest.mark.anyio
 GPU, NEED = "nvidia.com/gpu", "tessera.dev/gpu-memory"
 
 
+class RefusingEvents(MemoryKube):
+    """An API server that takes no Event for now, as for want of a right or of room, and all else."""
+
+    refuses = False
+
+    async def create(self, kind: Kind, body: Object) -> Object:
+        if self.refuses and kind is EVENTS:
+            raise Unavailable("events", found="HTTP 429", expected="an answer")
+        return await super().create(kind, body)
+
+
 class Node:
     """A node with pods that have what the kubelet recorded."""
 
     def __init__(self) -> None:
-        self.kube = MemoryKube()
+        self.kube = RefusingEvents()
         self.view = Pods()
         self.now_ns = 0
         self.gate = Gate(self.view, dict, logger(), now_ns=lambda: self.now_ns)
-        self.conflicts = Conflicts(self.kube, "n1", self.gate, logger())
+        self.now = dt.datetime(2026, 11, 26, tzinfo=dt.UTC)
+        self.conflicts = Conflicts(self.kube, "n1", self.gate, logger(), now=lambda: self.now)
 
     async def pod(self, name: str, *ids: str) -> Object:
         body = {"metadata": {"name": name, "namespace": "ml"}, "spec": {"nodeName": "n1", "containers": []}}
         made = await self.kube.create(PODS, body)
         self.view.objects[name] = made
         if ids:
-            self.view.has.append(Held(namespace="ml", pod=name, container="main", resource=GPU, device_ids=ids))
-            await self.gate.tidy(lambda held: tuple(Use(gpu=each) for each in held.device_ids))
+            await self.gives(name, *ids)
         return made
+
+    async def gives(self, name: str, *ids: str) -> None:
+        """Let the kubelet have recorded devices for a pod."""
+        self.view.has.append(Held(namespace="ml", pod=name, container="main", resource=GPU, device_ids=ids))
+        await self.gate.tidy(lambda held: tuple(Use(gpu=each) for each in held.device_ids))
 
     async def names(self) -> list[str]:
         return sorted(each["metadata"]["name"] for each in (await self.kube.list(PODS)).objects)
@@ -253,13 +270,61 @@ async def test_who_is_on_the_way_out_is_left_alone(change: dict[str, Any]) -> No
     assert await node.names() == ["stray"]
 
 
-async def test_an_event_that_cannot_be_written_keeps_nobody_from_being_evicted() -> None:
+async def test_an_event_that_cannot_be_written_keeps_nobody_from_being_evicted_and_is_written_later() -> None:
     node = Node()
     stray = await node.pod("stray")
-    node.kube.stop()
+    node.kube.refuses = True
+    unassigned = {stray["metadata"]["uid"]: "ml/stray"}
+    await node.conflicts.end(unassigned, evict=True)
+    assert (await node.names(), await node.events()) == ([], [])
+    del node.view.objects["stray"]
+    await node.conflicts.end({}, evict=True)
+    node.kube.refuses = False
+    for _ in range(2):
+        await node.conflicts.end({}, evict=True)
+    ((name, reason, _),) = await node.events()
+    assert (name, reason) == ("stray", "NotAssigned")
+
+
+async def test_an_event_that_never_can_be_written_is_given_up_when_its_pod_is_long_gone() -> None:
+    node = Node()
+    stray = await node.pod("stray")
+    node.kube.refuses = True
     await node.conflicts.end({stray["metadata"]["uid"]: "ml/stray"}, evict=True)
-    node.kube.start()
-    assert await node.names() == ["stray"], "the API server did not answer"
+    del node.view.objects["stray"]
+    node.now += dt.timedelta(minutes=11)
+    await node.conflicts.end({}, evict=True)
+    node.kube.refuses = False
+    await node.conflicts.end({}, evict=True)
+    assert await node.events() == []
+
+
+async def test_a_second_reason_for_the_same_pod_is_said_too() -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    second = await node.pod("second")
+    unassigned = {second["metadata"]["uid"]: "ml/second"}
+    await node.conflicts.end(unassigned, evict=False)
+    await node.gives("second", "GPU-1")
+    await node.conflicts.end(unassigned, evict=False)
+    assert [each[:2] for each in await node.events()] == [("second", "DeviceConflict"), ("second", "NotAssigned")]
+
+
+@pytest.mark.parametrize("reason", ["DeviceConflict", "NotAssigned"])
+async def test_who_a_disruption_budget_keeps_is_said_to_be_kept_by_it(reason: str) -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    second = await node.pod("second", *["GPU-1"] * (reason == "DeviceConflict"))
+    budget = {"metadata": {"name": "pdb", "namespace": "ml"}, "spec": {"selector": {}}}
+    await node.kube.create(DISRUPTION_BUDGETS, budget | {"status": {"disruptionsAllowed": 0}})
+    unassigned = {second["metadata"]["uid"]: "ml/second"}
+    for _ in range(3):
+        found = await node.conflicts.end(unassigned, evict=True)
+    assert found[-1].startswith("pod ml/second is not evicted: ")
+    assert "pdb" in found[-1]
+    assert [each[1] for each in await node.events()] == sorted([reason, "EvictionRefused"]), "each said once"
+    assert await node.names() == ["first", "second"]
+    assert len(await node.conflicts.end(unassigned, evict=False)) == len(found) - 1, "nobody is asked"
 
 
 async def gone(machine: Machine, name: str) -> None:
