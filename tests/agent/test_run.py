@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from builders.formerkind import FormerKind
 from builders.kubeobjects import amount, share
 from harness.agentmachine import CONFIG, STATE, Machine
 from tessera.agent.declarations.configuration import APPLIED
@@ -486,6 +487,32 @@ async def test_it_is_ready_when_it_offers_what_is_declared(machine: Machine) -> 
             while agent.waiting_for():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_it_is_not_ready_and_says_why_where_nothing_can_be_offered_by_name(machine: Machine) -> None:
+    kube = FormerKind()
+    await kube.create(NODES, await machine.node())
+    machine = msgspec.structs.replace(machine, kube=kube)
+    agent = Agent(machine.settings, machine.driver, kube)
+    running = asyncio.ensure_future(agent.run())
+    try:
+        assert "cannot be written to status.offered" in await machine.event("ResourceNotAdvertised")
+        node = await machine.until(
+            lambda node: any(each["reason"] == "Withheld" for each in node["status"]["conditions"])
+        )
+        (condition,) = node["status"]["conditions"]
+        assert condition["type"] == "TesseraConfigurationApplied"
+        assert "nvidia.com/gpu is not offered: 2 devices cannot be written" in condition["message"]
+        assert agent.waiting_for().startswith("nvidia.com/gpu is not offered: 2 devices cannot be written")
+        kube.prunes = False
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        async with asyncio.timeout(20):
+            while agent.waiting_for():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -16,6 +16,7 @@ __all__ = ["NodeRecord"]
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
     "conflicts": "DeviceConflict",
+    "by-name": "ResourceNotAdvertised",
     "enforcement": "EnforcementImpaired",
     "mig-config": "ConfigurationImpaired",
     "plugins": "ResourceNotAdvertised",
