@@ -1,6 +1,7 @@
 """Shares by assignment: which pod an Allocate call is for, and what its container gets."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from builders.gpunodes import facts, sevenths
 from builders.signed import AGENT, SERVER, STRANGER, keys, signed
 from harness.pluginnode import CDI, MEMORY, MINORS, NEED, SLICE, Node, mig, share
+from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import is_signed, key_id, signature_text
@@ -157,6 +159,22 @@ async def test_a_defect_in_a_turn_is_logged_each_time_with_its_traceback(
     found = [each for each in logs if each["event"] == "device_handover_impaired"]
     assert len(found) >= 2
     assert all(isinstance(each["exc_info"], KeyError) and each["log_level"] == "error" for each in found)
+
+
+@pytest.mark.parametrize("has_get", [True, False])
+async def test_the_kubelet_is_never_asked_to_list(node: Node, *, has_get: bool) -> None:
+    """That makes it forget what it is allocating. One whose record cannot be read otherwise is refused its pod."""
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("before", 2, share(0, 2048))
+    await node.run("before", NEED, 2)
+    node.kubelet.has_get = has_get
+    (node.kubelet.plugins / DEVICE_CHECKPOINT).write_text("no checkpoint")
+    node.assign("p", 2, share(0, 2048))
+    with contextlib.nullcontext() if has_get else pytest.raises(Conflict, match="a kubelet from 1.34"):
+        await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    with contextlib.suppress(Unavailable):
+        await node.plugins.shares.tidy()
+    assert node.kubelet.listed == 0
 
 
 async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:

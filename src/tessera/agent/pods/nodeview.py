@@ -150,7 +150,7 @@ class NodeView:
         """Return what the kubelet allocated to which container; its checkpoint also shows pods that have ended.
 
         Raises:
-            Unavailable: neither the checkpoint nor PodResources can be read.
+            Unavailable: the checkpoint cannot be read, and PodResources does not answer for single pods.
 
         """
         try:
@@ -159,7 +159,7 @@ class NodeView:
             return await self._asked()
 
     async def _asked(self) -> tuple[Checkpointed, ...]:
-        """Ask the kubelet about each pod that has devices, without making it forget any."""
+        """Ask the kubelet about each pod that has devices; its `List` is never called (docs/kubelet-races.md)."""
         found = []
         for pod in self.pods():
             if is_ended(pod) or not holds_devices(pod):
@@ -175,9 +175,8 @@ class NodeView:
         namespace, name = name_of(pod)
         try:
             return await self._resources.get(namespace, name)
-        except Unsupported:
-            every = await self._resources.list()
-            return tuple(each for each in every if (each.namespace, each.pod) == (namespace, name))
+        except Unsupported as error:  # to list all instead would make the kubelet forget what it is allocating
+            raise Unavailable(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
     async def held(self) -> tuple[Held, ...]:
         """Return what the containers of this node's pods hold, sorted; of init containers only those that stay.
