@@ -3,7 +3,8 @@
 import io
 import json
 
-from tessera.log import configure, logger
+from tessera.errors import Unavailable
+from tessera.log import Complaint, configure, logger
 
 
 def test_an_event_is_one_line_of_json() -> None:
@@ -29,3 +30,20 @@ def test_what_is_below_the_level_is_not_written() -> None:
     configure(level="warning", stream=out)
     logger().info("nothing_of_note")
     assert out.getvalue() == ""
+
+
+def test_a_loop_complains_of_the_same_once_and_again_after_it_was_well() -> None:
+    out = io.StringIO()
+    configure(stream=out)
+    complain = Complaint(logger(), "disks_not_kept", node="n1")
+    refused = Unavailable("the API server", found="no answer", expected="one")
+    for error in (refused, refused, ValueError(), refused):
+        complain(error)
+    assert complain.reason == str(refused)
+    complain.settle()
+    assert not complain.reason
+    complain(refused)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["reason"] for line in lines] == [str(refused), "ValueError", str(refused), str(refused)]
+    assert {(line["event"], line["node"]) for line in lines} == {("disks_not_kept", "n1")}
+    assert ["ValueError" in line.get("exception", "") for line in lines] == [False, True, False, False]

@@ -6,7 +6,8 @@ import contextlib
 import pytest
 
 from tessera.errors import InvalidInput, TesseraError, Unavailable
-from tessera.loops import Joint, defect, for_each, one_turn
+from tessera.log import defect
+from tessera.loops import Joint, for_each, one_turn
 
 pytestmark = pytest.mark.anyio
 

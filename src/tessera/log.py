@@ -1,12 +1,15 @@
 """Logs of the long-running processes: one event a line on standard error, for machines or for a terminal."""
 
+import asyncio
 import sys
 from typing import Literal, TextIO
 
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
-__all__ = ["Format", "Level", "Logger", "configure", "logger"]
+from tessera.errors import TesseraError
+
+__all__ = ["Complaint", "Format", "Level", "Logger", "configure", "defect", "logger"]
 
 Format = Literal["auto", "json", "text"]
 """`auto` is text on a terminal and JSON elsewhere."""
@@ -21,6 +24,41 @@ def logger(**fields: object) -> Logger:
     """
     made: Logger = structlog.get_logger(**fields)
     return made
+
+
+def defect(error: BaseException) -> BaseException | None:
+    """Return an error that nobody expected, whose traceback belongs into the log; None for all others."""
+    expected = isinstance(error, TesseraError | TimeoutError | OSError | asyncio.CancelledError)
+    return None if expected else error
+
+
+class Complaint:
+    """What a loop complains of, logged when it begins and when its reason changes, not at every turn.
+
+    Args:
+        log: where it is logged.
+        event: the event of each complaint.
+        **fields: fields of each.
+
+    """
+
+    def __init__(self, log: Logger, event: str, **fields: object) -> None:
+        self._log = log
+        self._event = event
+        self._fields = fields
+        self.reason = ""
+        """The reason at present; empty when there is none."""
+
+    def __call__(self, error: BaseException) -> None:
+        """Complain of an error."""
+        reason = str(error) or type(error).__name__
+        if reason != self.reason:
+            self._log.warning(self._event, reason=reason, exc_info=defect(error), **self._fields)
+        self.reason = reason
+
+    def settle(self) -> None:
+        """Take it that all is well: the same error is logged again."""
+        self.reason = ""
 
 
 def configure(level: Level = "info", form: Format = "auto", stream: TextIO | None = None) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from tessera.errors import TesseraError, Unavailable
 
-__all__ = ["Joint", "defect", "for_each", "one_turn"]
+__all__ = ["Joint", "for_each", "one_turn"]
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -33,12 +33,6 @@ async def one_turn(
         trouble(error)
     else:
         done()
-
-
-def defect(error: BaseException) -> BaseException | None:
-    """Return an error that nobody expected, whose traceback belongs into the log; None for all others."""
-    expected = isinstance(error, TesseraError | TimeoutError | OSError | asyncio.CancelledError)
-    return None if expected else error
 
 
 async def for_each(

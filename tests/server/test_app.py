@@ -168,7 +168,7 @@ class SlowKube(MemoryKube):
 
 
 async def test_a_defect_is_answered_and_logged(server: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.server.view, "read", lambda _: 1 / 0)
+    monkeypatch.setattr(server.server.view.pods, "read", lambda _: 1 / 0)
     code, answer = await server.post("/filter", {"Pod": {}, "NodeNames": ["a"]})
     assert code == 500
     assert "ZeroDivisionError" in answer["Error"]

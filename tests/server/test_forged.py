@@ -82,7 +82,7 @@ async def test_a_stranger_s_signature_counts_until_the_keys_were_asked_for_and_n
         await settle()
         assert server.server.view.ledger.pods_on("a")[0].shares == ()
         assert await server.fitting(waiting, "a") == ["a"]
-        assert server.server.view.doubts == {}
+        assert server.server.view.keys.doubts == {}
 
 
 async def test_what_was_signed_by_a_key_made_just_now_never_looks_free(kube: MemoryKube) -> None:
@@ -96,8 +96,8 @@ async def test_what_was_signed_by_a_key_made_just_now_never_looks_free(kube: Mem
         for _ in range(30):
             assert view.ledger.pods_on("a")[0].shares
             await asyncio.sleep(0)
-        assert not view.doubts
-        assert key_id(STRANGER.public) in view.authority.servers
+        assert not view.keys.doubts
+        assert key_id(STRANGER.public) in view.keys.authority.servers
 
 
 async def test_the_api_does_not_answer_while_it_is_asked(kube: MemoryKube, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ async def test_the_api_does_not_answer_while_it_is_asked(kube: MemoryKube, monke
         await settle()
         assert view.ledger.pods_on("a")[0].shares, "it counts while nobody knows"
         async with asyncio.timeout(10):
-            while view.doubts:  # noqa: ASYNC110 (the server tells nobody)
+            while view.keys.doubts:  # noqa: ASYNC110 (the server tells nobody)
                 await asyncio.sleep(0.05)
         assert view.ledger.pods_on("a")[0].shares == ()
 
@@ -135,7 +135,7 @@ async def test_doubted_shares_close_no_gpu_for_others() -> None:
         for name, shares in forged.items():
             await kube.create(PODS, signed(pod(name, FULL, shares, node="a"), STRANGER))
         await settle()
-        assert view.doubts
+        assert view.keys.doubts
         assert view.ledger.conflicts == ()
         assert await server.fitting(waiting, "a") == ["a"]
         await kube.create(PODS, signed(pod("room", FULL, share(0, 30000, Mode.MPS), node="a"), STRANGER))
@@ -143,7 +143,7 @@ async def test_doubted_shares_close_no_gpu_for_others() -> None:
         assert await server.fitting(waiting, "a") == [], "it may be true"
         kube.faults.clear()
         async with asyncio.timeout(10):
-            while view.doubts:  # noqa: ASYNC110 (the server tells nobody)
+            while view.keys.doubts:  # noqa: ASYNC110 (the server tells nobody)
                 await asyncio.sleep(0.05)
         assert await server.fitting(waiting, "a") == ["a"]
 
@@ -251,7 +251,7 @@ async def test_what_an_earlier_attempt_claimed_is_signed_for_no_other_ask(unit: 
         await server.server.claimer.sweep()
         assert await server.bind(waiting, "a") == ""
         found = await kube.get(PODS, "p", "ns") or {}
-        live = server.server.view.read(found)
+        live = server.server.view.pods.read(found)
         assert live.shares
         assert live.unread == ""
     await check(kube)

@@ -41,7 +41,7 @@ async def test_ten_thousand_pods_are_kept_as_they_came_and_hold_nothing(kube: Me
     for number in range(10_000):
         await make_pod(kube, f"{NAMES[number % len(NAMES)][:200]}-{number}", NEED, annotations={ASSIGNMENT: "[]"})
     await settle()
-    assert server.server.view.pod("ns/null-5") is not None, "they were read"
+    assert server.server.view.pods.find("ns/null-5") is not None, "they were read"
     ledger = server.server.view.ledger
     assert [list(ledger.pods_on(NodeName(name))) for name in ("a", "b")] == [[], []]
     await an_honest_pod_is_bound(kube, server)

@@ -136,7 +136,7 @@ async def test_a_key_that_is_revoked_is_not_written_again_and_what_it_signed_is_
         await asyncio.sleep(4 * QUICK.sweep_s)
         assert await published(kube) == {present}
         for each in (server, other):
-            assert set(each.server.view.authority.servers) == {present}
+            assert set(each.server.view.keys.authority.servers) == {present}
             assert await each.fitting(waiting, "a") == ["a"]
         found = await kube.get(PODS, "old", "ns") or {}
         assert former in annotations_of(found)["tessera.dev/assignment-signature"]
@@ -257,7 +257,7 @@ async def test_who_asks_for_an_unknown_key_waits_while_the_object_is_gone() -> N
 
 
 async def _settled(server: Asked) -> bool:
-    return not server.server.view.doubts
+    return not server.server.view.keys.doubts
 
 
 async def the_keys(kube: MemoryKube) -> dict[str, bytes]:

@@ -105,7 +105,7 @@ async def test_plan_extender_and_explain_pod_agree_word_for_word(sentence: str) 
         await settle()
         _, answer = await server.post("/filter", {"Pod": asking, "NodeNames": ["a"]})
         view = server.server.view
-        cluster = read_cluster(as_fields([*view.objects(), asking]), authority=view.authority)
+        cluster = read_cluster(as_fields([*view.objects(), asking]), authority=view.keys.authority)
     assert {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]} == {"a": want}
     explained = explain_pod(cluster, PodKey("ns/p"))
     assert explained is not None

@@ -67,8 +67,8 @@ from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import reported, withheld_resources
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unavailable
-from tessera.log import logger
-from tessera.loops import Joint, defect, one_turn
+from tessera.log import defect, logger
+from tessera.loops import Joint, one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 

@@ -8,8 +8,8 @@ from tessera.api.kubernetes.conditions import is_true
 from tessera.clients.kube import Kind, Kube, Object, Selection, Store, Subresource, labels_of
 from tessera.core.packing.fit.admission import matches
 from tessera.core.workload.need import SelectorTerm
-from tessera.log import logger
-from tessera.loops import defect, one_turn
+from tessera.log import Complaint, logger
+from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
@@ -31,17 +31,16 @@ class Following:
     """
 
     def __init__(self, kube: Kube, nodes: Store, kinds: Mapping[Kind, Selection], what: str) -> None:
+        self.complain = Complaint(logger(), f"{what}_not_followed")
         self._kube = kube
         self._nodes = nodes
         self._wakeup = WakeUp()
         nodes.wake_also(self._wakeup.set)
         self._stores = {
-            kind: Store(kube, kind, selection, wake=self._wakeup.set, on_trouble=self.trouble)
+            kind: Store(kube, kind, selection, wake=self._wakeup.set, on_trouble=self.complain)
             for kind, selection in kinds.items()
         }
         self._what = what
-        self._log = logger()
-        self._complaint = ""
 
     async def run(self, look: Callable[[], Awaitable[None]], least_s: float, measures: Measures) -> None:
         """Look when something has changed, and every 10 s, until cancelled; without the kinds wait for them.
@@ -50,7 +49,7 @@ class Following:
         """
 
         def well() -> None:
-            self._complaint = ""
+            self.complain.settle()
             measures.turned(self._what)
 
         try:
@@ -60,18 +59,11 @@ class Following:
                 for store in (self._nodes, *self._stores.values()):
                     await store.synced()
                 while True:
-                    await one_turn(look, self.trouble, well)
+                    await one_turn(look, self.complain, well)
                     await asyncio.sleep(least_s)
                     await self._wakeup.wait(_LONGEST_S)
         finally:
             measures.stopped(self._what)
-
-    def trouble(self, error: BaseException) -> None:
-        """Record what went wrong, the same once."""
-        reason = str(error) or type(error).__name__
-        if reason != self._complaint:
-            self._complaint = reason
-            self._log.warning(f"{self._what}_not_followed", reason=reason, exc_info=defect(error))
 
     def objects(self, kind: Kind) -> Mapping[tuple[str, str], Object]:
         """Return the objects of a kind, by namespace and name."""

@@ -104,7 +104,7 @@ class ImageWarmups:
             try:
                 node = read_node_images(each, ready=self._following.is_ready(name))
             except InvalidInput as error:
-                self._following.trouble(error)
+                self._following.complain(error)
             else:
                 found.append(node)
         return found

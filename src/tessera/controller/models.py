@@ -95,7 +95,7 @@ class ModelCaches:
             try:
                 node = read_node_models(each, ready=self._following.is_ready(name))
             except InvalidInput as error:
-                self._following.trouble(error)
+                self._following.complain(error)
             else:
                 found.append(node)
         return found

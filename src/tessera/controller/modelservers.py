@@ -44,8 +44,8 @@ from tessera.clients.kube import (
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render import render
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
-from tessera.log import logger
-from tessera.loops import defect, one_turn
+from tessera.log import defect, logger
+from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 

@@ -50,8 +50,8 @@ from tessera.core.packing.partitioning import (
 )
 from tessera.core.usage.processmetrics import CONTROLLER_LOOKS, DECISIONS, LOOK_TIME, PENDING
 from tessera.errors import InvalidInput
-from tessera.log import logger
-from tessera.loops import defect, one_turn
+from tessera.log import defect, logger
+from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.signing import verify
 from tessera.wakeup import WakeUp

@@ -75,7 +75,7 @@ class Binder:
             InvalidInput: the pod's request or the node's object makes no sense, or the server refuses for good.
 
         """
-        seen = self._view.pod(args.key)
+        seen = self._view.pods.find(args.key)
         uid = args.uid or (seen[1].uid if seen else args.key)
         known = self._under_way.get(uid)
         if known is None:
@@ -147,7 +147,7 @@ class Binder:
         """Return the annotations that assign what was claimed, signed, while the claim is young and in its object."""
         if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
             raise Unavailable(_subject(args), found="a claim written long ago", expected="a quick API server")
-        if self._view.fate(live.uid) is Fate.OPEN and not self._view.has_claim(args.node, made.claim):
+        if self._view.pods.fate(live.uid) is Fate.OPEN and not self._view.has_claim(args.node, made.claim):
             # Its GPUNode was deleted: the agent may have offered these devices to the kubelet by now.
             found = f"no claim for it in GPUNode {args.node} any more"
             raise Conflict(_subject(args), found=found, expected="the one just written; it is scheduled again")
@@ -160,19 +160,19 @@ class Binder:
             live.need,
             made.claim.shares,
             self._view.gpus(args.node),
-            share_unit_mib=self._view.share_unit_mib,
+            share_unit_mib=self._view.pods.share_unit_mib,
             now_ns=self._clocks.wall_ns(),
         )
         return self._key.signer.sealed(annotations, uid=live.uid, node=args.node)
 
     async def _pod(self, args: BindingArgs) -> tuple[Object, LivePod]:
         """Return the pod, looked up at the API server where it is not known."""
-        known = self._view.pod(args.key)
+        known = self._view.pods.find(args.key)
         if known is None or (args.uid and known[1].uid != args.uid):
             found = await self._kube.get(PODS, args.name, args.namespace)
             if found is not None:
                 self._view.take_pod(found)
-            known = self._view.pod(args.key)
+            known = self._view.pods.find(args.key)
         if known is None or (args.uid and known[1].uid != args.uid):
             found_text = "no such pod" if known is None else f"another pod of that name, {known[1].uid}"
             raise Conflict(_subject(args), found=found_text, expected=f"the pod {args.uid}".rstrip())

@@ -81,7 +81,7 @@ class Server:
         nominations = Nominations(self.view.ledger, clocks.monotonic_s)
         clock_s = self._clock_s = clocks.monotonic_s
         self.claimer = Claimer(kube, self.view, nominations, settings=settings, clock_s=clock_s, log=self._log)
-        self.key = SigningKey(kube, lambda: self.view.ring, self._log)
+        self.key = SigningKey(kube, lambda: self.view.keys.ring, self._log)
         self.binder = Binder(kube, self.view, self.claimer, key=self.key, clocks=clocks, log=self._log)
         self.verbs = Verbs(self.view, nominations, self.binder)
         self._measures = Measures()
@@ -206,7 +206,7 @@ class Server:
 
     def _take_keys(self, change: Change) -> None:
         if not change.gone:
-            self.view.take_keys(change.object, begun=self.view.keys_version if change.rewound else None)
+            self.view.take_keys(change.object, begun=self.view.keys.version if change.rewound else None)
         if change.gone or self.key.void:
             self._unpublished.set()
 
@@ -214,7 +214,7 @@ class Server:
         """Have a key that counts, and all keys published: now and then, and at once where they were taken away."""
         while True:
             try:
-                begun = self.view.keys_version
+                begun = self.view.keys.version
                 found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
                 self.view.take_keys(found, begun=begun)  # what was revoked is not written again
                 self.view.take_keys(await self.key.renew(published_keys(found)))
@@ -230,11 +230,11 @@ class Server:
     async def _ask_for_keys(self) -> None:
         """Ask the API for keys that are unknown: whoever signs has published its key before."""
         while True:
-            await self.view.doubted.wait(self._settings.limits.sweep_s)
-            asked = list(self.view.doubts)
+            await self.view.keys.doubted.wait(self._settings.limits.sweep_s)
+            asked = list(self.view.keys.doubts)
             try:
                 if asked:
-                    begun = self.view.keys_version
+                    begun = self.view.keys.version
                     self.view.take_keys(await self._published(), begun=begun)
                     if self.key.void:
                         self._unpublished.set()
@@ -246,7 +246,7 @@ class Server:
             except TesseraError as error:
                 self._log.warning("keys_not_read", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
-                self.view.doubted.set()
+                self.view.keys.doubted.set()
 
     async def _published(self) -> Object:
         """Return the ConfigMap of public keys. Who asks while it is deleted waits: a server writes it again."""

@@ -106,7 +106,9 @@ class Verbs:
 
     def _victims(self, live: LivePod, candidate: Candidate) -> Candidate | None:
         ledger, node = self._view.ledger, candidate.node
-        removable = (str(holder.id) for holder in ledger.pods_on(node) if self._view.live_pod(holder.id) is not None)
+        removable = (
+            str(holder.id) for holder in ledger.pods_on(node) if self._view.pods.live_pod(holder.id) is not None
+        )
         chosen = victims(ledger, live.need, live.priority, node, removable)
         if not chosen:  # nobody's end helps; or nobody must go, and then it is no matter of ending pods
             return None
@@ -118,7 +120,7 @@ class Verbs:
 
     async def inspect(self, node: str = "") -> bytes:
         """Return GPU usage in gpushare's format, of one node where one is named."""
-        objects, authority = self._view.objects(node), self._view.authority
+        objects, authority = self._view.objects(node), self._view.keys.authority
 
         def inspected() -> bytes:
             return gpushare_inspect(inspect(read_cluster(as_fields(objects), authority=authority)), node)
@@ -130,8 +132,8 @@ class Verbs:
 
     def _asked_pod(self, pod: Mapping[str, Any]) -> LivePod:
         """Return what a pod that kube-scheduler asks about requests; drop what is kept for it, and what expired."""
-        live = self._view.read(dict(pod))
-        self._view.drop_expired()
+        live = self._view.pods.read(dict(pod))
+        self._view.pods.drop_expired()
         self._nominations.drop_expired()
         self._nominations.drop(live.uid)
         return live

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
+from tessera.api.tessera import nodefiles
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.errors import Unavailable
 from tessera.log import logger
@@ -23,11 +23,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 ODD = b'{"resource": "r", "ids": ["x"], "uses": [{"gpu": "g", "placement": "of tomorrow"}]}'
-GOOD = msgspec.json.encode(RECORD)
+GOOD = nodefiles.write_allocations(RECORD)
 
 # Keyed by a sentence: content, entries that count.
 BROKEN: dict[str, tuple[bytes, tuple[Allocation, ...]]] = {
     "an entry of another version": (GOOD[:-1] + b"," + ODD + b"]", RECORD),
+    "an entry of a version to come": (GOOD.replace(b'"version":1', b'"version":2', 1), RECORD[1:]),
     "an entry that is none": (b"[7," + GOOD[1:], RECORD),
     "bytes that are not UTF-8 in an entry": (GOOD.replace(b'"a"', b'"\xff"', 1), RECORD[1:]),
     "nested without end": (b"[" * 100_000, ()),

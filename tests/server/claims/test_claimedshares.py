@@ -114,10 +114,10 @@ async def test_another_object_in_its_place_says_that_one_was_deleted_though_no_w
         now = await kube.get(GPU_NODES, "a") or {}
         anew = {**now, "metadata": {**now["metadata"], "uid": "another", "resourceVersion": "1000"}, "spec": {}}
         view.take_gpu_node(anew, skipped=True)
-        assert view.claims.on("a").lacking(view.fate) == (claim,)
+        assert view.claims.on("a").lacking(view.pods.fate) == (claim,)
         later = {**anew, "metadata": {**anew["metadata"], "uid": "a third", "resourceVersion": "1001"}}
         view.take_verified("a", later, await kube.list(PODS))
-        assert view.claims.on("a").lacking(view.fate) == (claim,), "no verification lets it go"
+        assert view.claims.on("a").lacking(view.pods.fate) == (claim,), "no verification lets it go"
 
 
 async def test_a_claim_to_what_the_kubelet_may_give_away_by_now_is_not_restored_nor_bound() -> None:

@@ -75,7 +75,7 @@ class Watched:
 
     def asked(self) -> None:
         """Let the API have been asked for the keys that are not known."""
-        self.view.settle_doubts(list(self.view.doubts))
+        self.view.settle_doubts(list(self.view.keys.doubts))
 
     def held(self) -> tuple[Share, ...]:
         self.asked()
@@ -116,7 +116,7 @@ def with_another_unit(watched: Watched) -> None:
     gone = "mib" in watched.view.nodes
     labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
     watched.view.take_node(watched.versioned(node("mib", amounts, **labels)), gone=gone)
-    assert watched.view.share_unit_mib == (1024 if gone else 1)
+    assert watched.view.pods.share_unit_mib == (1024 if gone else 1)
 
 
 def without_gpu_node(watched: Watched) -> None:
@@ -199,9 +199,9 @@ def test_a_grant_stays_while_another_key_is_doubted_and_changes_once_the_key_is_
     watched = Watched()
     watched.annotated(write_shares((OTHER,)), lambda each: signed(each, STRANGER))
     watched.now_s += 11
-    watched.view.drop_expired()
+    watched.view.pods.drop_expired()
     assert [(each.id, each.shares) for each in watched.view.ledger.pods_on("a")] == [("uid-p", (GRANTED,))]
-    assert watched.view.doubts, "it is asked for"
+    assert watched.view.keys.doubts, "it is asked for"
     watched.public = {SERVER, STRANGER}
     watched.tell_keys()
     assert watched.held() == (OTHER,)

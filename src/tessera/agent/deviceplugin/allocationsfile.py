@@ -6,17 +6,13 @@ counts, whatever is wrong with the others.
 
 from pathlib import Path
 
-import msgspec
-
 from tessera.agent.nodefiles import write_through
+from tessera.api.tessera import nodefiles
 from tessera.core.deviceplugin.allocations import Allocation
-from tessera.errors import UNDECODABLE, Unavailable
+from tessera.errors import Unavailable
 from tessera.log import Logger
 
 __all__ = ["read_allocations", "write_allocations"]
-
-_ENTRIES = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
-_ENTRY = msgspec.json.Decoder(Allocation)
 
 
 def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
@@ -37,21 +33,12 @@ def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
             expected="a file that can be read before a device is offered",
             hint="a --state-dir that the agent may read",
         ) from error
-    found, problem = [], ""
-    try:
-        entries = _ENTRIES.decode(content)
-    except UNDECODABLE as error:
-        entries, problem = (), str(error)
-    for each in entries:
-        try:
-            found.append(_ENTRY.decode(each))
-        except UNDECODABLE as error:
-            problem = str(error)
+    found, problem = nodefiles.read_allocations(content)
     if problem:
         aside = path.with_name(f"{path.name}.bad")
         _write(aside, content)
         log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
-    return tuple(found)
+    return found
 
 
 def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:
@@ -61,7 +48,7 @@ def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:
         Unavailable: it cannot be written; the one before stays.
 
     """
-    _write(path, msgspec.json.encode(record))
+    _write(path, nodefiles.write_allocations(record))
 
 
 def _write(path: Path, content: bytes) -> None:

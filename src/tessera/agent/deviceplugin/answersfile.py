@@ -1,29 +1,14 @@
-"""What `Allocate` answered and which exchanges are decided, on the node's disk: `shares.json`.
-
-Its fields are those of the file, and so are those of what it consists of; files without a version are read too.
-"""
+"""What `Allocate` answered and which exchanges are decided, on the node's disk: `shares.json`."""
 
 from pathlib import Path
-from typing import Literal
-
-import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE, write_through
-from tessera.core.deviceplugin.matching import Answer, Correction
+from tessera.api.tessera import nodefiles
+from tessera.api.tessera.nodefiles import Answers
+from tessera.errors import InvalidInput
 from tessera.log import Logger
 
-__all__ = ["Answers", "read_answers", "write_answers"]
-
-
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restart of the agent must not lose: between two calls, and between two changes of one exchange."""
-
-    version: Literal[1] = 1
-    answers: tuple[Answer, ...] = ()
-    exchanges: tuple[Correction, ...] = ()
-
-
-_DECODER = msgspec.json.Decoder(Answers)
+__all__ = ["read_answers", "write_answers"]
 
 
 def read_answers(path: Path | None, log: Logger) -> Answers:
@@ -34,9 +19,9 @@ def read_answers(path: Path | None, log: Logger) -> Answers:
     if path is None or not path.exists():
         return Answers()
     try:
-        return _DECODER.decode(path.read_bytes())
-    except UNREADABLE as error:
-        log.warning("answers_forgotten", reason=f"{path}: {error}")
+        return nodefiles.read_answers(path.read_bytes(), str(path))
+    except (InvalidInput, *UNREADABLE) as error:
+        log.warning("answers_forgotten", reason=str(error))
         return Answers()
 
 
@@ -45,6 +30,6 @@ def write_answers(path: Path | None, kept: Answers, log: Logger) -> None:
     if path is None:
         return
     try:
-        write_through(path, msgspec.json.encode(kept))
+        write_through(path, nodefiles.write_answers(kept))
     except OSError as error:
         log.warning("answers_not_kept", reason=f"{path}: {error.strerror}")

@@ -34,8 +34,8 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.errors import Conflict, TesseraError, Unavailable
-from tessera.log import Logger
-from tessera.loops import defect, one_turn
+from tessera.log import Logger, defect
+from tessera.loops import one_turn
 from tessera.measures import Measures
 
 __all__ = ["GpuChanges", "Paths", "Plugins"]

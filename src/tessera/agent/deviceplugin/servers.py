@@ -15,8 +15,8 @@ from tessera.clients.kubelet.sockets import identity
 from tessera.core.deviceplugin.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import TesseraError
-from tessera.log import Logger
-from tessera.loops import defect, one_turn
+from tessera.log import Complaint, Logger
+from tessera.loops import one_turn
 
 __all__ = ["PluginServers"]
 
@@ -35,7 +35,7 @@ OfferT = TypeVar("OfferT", bound=Offered)
 class _Server(Generic[OfferT]):
     """One resource's plugin, and how far it has come."""
 
-    def __init__(self, plugin: ListedResource[OfferT]) -> None:
+    def __init__(self, plugin: ListedResource[OfferT], complain: Complaint) -> None:
         self.plugin = plugin
         self.desired = True
         """Whether the resource is advertised; otherwise it goes as soon as the kubelet cannot have chosen any of it."""
@@ -44,7 +44,7 @@ class _Server(Generic[OfferT]):
         """The kubelet it registered with, by its socket."""
         self.seen_s = 0.0
         """When it registered, or had a stream of the kubelet last, on the loop's clock."""
-        self.problem = ""
+        self.complain = complain
 
 
 class PluginServers(Generic[OfferT]):
@@ -76,7 +76,8 @@ class PluginServers(Generic[OfferT]):
     @property
     def problems(self) -> tuple[str, ...]:
         """What keeps resources from being advertised; one sentence each, and none when all are."""
-        return tuple(f"resource {name}: {each.problem}" for name, each in self._servers.items() if each.problem)
+        reasons = ((name, each.complain.reason) for name, each in self._servers.items())
+        return tuple(f"resource {name}: {reason}" for name, reason in reasons if reason)
 
     @property
     def listed(self) -> dict[str, frozenset[str]]:
@@ -118,7 +119,8 @@ class PluginServers(Generic[OfferT]):
                 if name in self._servers:
                     self._servers[name].plugin.update(resource, policy=policy, leaving=leaving)
                 else:
-                    self._servers[name] = _Server(self._make(resource))
+                    complain = Complaint(self._log, "resource_not_advertised", resource=name)
+                    self._servers[name] = _Server(self._make(resource), complain)
             await self._tend()
             async with asyncio.TaskGroup() as group:
                 sent = [group.create_task(each.plugin.sent(deadline_s)) for each in self._servers.values()]
@@ -157,20 +159,14 @@ class PluginServers(Generic[OfferT]):
     async def _tend(self) -> None:
         for name in [name for name, each in self._servers.items() if not each.desired and not each.plugin.unsettled]:
             each = self._servers.pop(name)
-            await one_turn(partial(self._withdraw, each), partial(self._trouble, name, each))
+            await one_turn(partial(self._withdraw, each), each.complain)
         for name, each in self._servers.items():
             # A defect in one resource keeps none of the others from being advertised.
-            await one_turn(partial(self._keep_up, name, each), partial(self._trouble, name, each))
+            await one_turn(partial(self._keep_up, name, each), each.complain)
 
     async def _keep_up(self, name: str, each: _Server[OfferT]) -> None:
         await self._listen(name, each)
         await self._register(name, each)
-
-    def _trouble(self, name: str, each: _Server[OfferT], error: BaseException) -> None:
-        reason = str(error) or type(error).__name__
-        if each.problem != reason:
-            self._log.warning("resource_not_advertised", resource=name, reason=reason, exc_info=defect(error))
-        each.problem = reason
 
     async def _listen(self, name: str, each: _Server[OfferT]) -> None:
         if each.server is not None and each.server.reachable:
@@ -189,7 +185,8 @@ class PluginServers(Generic[OfferT]):
         if kubelet is not None and each.registered == kubelet and now_s - each.seen_s < _STREAM_S:
             return
         await register(self._kubelet, _endpoint(name), name, each.plugin.options)
-        each.registered, each.seen_s, each.problem = kubelet, now_s, ""
+        each.registered, each.seen_s = kubelet, now_s
+        each.complain.settle()
         self._log.info("resource_advertised", resource=name, devices=len(each.plugin.resource.devices))
 
     async def _withdraw(self, each: _Server[OfferT]) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.deviceplugin.answersfile import Answers, read_answers, write_answers
+from tessera.agent.deviceplugin.answersfile import read_answers, write_answers
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
@@ -21,6 +21,7 @@ from tessera.agent.pods.nodepods import Lacking
 from tessera.agent.pods.nodeview import by_uid
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
+from tessera.api.tessera.nodefiles import Answers
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share

@@ -23,8 +23,8 @@ from tessera.core.usage.history import Histories, remembered
 from tessera.core.usage.nodemetrics import DeviceState, GpuCounts, NodeUsage, node_families
 from tessera.core.usage.processmetrics import EXPORTER_AGE, EXPORTER_FAILURES, EXPORTER_TIME
 from tessera.errors import TesseraError
-from tessera.log import Logger
-from tessera.loops import defect, one_turn
+from tessera.log import Logger, defect
+from tessera.loops import one_turn
 
 __all__ = ["Exporter"]
 

@@ -16,7 +16,7 @@ from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.cluster.protocols.allocators import devices_by_gpu, devices_one_by_one
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
-from tessera.log import Logger
+from tessera.log import Complaint, Logger
 
 __all__ = ["Asked", "GpuNodeLink"]
 
@@ -55,13 +55,13 @@ class GpuNodeLink:
         self._node = node
         self._log = log
         self._wake = wake
+        self._complain = Complaint(log, "gpunode_not_followed")
         selection = Selection(fields=(("metadata.name", node),))
         self._store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._told, on_trouble=self._trouble)
         self._installed = False
         self._absent = False
         self._known = asyncio.Event()
         """Whether it is known if the cluster has the kind."""
-        self._complaint = ""
         self._read: tuple[Object | None, Asked] = (None, Asked())
         self._acted: tuple[Any, Any] | None = None
         """What of the spec concerns an agent, when its generation was reported last."""
@@ -97,22 +97,21 @@ class GpuNodeLink:
                     await self._known.wait()
                     return
             fix = "upgrade the chart, so that the agent may list and watch gpunodes, and let it reach the API server"
-            self._log.warning("gpunode_awaited", reason=self._complaint or "no answer", fix=fix)
+            self._log.warning("gpunode_awaited", reason=self._complain.reason or "no answer", fix=fix)
 
     def _told(self, change: Change) -> None:
         if change.object is not None and change.gone:
             self._gone = uid_of(change.object)
         if change.object is None:
-            self._installed, self._absent, self._complaint = True, False, ""
+            self._installed, self._absent = True, False
+            self._complain.settle()
             self._known.set()
 
     def _trouble(self, error: Exception) -> None:
         if isinstance(error, Unsupported):
             self._installed, self._absent = False, True
             self._known.set()
-        if str(error) != self._complaint:
-            self._complaint = str(error)
-            self._log.warning("gpunode_not_followed", reason=str(error))
+        self._complain(error)
 
     @property
     def _object(self) -> Object | None:

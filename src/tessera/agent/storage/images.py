@@ -19,8 +19,8 @@ from tessera.clients.runtime import Runtime
 from tessera.core.storage.images.warmup import DesiredImage, ObservedImage, next_steps
 from tessera.core.usage.processmetrics import IMAGES
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
-from tessera.log import logger
-from tessera.loops import defect, one_turn
+from tessera.log import Complaint, logger
+from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
@@ -57,9 +57,10 @@ class ImageWarmer:
         self._interval_s = interval_s
         self._now_s = now_s
         self._log = logger(node=node)
+        self._complain = Complaint(self._log, "images_not_followed")
         self._wakeup = WakeUp()
         selection = Selection(fields=(("metadata.name", node),))
-        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._trouble)
+        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._complain)
         self._pulls: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """Those that run, with their number, by image."""
         self._ended: dict[str, ObservedImage] = {}
@@ -68,7 +69,6 @@ class ImageWarmer:
         """Why an image is not pinned."""
         self._states: Counter[str] = Counter()
         """How many images are in each state, as reported last."""
-        self._complaint = ""
 
     async def run(self, measures: Measures) -> None:
         """Run until cancelled; without the kind, or without the container runtime, wait for it.
@@ -87,17 +87,12 @@ class ImageWarmer:
                 tasks.create_task(self._store.run())
                 await self._store.synced()
                 while True:
-                    await one_turn(self.look, self._trouble, done)
+                    await one_turn(self.look, self._complain, done)
                     await self._wakeup.wait(self._interval_s)
         finally:
             for _, task in self._pulls.values():
                 task.cancel()
             await self._runtime.close()
-
-    def _trouble(self, error: BaseException) -> None:
-        if str(error) != self._complaint:
-            self._complaint = str(error)
-            self._log.warning("images_not_followed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def look(self) -> None:
         """Look at everything once, do what is to be done, and report.
@@ -130,7 +125,7 @@ class ImageWarmer:
         if found.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": self._node}, "status": status}
             await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")
-        self._complaint = ""
+        self._complain.settle()
 
     async def _made(self) -> dict[str, Any]:
         """Return the node's object, recreated.

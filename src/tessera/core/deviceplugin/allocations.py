@@ -58,8 +58,8 @@ _EXCLUSIVITY = {
 }
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True, rename={"exclusivity": "sharer"}):
-    """One device that a container uses, or its part of one; written to `allocations.json`, hence the name there."""
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """One device that a container uses, or its part of one."""
 
     gpu: str
     """UUID."""

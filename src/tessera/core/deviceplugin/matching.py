@@ -162,8 +162,8 @@ def pick(
     )
 
 
-class Correction(msgspec.Struct, frozen=True, kw_only=True, rename={"request": "due"}):
-    """A request and the shares its assignment must name instead; written to `shares.json`, hence the name there."""
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """A request and the shares its assignment must name instead."""
 
     request: AssignedRequest
     shares: tuple[Share, ...]

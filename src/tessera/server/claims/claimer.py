@@ -164,11 +164,11 @@ class Claimer:
     def _chosen(self, node: str, batch: list[_ClaimRequest], *, sure: bool) -> Iterator[_Chosen]:
         """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
         view, chosen, held = self._view, _Chosen(), list[Hold]()
-        view.drop_expired()
+        view.pods.drop_expired()
         for each in batch:
             live = each.live
             self._nominations.drop(live.uid)  # not before its turn: others would be sent to the place meanwhile
-            earlier = view.claims.on(node).earlier(live.uid, view.fate)
+            earlier = view.claims.on(node).earlier(live.uid, view.pods.fate)
             try:
                 shares = self._taken_over(node, earlier) if earlier else self._choose(live, node)
             except Exception as defect:  # noqa: BLE001 (a pod that nobody thought of is not in the way of the others)
@@ -195,7 +195,7 @@ class Claimer:
 
     def _taken_over(self, node: str, earlier: Claim) -> tuple[Share, ...] | str:
         """Return what an earlier attempt claimed, unless its claim went with its GPUNode, and its GPUs with that."""
-        if earlier not in self._view.claims.on(node).lacking(self._view.fate) or self._fits_still(node, earlier):
+        if earlier not in self._view.claims.on(node).lacking(self._view.pods.fate) or self._fits_still(node, earlier):
             return earlier.shares
         return (
             "the claim of an earlier attempt was deleted with the GPUNode, and its GPUs are given to others or are of "
@@ -203,7 +203,7 @@ class Claimer:
         )
 
     def _fits_still(self, node: str, claim: Claim) -> bool:
-        live = self._view.live_pod(claim.uid)
+        live = self._view.pods.live_pod(claim.uid)
         with self._view.claims.set_aside(claim.uid):
             return self._view.ledger.can_hold(node, claim.shares, models=live.need.models if live else ())
 
@@ -212,7 +212,7 @@ class Claimer:
 
         Not those of what the kubelet or another pod may have by now: a claim in the object may be bound.
         """
-        lacking = self._view.claims.on(node).lacking(self._view.fate)
+        lacking = self._view.claims.on(node).lacking(self._view.pods.fate)
         return tuple(each for each in lacking if self._fits_still(node, each))
 
     def _choose(self, live: LivePod, node: str) -> tuple[Share, ...] | str:
@@ -227,7 +227,7 @@ class Claimer:
         new = tuple(made.claim for _, made in chosen)
         restored = tuple(each for each in self._restored(node) if each.uid not in {claim.uid for claim in new})
         try:
-            written = await self._patch(node, claims.version, claims.with_claims((*restored, *new), view.fate))
+            written = await self._patch(node, claims.version, claims.with_claims((*restored, *new), view.pods.fate))
         except Conflict:
             self.counts["conflict"] += 1
             claims.lost()
@@ -290,21 +290,21 @@ class Claimer:
 
     async def _sweep(self, node: str) -> None:
         view, claims, now_s = self._view, self._view.claims.on(node), self._clock_s()
-        for claim in claims.overdue(now_s - self.limits.unknown_s, view.fate):
-            if view.live_pod(claim.uid) is None:
+        for claim in claims.overdue(now_s - self.limits.unknown_s, view.pods.fate):
+            if view.pods.live_pod(claim.uid) is None:
                 await self._look_up(claim)
-        for claim in claims.overdue(now_s - self.limits.claim_lives_s, view.fate):
+        for claim in claims.overdue(now_s - self.limits.claim_lives_s, view.pods.fate):
             await self._look_up(claim)
-            if view.fate(claim.uid) is Fate.OPEN:
+            if view.pods.fate(claim.uid) is Fate.OPEN:
                 claims.give_up(key_of(claim))
                 view.claims.hold(node)
         async with self._order[node]:
-            lacking = not claims.verified and claims.lacking(view.fate)
-            if lacking or claims.vanished(now_s - self.limits.unknown_s, view.fate):
+            lacking = not claims.verified and claims.lacking(view.pods.fate)
+            if lacking or claims.vanished(now_s - self.limits.unknown_s, view.pods.fate):
                 await self._verify(node)
             restored = self._restored(node) if claims.verified else ()
-            if restored or claims.without_settled(view.fate) is not None:
-                written = claims.with_claims(restored, view.fate)
+            if restored or claims.without_settled(view.pods.fate) is not None:
+                written = claims.with_claims(restored, view.pods.fate)
                 view.take_gpu_node(await self._patch(node, claims.version, written))
 
     async def _look_up(self, claim: Claim) -> None:

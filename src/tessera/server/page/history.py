@@ -12,7 +12,7 @@ from tessera.clients.prometheus import Metrics
 from tessera.core.explain.fleetview import Service
 from tessera.core.workload.need import PodKey
 from tessera.errors import TesseraError, Unavailable
-from tessera.log import Logger
+from tessera.log import Complaint, Logger
 
 __all__ = ["PrometheusHistory"]
 
@@ -41,12 +41,11 @@ class PrometheusHistory:
     ) -> None:
         self._connect = connect
         self._url = url.rstrip("/")
-        self._log = log
         self._now_s = now_s
         self._asked_s = self._known_s = -float("inf")
         self._activity: Mapping[PodKey, float] = {}
         self._services: tuple[Service, ...] = ()
-        self._trouble = ""
+        self._complain = Complaint(log, "history_not_read")
 
     async def look(self) -> None:
         """Ask again where that was not done just now; without an answer what is known counts for two minutes."""
@@ -56,11 +55,10 @@ class PrometheusHistory:
         self._asked_s = now_s
         try:
             self._activity, self._services = await self._ask(now_s)
-            self._known_s, self._trouble = now_s, ""
+            self._known_s = now_s
+            self._complain.settle()
         except (TesseraError, OSError) as error:
-            if str(error) != self._trouble:
-                self._log.warning("history_not_read", reason=str(error))
-            self._trouble = str(error)
+            self._complain(error)
             if now_s - self._known_s >= _STALE_S:
                 self._activity, self._services = {}, ()
 

@@ -15,7 +15,7 @@ from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
 from tessera.core.explain.fleetview import FleetView, Observation, Service, fleet_view
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, Unsupported
-from tessera.log import Logger
+from tessera.log import Complaint, Logger
 from tessera.server.view import View
 
 __all__ = ["NO_METRICS", "PageMetrics", "Source", "Sources"]
@@ -78,16 +78,10 @@ class Source:
     def __init__(self, sources: Sources, changed: Callable[[], None], log: Logger) -> None:
         self._view = sources.view
         self._metrics = sources.metrics
-        self._log = log
         self._memory = PodMemory()
-        self._troubles: dict[str, str] = {}
-        self._images = Store(sources.kube, NODE_IMAGES, wake=changed, on_trouble=partial(self._note, "images_not_read"))
-        self._models = Store(sources.kube, NODE_MODELS, wake=changed, on_trouble=partial(self._note, "models_not_read"))
-
-    def _note(self, event: str, error: Exception) -> None:
-        if str(error) != self._troubles.get(event) and not isinstance(error, Unsupported):
-            self._log.warning(event, reason=str(error))
-        self._troubles[event] = str(error)
+        images, models = Complaint(log, "images_not_read"), Complaint(log, "models_not_read")
+        self._images = Store(sources.kube, NODE_IMAGES, wake=changed, on_trouble=partial(_unless_absent, images))
+        self._models = Store(sources.kube, NODE_MODELS, wake=changed, on_trouble=partial(_unless_absent, models))
 
     async def run(self) -> None:
         """Follow what the server does not follow anyway, until cancelled."""
@@ -98,7 +92,7 @@ class Source:
     async def observe(self) -> FleetView:
         """Return the fleet as it is now, for who sees everything."""
         await self._metrics.look()
-        objects, authority = self._view.objects(), self._view.authority
+        objects, authority = self._view.objects(), self._view.keys.authority
         images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
         activity, services = self._metrics.activity(), self._metrics.services()
@@ -109,6 +103,12 @@ class Source:
             return fleet_view(seen)
 
         return await asyncio.to_thread(read)
+
+
+def _unless_absent(complain: Complaint, error: Exception) -> None:
+    """Complain of what keeps objects from being read; a cluster may be without their kind."""
+    if not isinstance(error, Unsupported):
+        complain(error)
 
 
 def _readable(store: Store, read: Callable[[Object], _Read]) -> Iterator[_Read]:

@@ -30,8 +30,8 @@ from tessera.core.storage.disks.localvolumes import (
 from tessera.core.storage.disks.plan import DiskPlan, DiskSpec, DiskState
 from tessera.core.storage.disks.steps import Step
 from tessera.errors import Conflict, TesseraError, Unsupported
-from tessera.log import logger
-from tessera.loops import defect, one_turn
+from tessera.log import Complaint, logger
+from tessera.loops import one_turn
 
 __all__ = ["DisksKeeper", "KeeperSettings"]
 
@@ -66,7 +66,7 @@ class DisksKeeper:
         self._log = logger(node=settings.node)
         self._record = NodeRecord(kube, settings.node, self._log)
         self._folders = VolumeFolders(Path(settings.disks.mount))
-        self._complaint = ""
+        self._complain = Complaint(self._log, "disks_not_kept")
         self._looked = False
 
     def waiting_for(self) -> str:
@@ -76,13 +76,8 @@ class DisksKeeper:
     async def run(self) -> None:
         """Run until cancelled; goes on after any error."""
         while True:
-            await one_turn(self.look, self._trouble)
+            await one_turn(self.look, self._complain)
             await asyncio.sleep(self._settings.interval_s)
-
-    def _trouble(self, error: BaseException) -> None:
-        if str(error) != self._complaint:
-            self._complaint = str(error)
-            self._log.warning("disks_not_kept", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def look(self) -> None:
         """Look once, do what the disks and volumes need, and report.
@@ -106,7 +101,7 @@ class DisksKeeper:
         # 3. Do what each volume needs. Below the path is another disk while they are not mounted.
         if plan.state is DiskState.READY:
             await self._keep_volumes(plan)
-        self._complaint = ""
+        self._complain.settle()
 
     def _done(self, step: Step) -> None:
         self._log.info("disks_step", step=type(step).__name__)

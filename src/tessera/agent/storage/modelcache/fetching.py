@@ -12,8 +12,7 @@ from tessera.clients.store import Store
 from tessera.core.storage.models.cache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
 from tessera.core.storage.models.retention import Kept
 from tessera.errors import Conflict, TesseraError, Unavailable
-from tessera.log import Logger
-from tessera.loops import defect
+from tessera.log import Logger, defect
 
 __all__ = ["Fetches", "Neighbour"]
 

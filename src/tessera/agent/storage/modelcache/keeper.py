@@ -41,8 +41,8 @@ from tessera.core.storage.models.cache import (
 from tessera.core.usage.processmetrics import MODEL_BYTES, MODELS
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import Conflict, InvalidInput, Unavailable
-from tessera.log import logger
-from tessera.loops import defect, one_turn
+from tessera.log import Complaint, logger
+from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
@@ -93,9 +93,10 @@ class ModelKeeper:
         self._plugins = places.plugins
         self._interval_s = interval_s
         self._log = logger(node=node)
+        self._complain = Complaint(self._log, "models_not_followed")
         self._wakeup = WakeUp()
         selection = Selection(fields=(("metadata.name", node),))
-        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._trouble)
+        self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._complain)
         self._desired: dict[str, DesiredModel] = {}
         self._there: dict[str, OnDisk] = {}
         self._held: dict[str, frozenset[str]] = {}
@@ -113,7 +114,6 @@ class ModelKeeper:
         self._bytes = 0
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
-        self._complaint = ""
 
     async def run(self, view: PodsInView, measures: Measures) -> None:
         """Run until cancelled; without the kind, or while the API server is silent, wait for it.
@@ -138,7 +138,7 @@ class ModelKeeper:
                 tasks.create_task(self._tend(servers))
                 await self._store.synced()
                 while True:
-                    await one_turn(lambda: self.look(view, servers), self._trouble, done)
+                    await one_turn(lambda: self.look(view, servers), self._complain, done)
                     await self._wakeup.wait(self._interval_s)
         finally:
             await self._fetches.close()
@@ -148,14 +148,9 @@ class ModelKeeper:
         while True:
             await asyncio.sleep(_TEND_S)
             before = servers.unsettled
-            await one_turn(servers.tend, self._trouble)
+            await one_turn(servers.tend, self._complain)
             if servers.unsettled != before:
                 self._wakeup.set()
-
-    def _trouble(self, error: BaseException) -> None:
-        if str(error) != self._complaint:
-            self._complaint = str(error)
-            self._log.warning("models_not_followed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def look(self, view: PodsInView, servers: PluginServers[ModelOffer]) -> None:
         """Look at everything once, do what is to be done, and report.
@@ -198,7 +193,7 @@ class ModelKeeper:
                 self._fetches.begin(self._desired, offered, current)
         # 6. Report.
         await self._report(found, problem, ids)
-        self._complaint = ""
+        self._complain.settle()
 
     async def _made(self) -> Object:
         """Return the node's object, made anew.

@@ -1,0 +1,160 @@
+"""What the agent keeps on its node's disk: `allocations.json`, a list of entries, and `shares.json`.
+
+```json
+[{"version": 1, "resource": "nvidia.com/mig-1g.5gb", "ids": ["MIG-..."], "uid": "...", "pod": "ns/name",
+  "container": "c", "uses": [{"gpu": "GPU-...", "placement": {"start": 0, "size": 1, "profile": "1g.5gb"},
+                              "sharer": "exclusive"}]}]
+```
+
+Each entry has its version, so that one that cannot be read costs no other, and an agent of before reads the rest. What
+was written before there were versions is read as version 1.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity
+from tessera.core.deviceplugin.matching import Answer, Correction
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
+from tessera.errors import UNDECODABLE, InvalidInput
+
+__all__ = ["Answers", "read_allocations", "read_answers", "write_allocations", "write_answers"]
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restart of the agent must not lose: between two calls, and between two changes of one exchange."""
+
+    answers: tuple[Answer, ...] = ()
+    exchanges: tuple[Correction, ...] = ()
+
+
+class _PlacementFields(msgspec.Struct, frozen=True):
+    start: int
+    size: int
+    profile: str
+
+
+class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
+    gpu: str
+    placement: _PlacementFields | None = None
+    exclusivity: Exclusivity = msgspec.field(name="sharer", default=Exclusivity.EXCLUSIVE)
+    memory_mib: int = 0
+
+
+class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):
+    version: Literal[1] = 1
+    resource: str
+    ids: tuple[str, ...]
+    uses: tuple[_UseFields, ...] = ()
+    uid: str = ""
+    pod: str = ""
+    container: str = ""
+    initial: bool = False
+    at_ns: int = 0
+    guessed: bool = False
+    started: bool = False
+    assignment: str = ""
+    key: str = ""
+    signature: str = ""
+
+
+class _ShareFields(msgspec.Struct, frozen=True, kw_only=True):
+    gpu: int
+    mode: Mode
+    profile: str | None = None
+    start: int | None = None
+    memory_mib: int
+    compute_percent: int
+    isolation: Isolation
+    resource: str
+    container: str = ""
+
+
+class _KeyFields(NamedTuple):
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+
+
+class _AnswerFields(msgspec.Struct, frozen=True, kw_only=True):
+    ids: frozenset[str]
+    key: _KeyFields
+    specification: str
+    shares: tuple[_ShareFields, ...]
+    fixed: bool = True
+
+
+class _RequestFields(msgspec.Struct, frozen=True, kw_only=True):
+    key: _KeyFields
+    uid: str = ""
+    units: int
+    shares: tuple[_ShareFields, ...]
+    at: int = 0
+    since_ns: int = 0
+    ending: bool = False
+    running: bool = False
+    initial: bool = False
+    ask: str = ""
+    memory_mib: int = 0
+    models: tuple[str, ...] = ()
+    bound: str = ""
+
+
+class _CorrectionFields(msgspec.Struct, frozen=True, kw_only=True):
+    request: _RequestFields = msgspec.field(name="due")
+    shares: tuple[_ShareFields, ...]
+
+
+class _AnswersFields(msgspec.Struct, frozen=True, kw_only=True):
+    version: Literal[1] = 1
+    answers: tuple[_AnswerFields, ...] = ()
+    exchanges: tuple[_CorrectionFields, ...] = ()
+
+
+_ENTRIES = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
+_ENTRY = msgspec.json.Decoder(_AllocationFields)
+_ANSWERS = msgspec.json.Decoder(_AnswersFields)
+
+
+def write_allocations(record: Iterable[Allocation]) -> bytes:
+    """Return the content of `allocations.json`."""
+    return msgspec.json.encode([msgspec.convert(each, _AllocationFields, from_attributes=True) for each in record])
+
+
+def read_allocations(content: bytes) -> tuple[tuple[Allocation, ...], str]:
+    """Return the entries that can be read, and why others cannot; empty where all can."""
+    found, problem = [], ""
+    try:
+        entries = _ENTRIES.decode(content)
+    except UNDECODABLE as error:
+        return (), str(error)
+    for each in entries:
+        try:
+            found.append(msgspec.convert(_ENTRY.decode(each), Allocation, from_attributes=True))
+        except UNDECODABLE as error:
+            problem = str(error)
+    return tuple(found), problem
+
+
+def write_answers(kept: Answers) -> bytes:
+    """Return the content of `shares.json`."""
+    return msgspec.json.encode(msgspec.convert(kept, _AnswersFields, from_attributes=True))
+
+
+def read_answers(content: bytes, source: str) -> Answers:
+    """Return what `shares.json` says.
+
+    Raises:
+        InvalidInput: it is none, or of a version to come.
+
+    """
+    try:
+        return msgspec.convert(_ANSWERS.decode(content), Answers, from_attributes=True)
+    except UNDECODABLE as error:
+        raise InvalidInput(
+            source, found=str(error), expected="the answers that an agent of this version keeps"
+        ) from error

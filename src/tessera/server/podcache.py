@@ -1,0 +1,199 @@
+"""The pods of the cluster as they were seen last: which version counts, which are gone, and what each holds.
+
+What they hold is kept in the ledger. Versions come by a watch and by look-ups of single pods, and either may overtake
+the other: what is older than what is known, or than the end of its pod, changes nothing.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from tessera.api.tessera.pods.clusterpods import LivePod, read_live_pod
+from tessera.clients.kube import Listing, Object, annotations_of, uid_of, version_of
+from tessera.core.cluster.protocols.claims import Fate
+from tessera.core.cluster.snapshot import NodeName, Share
+from tessera.core.packing.ledger import Holder, HolderId, Ledger
+from tessera.server.claims.exchanges import Exchanges
+from tessera.server.claims.retention import Retention
+from tessera.server.knownkeys import KnownKeys
+from tessera.server.recent import Recent
+
+__all__ = ["PodCache"]
+
+
+class PodCache:
+    """The pods as one server sees them, and their holders in the ledger.
+
+    Args:
+        ledger: holds what each pod holds.
+        keys: whose signatures count on which node.
+        clock_s: the monotonic clock.
+        leave_out: given kind, name and reason of what cannot be read.
+
+    """
+
+    def __init__(
+        self, ledger: Ledger, keys: KnownKeys, clock_s: Callable[[], float], leave_out: Callable[[str, str, str], None]
+    ) -> None:
+        self.share_unit_mib = 1024
+        """MiB in one `aliyun.com/gpu-mem`: the smallest unit of any node."""
+        self._ledger = ledger
+        self._keys = keys
+        self._leave_out = leave_out
+        self._retention = Retention()
+        self._exchanges = Exchanges(ledger, clock_s)
+        self._objects: dict[str, Object] = {}
+        self._live: dict[str, LivePod] = {}
+        self._uids: dict[str, str] = {}
+        self._assumed: dict[str, Holder] = {}
+        self._gone = Recent[str]()
+        self._listed = 0
+
+    # Questions
+
+    def find(self, key: str) -> tuple[Object, LivePod] | None:
+        """Return the pod of this namespace and name, as it was seen last."""
+        uid = self._uids.get(key)
+        return None if uid is None else (self._objects[uid], self._live[uid])
+
+    def live_pod(self, uid: HolderId) -> LivePod | None:
+        """Return the pod of this UID; None where none was seen, as for claims and nominations in the ledger."""
+        return self._live.get(uid) if isinstance(uid, str) else None
+
+    def using_gpus(self) -> Iterable[tuple[Object, LivePod]]:
+        """Yield the pods that request GPUs."""
+        return ((self._objects[uid], live) for uid, live in self._live.items() if live.gpus)
+
+    def fate(self, uid: str) -> Fate:
+        """Return what became of a pod, as far as was seen."""
+        live = self._live.get(uid)
+        if uid in self._gone or (live is not None and live.finished):
+            return Fate.GONE
+        return Fate.BOUND if uid in self._assumed or (live is not None and live.node) else Fate.OPEN
+
+    def read(self, pod: Object) -> LivePod:
+        """Return what the caller's Pod object says; an object already read is not read twice."""
+        uid = uid_of(pod)
+        known = self._objects.get(uid)
+        if known is not None and version_of(known) == version_of(pod) and version_of(pod):
+            return self._live[uid]
+        return self._said(pod)
+
+    # What is seen
+
+    def take(self, each: Object) -> None:
+        """Take a Pod object as it is now, unless a later version is known, or that it is gone."""
+        uid = uid_of(each)
+        if uid in self._gone:
+            return  # an answer that was overtaken by the watch: no later event would report its end
+        known = self._objects.get(uid)
+        if known is None and 0 < int(version_of(each) or 0) <= self._listed:
+            return  # one that was overtaken by a list of all pods, which did not have it any more
+        if known is not None and int(version_of(known)) >= int(version_of(each)):
+            self._take_former(uid, each)
+        elif known is not None and _same_request(known, each):
+            self._keep(uid, each, self._live[uid])
+        else:
+            self._keep(uid, each, self._held(each))
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod, which is gone."""
+        live = self._live.pop(uid, None)
+        self._objects.pop(uid, None)
+        self._retention.forget(uid)
+        if live is not None:
+            self._exchanges.ended(live)
+        if live is not None and self._uids.get(live.key) == uid:
+            del self._uids[live.key]
+        self._assumed.pop(uid, None)
+        self._ledger.drop_pod(uid)
+        self.mark_gone(uid)
+
+    def mark_gone(self, uid: str) -> None:
+        """Record that no pod has this UID any more."""
+        self._gone.add(uid)
+
+    def unlisted(self, pods: Listing, node: str = "") -> list[str]:
+        """Return the UIDs of the known pods that a list does not have, of all pods or of those of one node.
+
+        No event reports the end of a pod that was looked up; one that was seen after the list is not among them.
+        """
+        present, moment = {uid_of(pod) for pod in pods.objects}, int(pods.resource_version)
+        there = {holder.id for holder in self._ledger.pods_on(node)} if node else self._objects.keys()
+        known = ((uid, self._objects[uid]) for uid in self._objects.keys() & there - present)
+        return [
+            uid for uid, each in known if int(version_of(each)) <= moment and (not node or self._live[uid].node == node)
+        ]
+
+    def listed(self, pods: Listing) -> None:
+        """Take it that all pods were listed: older versions of others are of pods that are gone."""
+        self._listed = int(pods.resource_version)
+
+    def assume(self, live: LivePod, node: str, shares: tuple[Share, ...]) -> None:
+        """Count a pod that this server has bound as it will be seen, until it is."""
+        now = self._live.get(live.uid)
+        if live.uid not in self._gone and not (now and (now.node or now.finished)):
+            held = Holder(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
+            self._assumed[live.uid] = held
+            self._ledger.put_pod(held)
+
+    def drop_expired(self) -> None:
+        """Drop what was kept for exchanges of assignments of which nothing was heard for long."""
+        self._exchanges.drop_expired()
+
+    # What they are read by
+
+    def read_again(self, node: str) -> None:
+        """Read the pods of a node again: other signatures count there."""
+        for uid in self._objects.keys() & {holder.id for holder in self._ledger.pods_on(node)}:
+            self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
+
+    def take_unit(self, unit_mib: int) -> None:
+        """Read all pods again where the unit of memory shares is another than was believed."""
+        if unit_mib != self.share_unit_mib:
+            self.share_unit_mib = unit_mib
+            for uid, each in list(self._objects.items()):
+                self._keep(uid, each, self._held(each))
+
+    def _said(self, each: Object) -> LivePod:
+        node = (each.get("spec") or {}).get("nodeName") or ""
+        return read_live_pod(each, share_unit_mib=self.share_unit_mib, keys=self._keys.on(node))
+
+    def _held(self, each: Object) -> LivePod:
+        live = self._said(each)
+        if live.doubted:
+            self._keys.doubt(live.node, live.doubted)
+        return self._retention.held(each, live, self._keys.on(live.node), self._keys.ring.revoked)
+
+    def _take_former(self, uid: str, each: Object) -> None:
+        """Take a version of a pod that a look-up overtook: it may be the only one that has what was granted."""
+        live = self._live[uid]
+        if live.node and live.claiming and not live.shares and self._held(each).shares:
+            self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
+
+    def _keep(self, uid: str, each: Object, live: LivePod) -> None:
+        before = self._live.get(uid)
+        self._objects[uid], self._live[uid], self._uids[live.key] = each, live, uid
+        if live.wrong and live.gpus:
+            self._leave_out("Pod", live.key, live.wrong)
+        if live.unread:
+            self._leave_out("assignment of Pod", live.key, live.unread)
+        if live.finished:
+            self._assumed.pop(uid, None)
+            self._ledger.drop_pod(uid)
+            self._exchanges.ended(before or live)
+        elif live.node:
+            self._assumed.pop(uid, None)
+            held = Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority)
+            self._ledger.put_pod(msgspec.structs.replace(held, doubted=True) if live.doubted else held)
+            if before is not None and before.node == live.node:
+                self._exchanges.moved(before, live)
+
+
+def _same_request(before: Object, after: Object) -> bool:
+    """Return whether two versions of a pod say the same; a status that says nothing of its end makes no difference."""
+    return (
+        before.get("spec") == after.get("spec")
+        and annotations_of(before) == annotations_of(after)
+        and (before.get("status") or {}).get("phase") == (after.get("status") or {}).get("phase")
+    )
