@@ -30,12 +30,12 @@ class TesseraError(Exception):
     Args:
         subject: the object the error is about, with its place: `pods.yaml, document 2, line 7: limit nvidia.com/gpu`.
         found: what was there, as the user wrote it.
-        expected: what should be in its place.
+        expected: what should be in its place; without it `found` is the cause, as a phrase.
         hint: what would be accepted, or what to do next; left out of the text when empty.
 
     """
 
-    def __init__(self, subject: str, *, found: str, expected: str, hint: str = "") -> None:
+    def __init__(self, subject: str, *, found: str, expected: str = "", hint: str = "") -> None:
         self.subject = subject
         self.found = found
         self.expected = expected
@@ -44,6 +44,8 @@ class TesseraError(Exception):
 
     def __str__(self) -> str:
         """Return one line: subject, cause, what was expected, and the hint where there is one."""
+        if not self.expected:
+            return f"{self.subject}: {self.found}: {self.hint}" if self.hint else f"{self.subject}: {self.found}"
         text = f"{self.subject}: {self.found}; expected {self.expected}"
         return f"{text}; hint: {self.hint}" if self.hint else text
 

@@ -54,7 +54,7 @@ from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.protocols.allocators import devices_by_gpu
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.deviceplugin.holdings import given
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout, Placement
@@ -142,7 +142,9 @@ class Agent:
         self._plugins = self._own_plugins()
         gate, self._shares = self._plugins.gate, self._plugins.shares
         assigned, refresh = self._shares.assigned_requests, self._shares.refresh
-        self._pods = NodePods(self._view.pods, self._recorded, assigned, self._known, lambda: gate.entries, refresh)
+        self._pods = NodePods(
+            self._view.pods, self._recorded, assigned, self._known, lambda: gate.record.entries, refresh
+        )
         self._layouts = self._own_layouts()
         self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
@@ -173,7 +175,7 @@ class Agent:
         return Plugins(paths, self._view, assigned, self, self._log)
 
     def _own_exporter(self) -> Exporter:
-        containers = NodeContainers(lambda: self._plugins.gate.entries, self._view, self._settings.paths.proc)
+        containers = NodeContainers(lambda: self._plugins.gate.record.entries, self._view, self._settings.paths.proc)
         return Exporter(
             self._settings.node, self._driver, containers, self._shared_gpus, lambda: self._health.health, self._log
         )
@@ -341,7 +343,9 @@ class Agent:
         options = OfferOptions(
             unit_mib=said.unit_mib,
             given=given(self._shares.assigned_requests(), inventory),
-            unhealthy=self._health.unhealthy.union(each.device for each in self._plugins.gate.left_behind),
+            unhealthy=self._health.unhealthy.union(
+                each.device for each in self._plugins.gate.refusals.devices_of_orphans
+            ),
             chosen=await self._chosen(declared),
         )
         offered = offer(gpus, inventory, options)
@@ -380,7 +384,7 @@ class Agent:
         desired = declared.asked.desired
         if desired is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
-        held = await self._pods.by_name(declared.inventory) | self._plugins.gate.by_name
+        held = await self._pods.by_name(declared.inventory) | self._plugins.gate.record.by_name
         return offered_devices(declared.gpus, desired, held, self._pods.assigned(declared.inventory))
 
     async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
@@ -424,7 +428,7 @@ class Agent:
         self._keys.keep(self._gpunode.assignment_keys or ())
         state = msgspec.structs.replace(
             state,
-            unhealthy=(*state.unhealthy, *self._plugins.gate.left_behind),
+            unhealthy=(*state.unhealthy, *self._plugins.gate.refusals.devices_of_orphans),
             impaired=self._impaired,
             assignment_keys=self._keys.published,
         )
@@ -467,10 +471,10 @@ class Agent:
         async with asyncio.timeout(_RELIST_S):
             return await self._kube.list(PODS, _of_node("spec.nodeName", self._settings.node))
 
-    async def _recorded(self) -> tuple[Held, ...]:
+    async def _recorded(self) -> tuple[KubeletAllocation, ...]:
         """Return what containers have: by the kubelet's record, and by ours where the kubelet has forgotten it."""
-        self._plugins.gate.release()
-        found = {each.key: each for each in (*self._plugins.gate.held(), *await self._view.held())}
+        self._plugins.gate.record.release()
+        found = {each.key: each for each in (*self._plugins.gate.record.held(), *await self._view.held())}
         return tuple(found[key] for key in sorted(found))
 
     def _known(self) -> Container[str]:

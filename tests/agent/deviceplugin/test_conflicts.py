@@ -1,6 +1,5 @@
 """Two pods on one device, and pods that nobody will ever assign a device: reported where people look, and ended."""
 
-import asyncio
 import datetime as dt
 from typing import Any
 
@@ -15,8 +14,7 @@ from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryKube, Object
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.deviceplugin.lastgate import Checkpointed
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 
@@ -57,8 +55,8 @@ class Node:
 
     async def gives(self, name: str, *ids: str) -> None:
         """Let the kubelet have recorded devices for a pod."""
-        self.view.has.append(Held(namespace="ml", pod=name, container="main", resource=GPU, device_ids=ids))
-        await self.gate.tidy(lambda held: tuple(Use(gpu=each) for each in held.device_ids))
+        self.view.holds(name, GPU, ids)
+        await self.gate.record.tidy(lambda held: tuple(Use(gpu=each) for each in held.device_ids))
 
     async def names(self) -> list[str]:
         return sorted(each["metadata"]["name"] for each in (await self.kube.list(PODS)).objects)
@@ -73,10 +71,17 @@ class Pods(SaidPods):
 
     def __init__(self) -> None:
         super().__init__()
-        self.has: list[Held] = []
+        self.has: list[KubeletAllocation] = []
 
-    async def held(self) -> tuple[Held, ...]:
+    async def held(self) -> tuple[KubeletAllocation, ...]:
         return tuple(self.has)
+
+    def holds(self, name: str, resource: str, ids: tuple[str, ...]) -> None:
+        """Let a pod hold devices by the kubelet's record."""
+        uid = self.objects[name]["metadata"]["uid"]
+        self.has.append(
+            KubeletAllocation(uid=uid, namespace="ml", pod=name, container="main", resource=resource, device_ids=ids)
+        )
 
 
 async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None:
@@ -127,9 +132,9 @@ async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:
     node = Node()
     for name in ("first", "second"):
         await node.pod(name)
-        node.view.has.append(Held(namespace="ml", pod=name, container="main", resource=NEED, device_ids=("unit-1",)))
-    await node.gate.tidy(lambda held: (Use(gpu=f"GPU of {held.pod}", exclusivity=Exclusivity.MEMORY),))
-    assert len(node.gate.entries) == 2
+        node.view.holds(name, NEED, ("unit-1",))
+    await node.gate.record.tidy(lambda held: (Use(gpu=f"GPU of {held.pod}", exclusivity=Exclusivity.MEMORY),))
+    assert len(node.gate.record.entries) == 2
     assert await node.conflicts.end({}, evict=True) == ()
 
 
@@ -141,12 +146,12 @@ async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_
     node = Node()
     for name in ("honest", "again"):
         uid = (await node.pod(name))["metadata"]["uid"]
-        node.view.recorded.append(Checkpointed(uid=uid, container="main", resource=NEED, device_ids=("unit-1",)))
+        node.view.recorded.append(KubeletAllocation(uid=uid, container="main", resource=NEED, device_ids=("unit-1",)))
     uid = node.view.recorded[0].uid
     first = Allocation(resource=NEED, ids=("unit-1",), uid=uid, pod="ml/honest", container="main")
     await node.gate.start(first, (Use(gpu="GPU-1", exclusivity=Exclusivity.MEMORY),), ids=False)
     assert await node.conflicts.end({}, evict=True) == (), "both may run"
-    with pytest.raises(Conflict, match="ml/again deleted"):
+    with pytest.raises(Conflict, match="delete ml/again"):
         await node.gate.holder(NEED, ["unit-1"])
     (text,) = await node.conflicts.end({}, evict=True)
     ((name, reason, message),) = await node.events()
@@ -191,13 +196,13 @@ async def test_a_pod_that_cannot_start_for_a_minute_is_evicted_and_told_who_is_i
     node.view.processes.add(node.view.objects["first"]["metadata"]["uid"])
     for seconds, names in ((0, ["first", "late"]), (59, ["first", "late"]), (61, ["first"])):
         node.now_ns = seconds * 10**9
-        with pytest.raises(Conflict, match="used by pod ml/first"):
+        with pytest.raises(Conflict, match="of pod ml/first"):
             await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
         await node.conflicts.end({}, evict=True)
         assert await node.names() == names
     ((name, reason, message),) = await node.events()
     assert (name, reason) == ("late", "DeviceInUse")
-    assert "device GPU-1 of nvidia.com/gpu is used by pod ml/first, container main; evicting this pod" in message
+    assert "container main of pod ml/first uses device GPU-1 of nvidia.com/gpu; evicting this pod" in message
 
 
 async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits_for_what_it_left_is_not() -> None:
@@ -206,7 +211,7 @@ async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits
     late = await node.pod("late")
     holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
     node.view.processes.add(first["metadata"]["uid"])
-    with pytest.raises(Conflict, match="used by pod ml/first"):
+    with pytest.raises(Conflict, match="of pod ml/first"):
         await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
     node.view.objects["first"] = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026"}}
     node.now_ns = 61 * 10**9
@@ -216,7 +221,7 @@ async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits
     del node.view.objects["first"]
     for seconds, names in ((62, ["late"]), (121, ["late"]), (123, [])):
         node.now_ns = seconds * 10**9
-        with pytest.raises(Conflict, match="used by pod ml/first"):
+        with pytest.raises(Conflict, match="of pod ml/first"):
             await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
         await node.conflicts.end({}, evict=True)
         assert await node.names() == names, "a process that it left behind may never end"
@@ -242,7 +247,7 @@ async def test_a_pod_of_which_another_container_starts_again_and_again_is_evicte
     node.view.processes.add(first["metadata"]["uid"])
     for seconds in (0, 30, 61):
         node.now_ns = seconds * 10**9
-        with pytest.raises(Conflict, match="used by pod ml/first"):
+        with pytest.raises(Conflict, match="of pod ml/first"):
             await node.gate.start(main, (Use(gpu="GPU-1"),), ids=True)
         await node.gate.start(side, (Use(gpu="GPU-2"),), ids=True)
     await node.conflicts.end({}, evict=True)
@@ -253,7 +258,7 @@ async def test_a_pod_that_started_after_all_is_let_be() -> None:
     node = Node()
     late = await node.pod("late")
     holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
-    node.gate.refuse(holder, "it was given what another is assigned")
+    node.gate.refusals.refuse(holder, "it was given what another is assigned")
     await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
     node.now_ns = 10**12
     await node.conflicts.end({}, evict=True)
@@ -327,15 +332,6 @@ async def test_who_a_disruption_budget_keeps_is_said_to_be_kept_by_it(reason: st
     assert len(await node.conflicts.end(unassigned, evict=False)) == len(found) - 1, "nobody is asked"
 
 
-async def gone(machine: Machine, name: str) -> None:
-    """Return as soon as a pod has been evicted."""
-    for _ in range(1000):
-        if await machine.kube.get(PODS, name, namespace="default") is None:
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail(f"pod {name} stays: {(await machine.kube.list(EVENTS)).objects}")
-
-
 async def test_an_agent_evicts_a_pod_that_nothing_was_assigned_to(machine: Machine) -> None:
     await machine.label(gpushare="true")
     async with machine.agent():
@@ -344,7 +340,7 @@ async def test_an_agent_evicts_a_pod_that_nothing_was_assigned_to(machine: Machi
         await machine.pod("stray", {NEED: 4})
         with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
             await machine.start("stray", NEED, 4)
-        await gone(machine, "stray")
+        await machine.until_object(PODS, "stray", lambda pod: not pod)
         assert "schedulerName: tessera-scheduler" in await machine.event("NotAssigned")
         await machine.start("honest", NEED, 4)
 
@@ -359,7 +355,7 @@ async def test_an_agent_ends_a_conflict_that_a_kubelet_left_behind(machine: Mach
         held = Container(name="c", limits=((GPU, 1),))
         machine.kubelet.record("default", name, held, (gpu.uuid,), uid=pod["metadata"]["uid"])
     async with machine.agent():
-        await gone(machine, "b")
+        await machine.until_object(PODS, "b", lambda pod: not pod)
         assert gpu.uuid in await machine.event("DeviceConflict")
     assert await machine.kube.get(PODS, "a", namespace="default") is not None
 
@@ -370,5 +366,5 @@ async def test_what_a_container_was_started_with_is_not_what_it_has_by_other_ids
     made = await node.pod("p")
     first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/p", container="main")
     await node.gate.start(first, (Use(gpu="GPU-1"),), ids=True)
-    assert node.gate.recorded(first) == (Use(gpu="GPU-1"),)
-    assert node.gate.recorded(msgspec.structs.replace(first, ids=("GPU-2",))) == ()
+    assert node.gate.record.uses_of(first) == (Use(gpu="GPU-1"),)
+    assert node.gate.record.uses_of(msgspec.structs.replace(first, ids=("GPU-2",))) == ()

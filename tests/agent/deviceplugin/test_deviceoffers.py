@@ -160,7 +160,7 @@ class Node:
             view.held,
             self.plugins.shares.assigned_requests,
             lambda: {RESOURCE},
-            lambda: self.gate.entries,
+            lambda: self.gate.record.entries,
             self.plugins.shares.refresh,
         )
         self.offers = DeviceOffers(self.link, NodeRecord(kube, "n1", log), record, self.gate, pods, log)

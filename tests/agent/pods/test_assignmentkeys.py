@@ -247,12 +247,12 @@ class Versioned(MemoryKube):
 
 async def told_keys(machine: Machine) -> list[str]:
     """Return the keys in the GPUNode as soon as there are any."""
-    for _ in range(400):
-        found = await machine.kube.get(GPU_NODES, "n1") or {}
-        if keys := (found.get("status") or {}).get("assignmentKeys"):
-            return list(keys)
-        await asyncio.sleep(0.02)
-    pytest.fail("no keys are told")
+    found = await machine.until_object(GPU_NODES, "n1", lambda each: bool(_keys_of(each)))
+    return _keys_of(found)
+
+
+def _keys_of(found: Object) -> list[str]:
+    return list((found.get("status") or {}).get("assignmentKeys") or ())
 
 
 async def bound(machine: Machine, name: str, annotations: dict[str, str], units: int = 4) -> Object:
@@ -300,12 +300,8 @@ async def test_the_key_is_told_before_anything_is_signed_and_devices_by_name_are
         told = await told_keys(machine)
         await machine.pod("p", {"nvidia.com/gpu": 1})
         await machine.start("p", "nvidia.com/gpu")
-        found: dict[str, str] = {}
-        for _ in range(400):
-            found = annotations_of(await machine.kube.get(PODS, "p", "default") or {})
-            if ASSIGNMENT in found:
-                break
-            await asyncio.sleep(0.02)
+        pod = await machine.until_object(PODS, "p", lambda each: ASSIGNMENT in annotations_of(each))
+        found = annotations_of(pod)
     version, key, _ = found["tessera.dev/assignment-signature"].split(".")
     assert (version, key) == ("v1", key_id(base64.b64decode(told[0])))
     async with machine.agent():
@@ -428,11 +424,6 @@ async def test_what_lost_keys_signed_counts_for_every_server_once_the_agent_has_
         await machine.kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="two")
         own = public_keys(await told_keys(machine))
         known = Keys(public={**public(STRANGER), **own}, verify=verify)
-        for _ in range(400):
-            if is_signed(await machine.kube.get(PODS, "started", "default") or {}, known):
-                break
-            await asyncio.sleep(0.02)
-        else:
-            pytest.fail("it is not signed anew")
+        await machine.until_object(PODS, "started", lambda pod: is_signed(pod, known))
         waits = await machine.kube.get(PODS, "waits", "default") or {}
         assert is_signed(waits, keys_of(SERVER)), "what no container was started with stays as it is"

@@ -9,17 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import (
-    Answer,
-    AssignedRequest,
-    Correction,
-    Held,
-    Reconciled,
-    RequestKey,
-    pick,
-    reconcile,
-    served,
-)
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction, Reconciled, pick, reconcile, served
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict
@@ -49,8 +40,10 @@ def request(
     )
 
 
-def held(pod: str, *ids: str, resource: str = RESOURCE) -> Held:
-    return Held(namespace="default", pod=pod, container="main", resource=resource, device_ids=tuple(sorted(ids)))
+def held(pod: str, *ids: str, resource: str = RESOURCE) -> KubeletAllocation:
+    return KubeletAllocation(
+        namespace="default", pod=pod, container="main", resource=resource, device_ids=tuple(sorted(ids))
+    )
 
 
 def answer(to: AssignedRequest, *ids: str) -> Answer:
@@ -168,7 +161,7 @@ def test_laws_of_matching(data: st.DataObject) -> None:
         for number, (units, memory_mib) in enumerate(kinds)
     ]
     admitted = data.draw(st.permutations(requests))[: data.draw(st.integers(0, len(requests)))]
-    record: list[Held] = []
+    record: list[KubeletAllocation] = []
     answers: list[Answer] = []
     for number, pod in enumerate(admitted):
         meant = pick(requests, RESOURCE, pod.units, served(requests, record, answers))
@@ -205,7 +198,7 @@ def test_among_equal_dues_nothing_is_ever_refused(gpus: list[int], rng: random.R
     requests = [request(f"p{number}", 1, share(gpu), since=number) for number, gpu in enumerate(gpus)]
     order = list(range(len(requests)))
     rng.shuffle(order)
-    record: list[Held] = []
+    record: list[KubeletAllocation] = []
     answers: list[Answer] = []
     for number in order:
         meant = pick(requests, RESOURCE, 1, served(requests, record, answers))

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from tessera.core.cluster.protocols.allocators import plan_offer, released_devices
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use
-from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, Verdict
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.lastgate import ObservedPod, ObservedPods, Verdict
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
@@ -128,10 +129,10 @@ def device_of(known: Allocation) -> DeviceId:
 
 
 @cache
-def seen(pods: Pods, inserted: Inserted) -> Evidence:
+def seen(pods: Pods, inserted: Inserted) -> ObservedPods:
     """Return what the agent sees: the API server's pods, their processes, the kubelet's record."""
     there = {
-        name: PodEvidence(
+        name: ObservedPod(
             name=name,
             ended=pod.state == "failed",
             ending=pod.state == "failed",
@@ -142,12 +143,12 @@ def seen(pods: Pods, inserted: Inserted) -> Evidence:
         if pod.state not in {"new", "dying", "gone"}
     }
     recorded = tuple(
-        Checkpointed(uid=name, container="main", resource=known.resource, device_ids=known.ids)
+        KubeletAllocation(uid=name, container="main", resource=known.resource, device_ids=known.ids)
         for name, device in sorted(inserted, key=str)
         for known in (entry(device, name),)
     )
     processes = frozenset(name for name, pod in pods if pod.state in {"running", "dying"})
-    return Evidence(pods=there, running=processes, recorded=recorded)
+    return ObservedPods(pods=there, running=processes, recorded=recorded)
 
 
 @cache

@@ -88,10 +88,13 @@ class Conflicts:
         """
         # 1. Find the pods that must go; of one with several reasons the gravest is said.
         conflicts = {
-            later.uid: (later.pod, _text(later, clash, evict=evict)) for later, clash in self._gate.conflicts()
+            later.uid: (later.pod, _text(later, clash, evict=evict)) for later, clash in self._gate.refusals.conflicts()
         }
         found = {uid: (pod, _UNASSIGNED, _without(why(pod))) for uid, pod in unassigned.items()}
-        found |= {uid: (pod, _IN_USE, _waiting(text, evict=evict)) for uid, (pod, text) in self._gate.held_up().items()}
+        found |= {
+            uid: (pod, _IN_USE, _waiting(text, evict=evict))
+            for uid, (pod, text) in self._gate.refusals.blocked_pods().items()
+        }
         found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
         there = {uid: each for uid, each in found.items() if self._is_there(uid)}
         self._reported = {key: text for key, text in self._reported.items() if key[0] in there}

@@ -165,7 +165,7 @@ class DeviceOffers:
             except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
                 self.problem = str(error) or type(error).__name__
                 self._log.warning("offer_not_written", reason=self.problem)
-        plan = plan_offer(desired, self._gpunode.offered(), self._gate.by_name, taken)
+        plan = plan_offer(desired, self._gpunode.offered(), self._gate.record.by_name, taken)
         self._last = restricted(offered, plan.advertise)
         return self._last, plan
 
@@ -180,7 +180,7 @@ class DeviceOffers:
             return frozenset()
         allocatable = (await self._kubelet.allocatable()).values()
         known = devices_of_ids(itertools.chain.from_iterable(allocatable), observed.inventory)
-        desired, held = by_name(self._last), self._gate.by_name
+        desired, held = by_name(self._last), self._gate.record.by_name
         return released_devices(desired, self._gpunode.offered(), held, known)
 
     async def release(self, observed: ObservedNode, keys: frozenset[DeviceId]) -> None:
@@ -194,7 +194,7 @@ class DeviceOffers:
         """
         state = await self._gpunode.fresh(observed.node)
         committed = devices_one_by_one(state.offered) | self._gpunode.lost
-        await self._gpunode.write_offered(committed - (keys - self._gate.by_name), state.version)
+        await self._gpunode.write_offered(committed - (keys - self._gate.record.by_name), state.version)
 
     # To the kubelet
 
@@ -213,7 +213,7 @@ class DeviceOffers:
             await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
             committed = devices_one_by_one(state.offered) | lost
             taken = self._taken(observed, desired, state.claims)
-            add = plan_offer(desired, committed, self._gate.by_name, taken).add
+            add = plan_offer(desired, committed, self._gate.record.by_name, taken).add
             if not add and not lost:
                 return
             with contextlib.suppress(Conflict):
@@ -231,7 +231,11 @@ class DeviceOffers:
     ) -> frozenset[DeviceId]:
         """Return which of the desired devices overlap what claims and assignments name, or containers use."""
         models = {gpu.uuid: gpu.model for gpu in observed.gpus}
-        names = claimed_keys(claims, observed.gpus) | self._pods.assigned(observed.inventory) | self._gate.by_assignment
+        names = (
+            claimed_keys(claims, observed.gpus)
+            | self._pods.assigned(observed.inventory)
+            | self._gate.record.by_assignment
+        )
         return frozenset(key for key in desired if any(overlap(key, name, models) for name in names))
 
     # To the scheduler
@@ -242,7 +246,7 @@ class DeviceOffers:
         Where devices are about to go the Node shows that first, so that after a moment no more such pods come.
         """
         resources = {each.device: named.name for named in self._last.resources for each in named.devices}
-        gone = by_name(self._last) - by_name(observed.offered) - self._gate.by_name
+        gone = by_name(self._last) - by_name(observed.offered) - self._gate.record.by_name
         existing = existing_devices(observed.inventory)
         leaving = {device: resources[device] for device in sorted(gone & existing.keys(), key=DeviceId.order)}
         if not leaving:
@@ -255,7 +259,8 @@ class DeviceOffers:
         except (TesseraError, TimeoutError) as error:  # then nobody binds pods either
             self._log.warning("not_announced", reason=str(error) or type(error).__name__)
         given = {
-            each.name: self._gate.taken(each.name) for each in (*observed.offered.resources, *self._last.resources)
+            each.name: self._gate.record.allocated_ids(each.name)
+            for each in (*observed.offered.resources, *self._last.resources)
         }
         free = {
             resource.name: sum(device.id not in given[resource.name] for device in resource.devices)

@@ -26,7 +26,8 @@ from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shar
 from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.injection import GPU_KIND, VOID, by_cdi, driver_mount, grant
-from tessera.core.deviceplugin.matching import AssignedRequest, Held, misfit
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.matching import AssignedRequest, misfit
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
@@ -145,7 +146,7 @@ class Plugins:
         """
         if not self._adopted:
             self._see(inventory)
-            await self.gate.tidy(self._uses_of)
+            await self.gate.record.tidy(self._uses_of)
             self._adopted = True
 
     async def offer(
@@ -181,7 +182,7 @@ class Plugins:
         await self.adopt(inventory)
         policy = options.allocation_policy or "distributed"
         # The kubelet asks before each start of a container, also where nothing of its resource is offered any more.
-        names = self.gate.resources - {resource.name for resource in offered.resources}
+        names = self.gate.record.resources - {resource.name for resource in offered.resources}
         kept = (Resource(name=name, devices=(), by_assignment=name in SHARE_RESOURCES) for name in sorted(names))
         return await self._servers.offer((*offered.resources, *kept), policy=policy, leaving=leaving)
 
@@ -204,10 +205,10 @@ class Plugins:
         await self._servers.close()
 
     async def _tidy(self) -> None:
-        await self.gate.tidy(self._uses_of)
+        await self.gate.record.tidy(self._uses_of)
         await self.shares.tidy()
 
-    def _uses_of(self, held: Held) -> tuple[Use, ...]:
+    def _uses_of(self, held: KubeletAllocation) -> tuple[Use, ...]:
         """Return what a container uses by the ids it holds: by its assignment, or by the devices of these names."""
         if held.resource in SHARE_RESOURCES:
             request = next((each for each in self.shares.assigned_requests() if each.key == held.key), None)

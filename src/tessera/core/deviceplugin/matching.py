@@ -5,11 +5,12 @@ record shows who has which device ids; then the assignments are exchanged so tha
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict
 
@@ -17,10 +18,8 @@ __all__ = [
     "Answer",
     "AssignedRequest",
     "Correction",
-    "Held",
     "Ids",
     "Reconciled",
-    "RequestKey",
     "misfit",
     "pick",
     "reconcile",
@@ -29,35 +28,6 @@ __all__ = [
 
 Ids: TypeAlias = frozenset[str]
 """Device ids of one resource, which no two containers hold at once."""
-
-
-class RequestKey(NamedTuple):
-    """A container of a pod, and the resource it asks."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-
-    def __str__(self) -> str:
-        """Return how people name it."""
-        return f"pod {self.namespace}/{self.pod}, container {self.container}"
-
-
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of one resource that a container holds, by the kubelet's record."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-    device_ids: tuple[str, ...]
-    """Sorted."""
-
-    @property
-    def key(self) -> RequestKey:
-        """The container and the resource."""
-        return RequestKey(self.namespace, self.pod, self.container, self.resource)
 
 
 class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +97,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def served(
-    requests: Iterable[AssignedRequest], held: Iterable[Held], answers: Iterable[Answer]
+    requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
 ) -> frozenset[RequestKey]:
     """Return the requests that were answered: those that hold devices, and those meant by answers nobody holds yet."""
     holding = {each.key for each in held}
@@ -177,7 +147,9 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
     """Holders that were given what is not theirs, and why nothing can be exchanged."""
 
 
-def reconcile(requests: Iterable[AssignedRequest], held: Iterable[Held], answers: Iterable[Answer]) -> Reconciled:
+def reconcile(
+    requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
+) -> Reconciled:
     """Return the exchanges of assignments after which each holder's says what it was given.
 
     Only requests of equal specification are exchanged; together they name the same shares before and after, so that
