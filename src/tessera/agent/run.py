@@ -21,6 +21,7 @@ from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, HandOver, ObservedNode
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.agent.nodefiles import first_line
+from tessera.agent.nodestate.deviceevents import DeviceEvents
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.health import HealthWatch
 from tessera.agent.nodestate.noderecord import NodeRecord
@@ -42,7 +43,6 @@ from tessera.api.tessera.nodereports import (
     REVISION,
     enforcement_text,
     gpu_revision,
-    health_report,
 )
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
@@ -123,7 +123,7 @@ class Agent:
             no_mps=self._enforcer.no_mps,
         )
         self._health = HealthWatch(driver, settings.health, on_change=self._judged)
-        self._changes: list[HealthChange] = []
+        self._device_events = DeviceEvents(self._record)
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
         self._begun = False
@@ -175,7 +175,10 @@ class Agent:
         return Plugins(paths, self._view, assigned, self, self._log)
 
     def _own_exporter(self) -> Exporter:
-        containers = NodeContainers(lambda: self._plugins.gate.record.entries, self._view, self._settings.paths.proc)
+        gate, proc = self._plugins.gate, self._settings.paths.proc
+        containers = NodeContainers(
+            lambda: gate.record.entries, self._view, proc, lambda: gate.refusals.devices_of_orphans
+        )
         return Exporter(
             self._settings.node, self._driver, containers, self._shared_gpus, lambda: self._health.health, self._log
         )
@@ -410,8 +413,8 @@ class Agent:
 
     async def _report_gpus(self, declared: Declared, said: NodeSharing, gpus: tuple[Gpu, ...]) -> None:
         inventory = declared.inventory
-        while self._changes:
-            await self._record.report(health_report(self._changes.pop(0), inventory))
+        orphaned = self._plugins.gate.refusals.devices_of_orphans
+        await self._device_events.write(inventory, orphaned)
         if self._settings.labels:
             machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
             labels = gpu_labels(inventory, declared.gpus, Labelling(strategy=said.strategy or "mixed", machine=machine))
@@ -428,7 +431,7 @@ class Agent:
         self._keys.keep(self._gpunode.assignment_keys or ())
         state = msgspec.structs.replace(
             state,
-            unhealthy=(*state.unhealthy, *self._plugins.gate.refusals.devices_of_orphans),
+            unhealthy=(*state.unhealthy, *orphaned),
             impaired=self._impaired,
             assignment_keys=self._keys.published,
         )
@@ -457,7 +460,7 @@ class Agent:
             await asyncio.sleep(self._settings.interval_s)
 
     def _judged(self, changes: tuple[HealthChange, ...]) -> None:
-        self._changes += changes
+        self._device_events.judged(changes)
         self._ring()
 
     # What is seen
