@@ -39,9 +39,9 @@ def test_one_at_a_time_for_each_gpu(tmp_path: Path) -> None:
     async def check() -> None:
         async with one.hold("GPU-0", by_s=0.0):
             await take(other, "GPU-1")
-            with pytest.raises(Conflict, match=rf"being changed by `.*` \(pid {os.getpid()}, since 2\d\d\d-"):
+            with pytest.raises(Conflict, match=rf"`.*` \(pid {os.getpid()}, since 2\d\d\d-.* is changing its layout"):
                 await take(other)
-            with pytest.raises(Conflict, match="one process at a time"):
+            with pytest.raises(Conflict, match="run the command again when it has ended"):
                 await take(other, wait_s=5.0)
         await take(other)
 
@@ -92,7 +92,7 @@ def test_whoever_holds_it_is_named_as_far_as_is_known(content: bytes, want: str,
     async def check() -> None:
         async with one.hold("GPU-0", by_s=0.0):
             (tmp_path / "GPU-0.lock").write_bytes(content)
-            with pytest.raises(Conflict, match=f"changed by {want};"):
+            with pytest.raises(Conflict, match=f"{want} is changing its layout"):
                 await take(other)
 
     run(check())

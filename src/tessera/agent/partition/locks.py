@@ -64,9 +64,8 @@ class NodeLocks:
             if loop.time() >= by_s:
                 raise Conflict(
                     f"GPU {gpu}",
-                    found=f"its layout being changed by {taken}",
-                    expected="one process at a time",
-                    hint="the same once that one has ended",
+                    found=f"{taken} is changing its layout",
+                    hint="run the command again when it has ended",
                 )
             await asyncio.sleep(_POLL_S)
         try:
