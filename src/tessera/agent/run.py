@@ -141,10 +141,7 @@ class Agent:
         self._strategies = StrategyChoice(settings.paths, settings.list_strategies, self._log)
         self._plugins = self._own_plugins()
         gate, self._shares = self._plugins.gate, self._plugins.shares
-        assigned, refresh = self._shares.assigned_requests, self._shares.refresh
-        self._pods = NodePods(
-            self._view.pods, self._recorded, assigned, self._known, lambda: gate.record.entries, refresh
-        )
+        self._pods = self._own_node_pods()
         self._layouts = self._own_layouts()
         self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
@@ -182,6 +179,10 @@ class Agent:
         return Exporter(
             self._settings.node, self._driver, containers, self._shared_gpus, lambda: self._health.health, self._log
         )
+
+    def _own_node_pods(self) -> NodePods:
+        gate, assigned, refresh = self._plugins.gate, self._shares.assigned_requests, self._shares.refresh
+        return NodePods(self._view.pods, self._recorded, assigned, self._known, lambda: gate.record.entries, refresh)
 
     def _own_layouts(self) -> Layouts:
         gpus = NodeGpus(driver=self._driver, held=self._held, offer=self._keep, promised=self._promised)
