@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +18,18 @@ from harness.agentmachine import Machine
 from tessera.agent.pods.assignmentkeys import AssignmentKeys
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, is_signed, key_id, public_keys
-from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, PODS, Kind, MemoryKube, Object, Unanswered, annotations_of
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    GPU_NODES,
+    NODES,
+    PODS,
+    Kind,
+    MemoryKube,
+    Object,
+    Subresource,
+    Unanswered,
+    annotations_of,
+)
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
@@ -358,10 +368,23 @@ async def test_the_servers_keys_are_known_as_soon_as_one_is_published(tmp_path: 
     assert keys.knows_servers
 
 
-async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one that is too large for etcd: the API server answers 500, whatever is written on it."""
+class FullKube(MemoryKube):
+    """An API server that takes no change of any pod while it is `full`, as of one that is too large for etcd."""
+
+    full = False
+
+    async def patch(
+        self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
+    ) -> Object:
+        if self.full and kind == PODS:
+            raise Unanswered("pod p", found="HTTP 500, request is too large")
+        return await super().patch(kind, name, body, namespace=namespace, subresource=subresource)
+
+
+async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(machine: Machine) -> None:
+    kube = FullKube()
+    await kube.create(NODES, await machine.node())
+    machine = msgspec.structs.replace(machine, kube=kube)
     await machine.label(gpushare="true")
     async with machine.agent():
         await machine.kubelet.until_allocatable(NEED, 80)
@@ -372,14 +395,7 @@ async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(
     unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
     await machine.kube.patch(PODS, "p", unsigned, namespace="default")
     await machine.kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": []}}, subresource="status")
-    patch = machine.kube.patch
-
-    async def broken(kind: Kind, name: str, *args: Any, **more: Any) -> Object:
-        if kind == PODS:
-            raise Unanswered("pod p", found="HTTP 500, request is too large", expected="success")
-        return await patch(kind, name, *args, **more)
-
-    monkeypatch.setattr(machine.kube, "patch", broken)
+    kube.full = True
     async with machine.agent():
         assert await told_keys(machine)
 

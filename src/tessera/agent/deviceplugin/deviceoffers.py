@@ -258,15 +258,15 @@ class DeviceOffers:
             await self._view.refresh()
         except (TesseraError, TimeoutError) as error:  # then nobody binds pods either
             self._log.warning("not_announced", reason=str(error) or type(error).__name__)
-        given = {
+        allocated = {
             each.name: self._gate.record.allocated_ids(each.name)
             for each in (*observed.offered.resources, *self._last.resources)
         }
         free = {
-            resource.name: sum(device.id not in given[resource.name] for device in resource.devices)
+            resource.name: sum(device.id not in allocated[resource.name] for device in resource.devices)
             for resource in observed.offered.resources
         }
-        awaited = {name: self._bound()[name] - len(ids) for name, ids in given.items()}
+        awaited = {name: self._bound()[name] - len(ids) for name, ids in allocated.items()}
         return still_needed(
             {device: resources[device] for device in sorted(leaving, key=DeviceId.order)}, free, awaited
         )

@@ -156,8 +156,8 @@ def reconcile(
     nothing is granted twice. A holder without an answer, as one that was served by CDI, has its own and keeps it.
     """
     by_ids = {answer.ids: answer for answer in answers}
-    given = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
-    if not any(given.values()):
+    answered = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
+    if not any(answered.values()):
         return Reconciled()
     kinds: dict[str, list[AssignedRequest]] = {}
     for request in sorted(requests, key=lambda each: (each.since_ns, each.key)):
@@ -165,21 +165,21 @@ def reconcile(
     corrections: list[Correction] = []
     refused: list[tuple[RequestKey, str]] = []
     for kind in kinds.values():
-        fixed, wrong = _given(kind, given)
+        fixed, wrong = _allocated(kind, answered)
         refused += wrong
         corrections += _exchanged(kind, fixed)
     return Reconciled(corrections=tuple(corrections), refused=tuple(sorted(refused)))
 
 
-def _given(
-    kind: list[AssignedRequest], given: Mapping[RequestKey, Answer | None]
+def _allocated(
+    kind: list[AssignedRequest], answered: Mapping[RequestKey, Answer | None]
 ) -> tuple[dict[RequestKey, tuple[Share, ...]], list[tuple[RequestKey, str]]]:
     """Return what holders among equal requests were given and keep, and those who were given what is not theirs."""
-    fixed = {each.key: _unnamed(each.shares) for each in kind if each.key in given and given[each.key] is None}
+    fixed = {each.key: _unnamed(each.shares) for each in kind if each.key in answered and answered[each.key] is None}
     free = [_unnamed(each.shares) for each in kind if each.key not in fixed]
     wrong: list[tuple[RequestKey, str]] = []
     for request in kind:
-        answer = given.get(request.key)
+        answer = answered.get(request.key)
         if answer is None:
             continue
         shares = _unnamed(answer.shares)
