@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from builders.formerkind import FormerKind
 from builders.kubeobjects import amount, share
 from harness.agentmachine import CONFIG, STATE, Machine
 from tessera.agent.declarations.configuration import APPLIED
@@ -507,6 +508,56 @@ async def test_it_is_ready_when_it_offers_what_is_declared(machine: Machine) -> 
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+
+
+async def test_it_is_not_ready_and_says_why_where_nothing_can_be_offered_by_name(machine: Machine) -> None:
+    kube = FormerKind()
+    await kube.create(NODES, await machine.node())
+    machine = msgspec.structs.replace(machine, kube=kube)
+    agent = Agent(machine.settings, machine.driver, kube)
+    running = asyncio.ensure_future(agent.run())
+    try:
+        assert "cannot be written to status.offered" in await machine.event("ResourceNotAdvertised")
+        node = await machine.until(
+            lambda node: any(each["reason"] == "Withheld" for each in (node.get("status") or {}).get("conditions", ()))
+        )
+        (condition,) = node["status"]["conditions"]
+        assert condition["type"] == "TesseraConfigurationApplied"
+        assert "nvidia.com/gpu is not offered: 2 devices cannot be written" in condition["message"]
+        assert agent.waiting_for().startswith("nvidia.com/gpu is not offered: 2 devices cannot be written")
+        kube.prunes = False
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        async with asyncio.timeout(20):
+            while agent.waiting_for():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_a_gpu_that_a_pod_left_processes_on_is_said_once_when_somebody_is_refused_for_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.0)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        await machine.pod("gone", {"nvidia.com/gpu": 2})
+        await machine.start("gone", "nvidia.com/gpu", 2)
+        uid = (await machine.until_object(PODS, "gone", bool))["metadata"]["uid"]
+        (machine.folder / "proc/77").mkdir()
+        (machine.folder / "proc/77/cgroup").write_text(f"0::/kubepods/pod{uid}/abc\n")
+        await machine.kube.delete(PODS, "gone", namespace="default")
+        machine.kubelet.remove("default", "gone")
+        await machine.pod("next", {"nvidia.com/gpu": 2})
+        with pytest.raises(Conflict, match="of pod default/gone uses"):
+            await machine.start("next", "nvidia.com/gpu", 2)
+        text = await machine.event("DeviceOrphaned")
+        assert "pod default/gone is gone, and processes that it left still use it; no pod is sent to it" in text
+        (machine.folder / "proc/77/cgroup").unlink()
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        events = [each for each in (await machine.kube.list(EVENTS)).objects if each["reason"] == "DeviceOrphaned"]
+        assert [(each["involvedObject"]["kind"], each["count"]) for each in events] == [("Node", 1)] * 2
 
 
 # sentence: how each GPU is shared; GPUs by name that are offered then

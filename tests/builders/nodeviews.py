@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tessera.clients.kube import Object, uid_of
-from tessera.core.deviceplugin.lastgate import Checkpointed
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 
 
 def of_the_host(proc: Path) -> Path:
@@ -20,7 +19,7 @@ class SaidPods:
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
-        self.recorded: list[Checkpointed] = []
+        self.recorded: list[KubeletAllocation] = []
         self.processes: set[str] = set()
         self.blind = False
 
@@ -33,10 +32,10 @@ class SaidPods:
     async def refresh(self) -> None:
         return None
 
-    async def allocated(self) -> tuple[Checkpointed, ...]:
+    async def allocated(self) -> tuple[KubeletAllocation, ...]:
         return tuple(self.recorded)
 
-    async def held(self) -> tuple[Held, ...]:
+    async def held(self) -> tuple[KubeletAllocation, ...]:
         return ()
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
@@ -48,5 +47,7 @@ class SaidPods:
     def record(self, name: str, resource: str, *ids: str) -> None:
         """Let the kubelet record devices of a pod that the API server has."""
         self.objects[name] = {"metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}"}}
-        recorded = Checkpointed(uid=f"uid-{name}", container="main", resource=resource, device_ids=tuple(sorted(ids)))
+        recorded = KubeletAllocation(
+            uid=f"uid-{name}", container="main", resource=resource, device_ids=tuple(sorted(ids))
+        )
         self.recorded.append(recorded)

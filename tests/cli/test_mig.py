@@ -18,7 +18,7 @@ from tessera.cli import main
 from tessera.cli.mig.node import Means, locks_in
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, PODS, Kind, MemoryKube, annotations_of, name_of
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Mode
@@ -40,10 +40,10 @@ UNITS = "tessera.dev/gpu-memory"
 NO_KUBELET = ("--kubelet-socket", "/nowhere/kubelet.sock")
 
 
-def _held(name: tuple[str, str], devices: str) -> Held:
+def _held(name: tuple[str, str], devices: str) -> KubeletAllocation:
     ids = tuple(sorted(devices.split(",")))
     resource = UNITS if "-_-" in devices else "nvidia.com/mig"
-    return Held(namespace=name[0], pod=name[1], container="main", resource=resource, device_ids=ids)
+    return KubeletAllocation(namespace=name[0], pod=name[1], container="main", resource=resource, device_ids=ids)
 
 
 class Node:
@@ -60,7 +60,7 @@ class Node:
         metadata = {"name": name, "namespace": "ns", "labels": labels, "annotations": {"holds": device}}
         run(self.kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}}))
 
-    async def record(self) -> list[Held]:
+    async def record(self) -> list[KubeletAllocation]:
         pods = (await self.kube.list(PODS)).objects
         return [_held(name_of(each), annotations_of(each)["holds"]) for each in pods if "holds" in annotations_of(each)]
 
@@ -403,7 +403,7 @@ def test_while_another_process_changes_a_gpu_nothing_is_done_and_it_is_named(tmp
             return await asyncio.to_thread(node.run, "apply", "-c", "all-1g.5gb", code=5)
 
     result = asyncio.run(beside())
-    assert "is changing its layout: try again when that has ended" in result.stderr
+    assert "is changing its layout: run the command again when it has ended" in result.stderr
     assert f"` (pid {os.getpid()}, since 2" in result.stderr
     assert node.layouts() == [None, None]
     node.run("apply", "-f", str(node.file), "-c", "half-half")

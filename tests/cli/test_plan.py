@@ -347,6 +347,17 @@ def test_a_limit_that_is_over_soon_keeps_the_plan_and_claims_nothing(tmp_path: P
     assert f"not proved optimal: {packed} placed of at most {summary['at_most']}" in table
 
 
+def test_the_limit_holds_for_the_smallest_fleet_too() -> None:
+    """Of which it is not proved without time that the pods need three nodes."""
+    documents = "---".join(manifest("nvidia.com/mig-3g.20gb: 1, cpu: 1", f"p{number}") for number in range(6))
+    command = ("plan", "--fit", "--gpus", "A100-40GB", "-f", "-", "--exact", "-o", "json")
+    proved, late = (
+        json.loads(run(*command, "--limit", limit, given=documents).stdout)["fit"] for limit in ("60", "0.000001")
+    )
+    assert (proved["cost"], proved["optimal"], late["cost"]) == (3, True, 3)
+    assert not late["optimal"]
+
+
 def on_a_terminal(*arguments: str) -> tuple[str, str]:
     """Return what a command writes to standard output, and to standard error, which is a terminal."""
     near, far = os.openpty()

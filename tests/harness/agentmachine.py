@@ -16,7 +16,7 @@ from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.gpu import MemoryDriver
-from tessera.clients.kube import CONFIG_MAPS, EVENTS, NODES, PODS, MemoryKube, Object, labels_of
+from tessera.clients.kube import CONFIG_MAPS, EVENTS, NODES, PODS, Kind, MemoryKube, Object, Selection, labels_of
 from tessera.clients.kubelet import Container, MemoryKubelet
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import GpuProcess, Inventory
@@ -100,6 +100,25 @@ class Machine(msgspec.Struct, kw_only=True):
                 return node
             await asyncio.sleep(0.02)
         pytest.fail(f"after {deadline_s} s: {await self.node()}")
+
+    async def until_object(self, kind: Kind, name: str, holds: Callable[[Object], bool]) -> Object:
+        """Return an object as soon as it is so, an empty one where it is gone; a watch tells."""
+        chosen = Selection(namespace="default" if kind.namespaced else "")
+        found: Object = {}
+        try:
+            async with asyncio.timeout(20):
+                listing = await self.kube.list(kind, chosen)
+                found = next((each for each in listing.objects if each["metadata"]["name"] == name), {})
+                if holds(found):
+                    return found
+                async for event in self.kube.watch(kind, listing.resource_version, chosen):
+                    if not event.bookmark and event.object["metadata"]["name"] == name:
+                        found = {} if event.gone else event.object
+                        if holds(found):
+                            return found
+        except TimeoutError:
+            pytest.fail(f"after 20 s: {found}")
+        pytest.fail(f"the watch ended: {found}")
 
     async def event(self, reason: str) -> str:
         """Return the message of the node's event with this reason as soon as there is one."""

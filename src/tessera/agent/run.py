@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.cdisupport import observe_cdi
 from tessera.agent.declarations.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.declarations.declared import Declarations, Declared
 from tessera.agent.deviceplugin import AssignedPods, Plugins
 from tessera.agent.deviceplugin import Paths as PluginPaths
 from tessera.agent.deviceplugin.conflicts import Conflicts
-from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, HandOver, ObservedNode
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.agent.nodefiles import first_line
+from tessera.agent.nodestate.deviceevents import DeviceEvents
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.health import HealthWatch
 from tessera.agent.nodestate.noderecord import NodeRecord
@@ -35,6 +35,7 @@ from tessera.agent.pods.ownpods import OwnPods
 from tessera.agent.pods.recorded import Recorder
 from tessera.agent.settings import Settings
 from tessera.agent.sharing.enforcer import Enforcer
+from tessera.agent.strategychoice import StrategyChoice
 from tessera.api.nvidia.gpulabels import Labelling, gpu_labels, owns, stamped
 from tessera.api.tessera.nodereports import (
     DEVICE_LIST,
@@ -42,10 +43,9 @@ from tessera.api.tessera.nodereports import (
     REVISION,
     enforcement_text,
     gpu_revision,
-    health_report,
 )
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, annotations_of, labels_of
+from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.byname import shares_by_id
@@ -54,7 +54,7 @@ from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.protocols.allocators import devices_by_gpu
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.deviceplugin.holdings import given
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout, Placement
@@ -62,9 +62,8 @@ from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.core.node.desired import offered_devices
 from tessera.core.node.gpushare import gpus_to_count
 from tessera.core.node.health import HealthChange
-from tessera.core.node.liststrategies import list_strategies, read_strategies
 from tessera.core.node.nodelabels import MIG_CONFIG
-from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, withheld
+from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import reported, withheld_resources
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unavailable
@@ -124,7 +123,7 @@ class Agent:
             no_mps=self._enforcer.no_mps,
         )
         self._health = HealthWatch(driver, settings.health, on_change=self._judged)
-        self._changes: list[HealthChange] = []
+        self._device_events = DeviceEvents(self._record)
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
         self._begun = False
@@ -132,17 +131,17 @@ class Agent:
         self._sign_tries = 0
         self._seen: tuple[Declared, NodeSharing, tuple[Gpu, ...]] | None = None
         """What was declared and what could be enforced of it when it was offered last; None for nothing."""
+        self._unwritten = ""
+        """Why devices are not offered by name that should be; empty where all are."""
         self._advertised = NodeOffer(resources=())
         self._impaired: tuple[Impairment, ...] = ()
         """What is declared and not in force."""
         self._offered = Joint(self._offer_all)
-        """Looks at everything once, makes what is offered as it should be, returns whether the kubelet knows it."""
-        self._list_strategies: tuple[ListStrategy, ...] = ()
-        """How devices were handed over last."""
+        """Looks at everything once, makes what is offered as it should be, returns whether the kubelet has no more."""
+        self._strategies = StrategyChoice(settings.paths, settings.list_strategies, self._log)
         self._plugins = self._own_plugins()
         gate, self._shares = self._plugins.gate, self._plugins.shares
-        assigned, refresh = self._shares.assigned_requests, self._shares.refresh
-        self._pods = NodePods(self._view.pods, self._recorded, assigned, self._known, lambda: gate.entries, refresh)
+        self._pods = self._own_node_pods()
         self._layouts = self._own_layouts()
         self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
@@ -173,10 +172,17 @@ class Agent:
         return Plugins(paths, self._view, assigned, self, self._log)
 
     def _own_exporter(self) -> Exporter:
-        containers = NodeContainers(lambda: self._plugins.gate.entries, self._view, self._settings.paths.proc)
+        gate, proc = self._plugins.gate, self._settings.paths.proc
+        containers = NodeContainers(
+            lambda: gate.record.entries, self._view, proc, lambda: gate.refusals.devices_of_orphans
+        )
         return Exporter(
             self._settings.node, self._driver, containers, self._shared_gpus, lambda: self._health.health, self._log
         )
+
+    def _own_node_pods(self) -> NodePods:
+        gate, assigned, refresh = self._plugins.gate, self._shares.assigned_requests, self._shares.refresh
+        return NodePods(self._view.pods, self._recorded, assigned, self._known, lambda: gate.record.entries, refresh)
 
     def _own_layouts(self) -> Layouts:
         gpus = NodeGpus(driver=self._driver, held=self._held, offer=self._keep, promised=self._promised)
@@ -184,10 +190,10 @@ class Agent:
         return Layouts(self._settings, gpus, self._record, self._declarations, self._pods, evict)
 
     def waiting_for(self) -> str:
-        """Return why devices are not advertised yet; empty once they are, as declared."""
+        """Return why devices are not advertised as declared; empty where they are."""
         if not self._begun:
             return "reading the node, its pods and its GPUNode, and restoring layouts"
-        return "" if self._seen is not None else "reading the GPUs and what is declared for them"
+        return self._unwritten if self._seen is not None else "reading the GPUs and what is declared for them"
 
     async def run(self) -> None:
         """Run until cancelled; while another agent runs on this node, wait for its end."""
@@ -321,7 +327,7 @@ class Agent:
         await self._record.report_impaired(self._node(), self._impaired)
 
     async def _offer_all(self) -> bool:
-        """Observe everything once, make what is offered as it should be, and return whether the kubelet knows it."""
+        """Observe everything, make what is offered as it should be; return whether the kubelet has that and no more."""
         # 1. Observe what is declared for this node and what its driver shows.
         declared = await self._declarations.observe()
         inventory, said = declared.inventory, declared.said
@@ -331,7 +337,8 @@ class Agent:
         if said is None:
             self._impaired = declared.impaired
             # What runs still gets its devices the way it got them.
-            return await self._plugins.offer(NodeOffer(resources=()), inventory, self._plugin_options(PluginOptions()))
+            usual = self._strategies.choose(PluginOptions(), self._node())
+            return await self._plugins.offer(NodeOffer(resources=()), inventory, usual)
         # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not offered.
         self._plugins.count_in(said.unit_mib)
         gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
@@ -340,61 +347,48 @@ class Agent:
         options = OfferOptions(
             unit_mib=said.unit_mib,
             given=given(self._shares.assigned_requests(), inventory),
-            unhealthy=self._health.unhealthy.union(each.device for each in self._plugins.gate.left_behind),
+            unhealthy=self._health.unhealthy.union(
+                each.device for each in self._plugins.gate.refusals.devices_of_orphans
+            ),
             chosen=await self._chosen(declared),
         )
         offered = offer(gpus, inventory, options)
         self._record.note("offer", offered.withheld)
         # 4. Advertise it, one step at a time where devices change hands.
-        seen = ObservedNode(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
-        known = await self._hand_over(seen, self._plugin_options(said.plugin))
+        observed = ObservedNode(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
+        done = await self._hand_over(observed, self._strategies.choose(said.plugin, self._node()))
+        unwritten = withheld_resources(done.unwritten)
+        self._record.note("by-name", (each.message for each in unwritten))
         self._record.note("plugins", self._plugins.problems)
         self._record.note("processes", (_BLIND,) if self._view.blind else ())
         # 5. Keep what the report says.
         self._advertised = offered
-        self._impaired = (*declared.impaired, *withheld_resources(offered))
+        self._unwritten = "; ".join(each.message for each in unwritten)
+        self._impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
         self._seen = declared, said, gpus
-        return known
+        return done.withdrawn
 
-    async def _hand_over(self, seen: ObservedNode, options: PluginOptions) -> bool:
-        """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""
+    async def _hand_over(self, observed: ObservedNode, options: PluginOptions) -> HandOver:
+        """Advertise what is the kubelet's."""
 
         async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
-            return await self._plugins.offer(now, seen.inventory, options, leaving=leaving)
+            return await self._plugins.offer(now, observed.inventory, options, leaving=leaving)
 
-        await self._plugins.adopt(seen.inventory)  # what pods had before this agent kept a record
-        done = await self._device_offers.hand_over(seen, advertise)
+        await self._plugins.adopt(observed.inventory)  # what pods had before this agent kept a record
+        done = await self._device_offers.hand_over(observed, advertise)
         if done.unfinished:
             asyncio.get_running_loop().call_later(_RETRY_S, self._offer_wakeup.set)
-        return done.known
+        return done
 
     def _shared_gpus(self) -> tuple[Gpu, ...]:
         return () if self._seen is None else self._seen[2]
-
-    def _plugin_options(self, plugin: PluginOptions) -> PluginOptions:
-        """Return how devices are handed over, with strategies that this node can follow where none are configured."""
-        paths = self._settings.paths
-        node = observe_cdi(
-            self._node(),
-            runtime_config=paths.runtime_config,
-            driver_specs=paths.driver_specs,
-            driver_folder=paths.driver_folder,
-        )
-        former = self._list_strategies or read_strategies(annotations_of(self._node()).get(DEVICE_LIST, ""))
-        chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node, former)
-        if chosen.strategies != self._list_strategies:
-            self._list_strategies = chosen.strategies
-            write = self._log.warning if chosen.fallback else self._log.info
-            reason = f"{chosen.fallback}: {chosen.advice}" if chosen.fallback else ""
-            write("device_list_strategy", strategies=list(chosen.strategies), reason=reason)
-        return msgspec.structs.replace(plugin, list_strategies=chosen.strategies)
 
     async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
         """Return what is offered of managed GPUs; without GPUNodes nobody says, and all is offered."""
         desired = declared.asked.desired
         if desired is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
-        held = await self._pods.by_name(declared.inventory) | self._plugins.gate.by_name
+        held = await self._pods.by_name(declared.inventory) | self._plugins.gate.record.by_name
         return offered_devices(declared.gpus, desired, held, self._pods.assigned(declared.inventory))
 
     async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
@@ -420,15 +414,15 @@ class Agent:
 
     async def _report_gpus(self, declared: Declared, said: NodeSharing, gpus: tuple[Gpu, ...]) -> None:
         inventory = declared.inventory
-        while self._changes:
-            await self._record.report(health_report(self._changes.pop(0), inventory))
+        orphaned = self._plugins.gate.refusals.devices_of_orphans
+        await self._device_events.write(inventory, orphaned)
         if self._settings.labels:
             machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
             labels = gpu_labels(inventory, declared.gpus, Labelling(strategy=said.strategy or "mixed", machine=machine))
             labels = stamped(labels, labels_of(self._node()), now_s=int(time.time()))
             await self._record.set_labels(labels, owned=owns)
         levels = enforcement_text(enforcements(gpus, inventory))
-        handed_over = ",".join(self._list_strategies)
+        handed_over = ",".join(self._strategies.strategies)
         noted = {APPLIED: declared.generation or None, ENFORCEMENT: levels, DEVICE_LIST: handed_over or None}
         await self._record.annotate(noted)
         await self._record.count_gpus(self._node(), self._sharing_gpus())
@@ -438,7 +432,7 @@ class Agent:
         self._keys.keep(self._gpunode.assignment_keys or ())
         state = msgspec.structs.replace(
             state,
-            unhealthy=(*state.unhealthy, *self._plugins.gate.left_behind),
+            unhealthy=(*state.unhealthy, *orphaned),
             impaired=self._impaired,
             assignment_keys=self._keys.published,
         )
@@ -467,7 +461,7 @@ class Agent:
             await asyncio.sleep(self._settings.interval_s)
 
     def _judged(self, changes: tuple[HealthChange, ...]) -> None:
-        self._changes += changes
+        self._device_events.judged(changes)
         self._ring()
 
     # What is seen
@@ -481,10 +475,10 @@ class Agent:
         async with asyncio.timeout(_RELIST_S):
             return await self._kube.list(PODS, _of_node("spec.nodeName", self._settings.node))
 
-    async def _recorded(self) -> tuple[Held, ...]:
+    async def _recorded(self) -> tuple[KubeletAllocation, ...]:
         """Return what containers have: by the kubelet's record, and by ours where the kubelet has forgotten it."""
-        self._plugins.gate.release()
-        found = {each.key: each for each in (*self._plugins.gate.held(), *await self._view.held())}
+        self._plugins.gate.record.release()
+        found = {each.key: each for each in (*self._plugins.gate.record.held(), *await self._view.held())}
         return tuple(found[key] for key in sorted(found))
 
     def _known(self) -> Container[str]:

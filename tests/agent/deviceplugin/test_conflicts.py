@@ -1,6 +1,6 @@
 """Two pods on one device, and pods that nobody will ever assign a device: reported where people look, and ended."""
 
-import asyncio
+import datetime as dt
 from typing import Any
 
 import msgspec
@@ -11,12 +11,11 @@ from builders.nodeviews import SaidPods
 from harness.agentmachine import Machine
 from tessera.agent.deviceplugin import Gate
 from tessera.agent.deviceplugin.conflicts import Conflicts
-from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, MemoryKube, Object
+from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryKube, Object
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.deviceplugin.lastgate import Checkpointed
-from tessera.core.deviceplugin.matching import Held
-from tessera.errors import Conflict
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
@@ -24,25 +23,41 @@ pytestmark = pytest.mark.anyio
 GPU, NEED = "nvidia.com/gpu", "tessera.dev/gpu-memory"
 
 
+class RefusingEvents(MemoryKube):
+    """An API server that takes no Event for now, as for want of a right or of room, and all else."""
+
+    refuses = False
+
+    async def create(self, kind: Kind, body: Object) -> Object:
+        if self.refuses and kind is EVENTS:
+            raise Unavailable("events", found="HTTP 429", expected="an answer")
+        return await super().create(kind, body)
+
+
 class Node:
     """A node with pods that have what the kubelet recorded."""
 
     def __init__(self) -> None:
-        self.kube = MemoryKube()
+        self.kube = RefusingEvents()
         self.view = Pods()
         self.now_ns = 0
         self.clock_s = 0.0
         self.gate = Gate(self.view, dict, logger(), now_ns=lambda: self.now_ns, clock_s=lambda: self.clock_s)
-        self.conflicts = Conflicts(self.kube, "n1", self.gate, logger())
+        self.now = dt.datetime(2026, 11, 26, tzinfo=dt.UTC)
+        self.conflicts = Conflicts(self.kube, "n1", self.gate, logger(), now=lambda: self.now)
 
     async def pod(self, name: str, *ids: str) -> Object:
         body = {"metadata": {"name": name, "namespace": "ml"}, "spec": {"nodeName": "n1", "containers": []}}
         made = await self.kube.create(PODS, body)
         self.view.objects[name] = made
         if ids:
-            self.view.has.append(Held(namespace="ml", pod=name, container="main", resource=GPU, device_ids=ids))
-            await self.gate.tidy(lambda held: tuple(Use(gpu=each) for each in held.device_ids))
+            await self.gives(name, *ids)
         return made
+
+    async def gives(self, name: str, *ids: str) -> None:
+        """Let the kubelet have recorded devices for a pod."""
+        self.view.holds(name, GPU, ids)
+        await self.gate.record.tidy(lambda held: tuple(Use(gpu=each) for each in held.device_ids))
 
     async def names(self) -> list[str]:
         return sorted(each["metadata"]["name"] for each in (await self.kube.list(PODS)).objects)
@@ -57,10 +72,17 @@ class Pods(SaidPods):
 
     def __init__(self) -> None:
         super().__init__()
-        self.has: list[Held] = []
+        self.has: list[KubeletAllocation] = []
 
-    async def held(self) -> tuple[Held, ...]:
+    async def held(self) -> tuple[KubeletAllocation, ...]:
         return tuple(self.has)
+
+    def holds(self, name: str, resource: str, ids: tuple[str, ...]) -> None:
+        """Let a pod hold devices by the kubelet's record."""
+        uid = self.objects[name]["metadata"]["uid"]
+        self.has.append(
+            KubeletAllocation(uid=uid, namespace="ml", pod=name, container="main", resource=resource, device_ids=ids)
+        )
 
 
 async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None:
@@ -130,9 +152,9 @@ async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:
     node = Node()
     for name in ("first", "second"):
         await node.pod(name)
-        node.view.has.append(Held(namespace="ml", pod=name, container="main", resource=NEED, device_ids=("unit-1",)))
-    await node.gate.tidy(lambda held: (Use(gpu=f"GPU of {held.pod}", exclusivity=Exclusivity.MEMORY),))
-    assert len(node.gate.entries) == 2
+        node.view.holds(name, NEED, ("unit-1",))
+    await node.gate.record.tidy(lambda held: (Use(gpu=f"GPU of {held.pod}", exclusivity=Exclusivity.MEMORY),))
+    assert len(node.gate.record.entries) == 2
     assert await node.conflicts.end({}, evict=True) == ()
 
 
@@ -144,7 +166,7 @@ async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_
     node = Node()
     for name in ("honest", "again"):
         uid = (await node.pod(name))["metadata"]["uid"]
-        node.view.recorded.append(Checkpointed(uid=uid, container="main", resource=NEED, device_ids=("unit-1",)))
+        node.view.recorded.append(KubeletAllocation(uid=uid, container="main", resource=NEED, device_ids=("unit-1",)))
     uid = node.view.recorded[0].uid
     first = Allocation(resource=NEED, ids=("unit-1",), uid=uid, pod="ml/honest", container="main")
     await node.gate.start(first, (Use(gpu="GPU-1", exclusivity=Exclusivity.MEMORY),), ids=False)
@@ -194,13 +216,13 @@ async def test_a_pod_that_cannot_start_for_a_minute_is_evicted_and_told_who_is_i
     node.view.processes.add(node.view.objects["first"]["metadata"]["uid"])
     for seconds, names in ((0, ["first", "late"]), (59, ["first", "late"]), (61, ["first"])):
         node.clock_s = seconds
-        with pytest.raises(Conflict, match="used by pod ml/first"):
+        with pytest.raises(Conflict, match="of pod ml/first"):
             await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
         await node.conflicts.end({}, evict=True)
         assert await node.names() == names
     ((name, reason, message),) = await node.events()
     assert (name, reason) == ("late", "DeviceInUse")
-    assert "device GPU-1 of nvidia.com/gpu is used by pod ml/first, container main; evicting this pod" in message
+    assert "container main of pod ml/first uses device GPU-1 of nvidia.com/gpu; evicting this pod" in message
 
 
 @pytest.mark.parametrize("jump_s", [3600, -3600])
@@ -213,7 +235,7 @@ async def test_a_clock_that_jumps_neither_evicts_nor_spares_who_waits(jump_s: in
     node.view.processes.add(node.view.objects["first"]["metadata"]["uid"])
     for seconds, names in ((0, ["first", "late"]), (59, ["first", "late"]), (61, ["first"])):
         node.clock_s = seconds
-        with pytest.raises(Conflict, match="used by pod ml/first"):
+        with pytest.raises(Conflict, match="of pod ml/first"):
             await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
         node.now_ns += jump_s * 10**9
         await node.conflicts.end({}, evict=True)
@@ -239,7 +261,7 @@ async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits
     late = await node.pod("late")
     holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
     node.view.processes.add(first["metadata"]["uid"])
-    with pytest.raises(Conflict, match="used by pod ml/first"):
+    with pytest.raises(Conflict, match="of pod ml/first"):
         await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
     node.view.objects["first"] = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026"}}
     node.clock_s = 61
@@ -249,7 +271,7 @@ async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits
     del node.view.objects["first"]
     for seconds, names in ((62, ["late"]), (121, ["late"]), (123, [])):
         node.clock_s = seconds
-        with pytest.raises(Conflict, match="used by pod ml/first"):
+        with pytest.raises(Conflict, match="of pod ml/first"):
             await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
         await node.conflicts.end({}, evict=True)
         assert await node.names() == names, "a process that it left behind may never end"
@@ -275,7 +297,7 @@ async def test_a_pod_of_which_another_container_starts_again_and_again_is_evicte
     node.view.processes.add(first["metadata"]["uid"])
     for seconds in (0, 30, 61):
         node.clock_s = seconds
-        with pytest.raises(Conflict, match="used by pod ml/first"):
+        with pytest.raises(Conflict, match="of pod ml/first"):
             await node.gate.start(main, (Use(gpu="GPU-1"),), ids=True)
         await node.gate.start(side, (Use(gpu="GPU-2"),), ids=True)
     await node.conflicts.end({}, evict=True)
@@ -286,7 +308,7 @@ async def test_a_pod_that_started_after_all_is_let_be() -> None:
     node = Node()
     late = await node.pod("late")
     holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
-    node.gate.refusals.add(holder, "it was given what another is assigned")
+    node.gate.refusals.refuse(holder, "it was given what another is assigned")
     await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
     node.clock_s = 1000
     await node.conflicts.end({}, evict=True)
@@ -303,22 +325,61 @@ async def test_who_is_on_the_way_out_is_left_alone(change: dict[str, Any]) -> No
     assert await node.names() == ["stray"]
 
 
-async def test_an_event_that_cannot_be_written_keeps_nobody_from_being_evicted() -> None:
+async def test_an_event_that_cannot_be_written_keeps_nobody_from_being_evicted_and_is_written_later() -> None:
     node = Node()
     stray = await node.pod("stray")
-    node.kube.stop()
+    node.kube.refuses = True
+    unassigned = {stray["metadata"]["uid"]: "ml/stray"}
+    await node.conflicts.end(unassigned, evict=True)
+    assert (await node.names(), await node.events()) == ([], [])
+    del node.view.objects["stray"]
+    await node.conflicts.end({}, evict=True)
+    node.kube.refuses = False
+    for _ in range(2):
+        await node.conflicts.end({}, evict=True)
+    ((name, reason, _),) = await node.events()
+    assert (name, reason) == ("stray", "NotAssigned")
+
+
+async def test_an_event_that_never_can_be_written_is_given_up_when_its_pod_is_long_gone() -> None:
+    node = Node()
+    stray = await node.pod("stray")
+    node.kube.refuses = True
     await node.conflicts.end({stray["metadata"]["uid"]: "ml/stray"}, evict=True)
-    node.kube.start()
-    assert await node.names() == ["stray"], "the API server did not answer"
+    del node.view.objects["stray"]
+    node.now += dt.timedelta(minutes=11)
+    await node.conflicts.end({}, evict=True)
+    node.kube.refuses = False
+    await node.conflicts.end({}, evict=True)
+    assert await node.events() == []
 
 
-async def gone(machine: Machine, name: str) -> None:
-    """Return as soon as a pod has been evicted."""
-    for _ in range(1000):
-        if await machine.kube.get(PODS, name, namespace="default") is None:
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail(f"pod {name} stays: {(await machine.kube.list(EVENTS)).objects}")
+async def test_a_second_reason_for_the_same_pod_is_said_too() -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    second = await node.pod("second")
+    unassigned = {second["metadata"]["uid"]: "ml/second"}
+    await node.conflicts.end(unassigned, evict=False)
+    await node.gives("second", "GPU-1")
+    await node.conflicts.end(unassigned, evict=False)
+    assert [each[:2] for each in await node.events()] == [("second", "DeviceConflict"), ("second", "NotAssigned")]
+
+
+@pytest.mark.parametrize("reason", ["DeviceConflict", "NotAssigned"])
+async def test_who_a_disruption_budget_keeps_is_said_to_be_kept_by_it(reason: str) -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    second = await node.pod("second", *["GPU-1"] * (reason == "DeviceConflict"))
+    budget = {"metadata": {"name": "pdb", "namespace": "ml"}, "spec": {"selector": {}}}
+    await node.kube.create(DISRUPTION_BUDGETS, budget | {"status": {"disruptionsAllowed": 0}})
+    unassigned = {second["metadata"]["uid"]: "ml/second"}
+    found = await node.conflicts.end(unassigned, evict=True)
+    assert await node.conflicts.end(unassigned, evict=True) == found
+    assert found[-1].startswith("pod ml/second is not evicted: ")
+    assert "pdb" in found[-1]
+    assert [each[1] for each in await node.events()] == sorted([reason, "EvictionRefused"]), "each said once"
+    assert await node.names() == ["first", "second"]
+    assert len(await node.conflicts.end(unassigned, evict=False)) == len(found) - 1, "nobody is asked"
 
 
 async def test_an_agent_evicts_a_pod_that_nothing_was_assigned_to(machine: Machine) -> None:
@@ -329,7 +390,7 @@ async def test_an_agent_evicts_a_pod_that_nothing_was_assigned_to(machine: Machi
         await machine.pod("stray", {NEED: 4})
         with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
             await machine.start("stray", NEED, 4)
-        await gone(machine, "stray")
+        await machine.until_object(PODS, "stray", lambda pod: not pod)
         assert "schedulerName: tessera-scheduler" in await machine.event("NotAssigned")
         await machine.start("honest", NEED, 4)
 
@@ -344,7 +405,7 @@ async def test_an_agent_ends_a_conflict_that_a_kubelet_left_behind(machine: Mach
         held = Container(name="c", limits=((GPU, 1),))
         machine.kubelet.record("default", name, held, (gpu.uuid,), uid=pod["metadata"]["uid"])
     async with machine.agent():
-        await gone(machine, "b")
+        await machine.until_object(PODS, "b", lambda pod: not pod)
         assert gpu.uuid in await machine.event("DeviceConflict")
     assert await machine.kube.get(PODS, "a", namespace="default") is not None
 
@@ -355,5 +416,5 @@ async def test_what_a_container_was_started_with_is_not_what_it_has_by_other_ids
     made = await node.pod("p")
     first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/p", container="main")
     await node.gate.start(first, (Use(gpu="GPU-1"),), ids=True)
-    assert node.gate.recorded(first) == (Use(gpu="GPU-1"),)
-    assert node.gate.recorded(msgspec.structs.replace(first, ids=("GPU-2",))) == ()
+    assert node.gate.record.uses_of(first) == (Use(gpu="GPU-1"),)
+    assert node.gate.record.uses_of(msgspec.structs.replace(first, ids=("GPU-2",))) == ()

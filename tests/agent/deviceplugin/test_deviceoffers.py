@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.formerkind import FormerKind
 from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
 from builders.nodeviews import of_the_host
@@ -59,7 +60,7 @@ OF_THE_NODE = Selection(fields=(("spec.nodeName", "n1"),))
 Act = Callable[[], Awaitable[None]]
 
 
-class InterleavedKube(MemoryKube):
+class InterleavedKube(FormerKind):
     """Lets others act around a read of the GPUNode: between it and the write that is decided on it, for one."""
 
     def __init__(self) -> None:
@@ -70,6 +71,7 @@ class InterleavedKube(MemoryKube):
         self.before_read: list[Act] = []
         self.after_read: list[Act] = []
         """Each for one read, in their order."""
+        self.prunes = False
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         await self._let(self.before_read, kind)
@@ -140,6 +142,7 @@ class Node:
         self.kube = kube
         self.kubelet = kubelet
         self.server = Server(kube)
+        self.advertised = NodeOffer(resources=())
         self.watched: tuple[Object, ...] = ()
         """The pods as the agent's watch shows them: none, until a test says so."""
         log, record = logger(), PodResources(kubelet.pod_resources)
@@ -157,7 +160,7 @@ class Node:
             view.held,
             self.plugins.shares.assigned_requests,
             lambda: {RESOURCE},
-            lambda: self.gate.entries,
+            lambda: self.gate.record.entries,
             self.plugins.shares.refresh,
         )
         self.offers = DeviceOffers(self.link, NodeRecord(kube, "n1", log), record, self.gate, pods, log)
@@ -171,13 +174,18 @@ class Node:
     async def before(self, *gpus: DeviceId) -> tuple[ObservedNode, NodeOffer, OfferPlan]:
         """Decide what is advertised where these GPUs shall be offered by name, and no others."""
         look = look_at(*gpus)
-        return look, *await self.offers.before(look)
+        return look, *await self.offers.plan_advertisement(look)
 
     async def advertise(self, now: NodeOffer, leaving: Iterable[DeviceId] = ()) -> None:
         """Let the kubelet have a list, and wait until it has."""
         assert await self.plugins.offer(now, INVENTORY, PluginOptions(), leaving=frozenset(leaving))
         count = sum(len(resource.devices) for resource in now.resources)
         await self.kubelet.until_allocatable(RESOURCE, count)
+
+    async def offers_to_kubelet(self, now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
+        """Let the kubelet have a list, as an agent does."""
+        self.advertised = now
+        return await self.plugins.offer(now, INVENTORY, PluginOptions(), leaving=leaving)
 
     async def start(self, name: str, gpu: str) -> None:
         """Let the kubelet allocate a GPU to a pod by name."""
@@ -256,6 +264,7 @@ async def test_nothing_is_offered_where_servers_write_at_every_try(node: Node) -
     node.kube.after_read = [write] * 4
     _, now, _ = await node.before(*BOTH)
     assert (await node.offered(), now.resources, node.kube.after_read) == (frozenset(), (), [])
+    assert "servers write" in node.offers.problem
     await node.before(*BOTH)
     assert await node.offered() == BOTH
 
@@ -263,11 +272,35 @@ async def test_nothing_is_offered_where_servers_write_at_every_try(node: Node) -
 async def test_what_is_advertised_goes_on_where_the_api_server_does_not_answer(node: Node) -> None:
     _, now, _ = await node.before(FIRST)
     node.kube.stop()
-    again, _ = await node.offers.before(look_at(*BOTH))
+    again, _ = await node.offers.plan_advertisement(look_at(*BOTH))
     assert again == now
     node.kube.start()
     await node.before(*BOTH)
     assert await node.offered() == BOTH
+
+
+async def test_what_cannot_be_written_down_is_said_and_not_offered(node: Node) -> None:
+    """As where the kind is older than the agent, so that every write is accepted and forgotten."""
+    node.kube.prunes = True
+    for _ in range(3):
+        done = await node.offers.hand_over(look_at(*BOTH), node.offers_to_kubelet)
+        assert (node.advertised.resources, done.known, done.withdrawn) == ((), False, True)
+        ((resource, reason),) = done.unwritten
+        assert resource == RESOURCE
+        assert reason.startswith("2 devices cannot be written to status.offered of the GPUNode: ")
+        assert "a kind without the field" in reason
+    node.kube.prunes = False
+    done = await node.offers.hand_over(look_at(*BOTH), node.offers_to_kubelet)
+    assert (done.known, done.unwritten, await node.offered()) == (True, (), BOTH)
+
+
+async def test_of_what_is_offered_in_part_the_rest_is_said(node: Node) -> None:
+    await node.offers.hand_over(look_at(FIRST), node.offers_to_kubelet)
+    node.kube.stop()
+    done = await node.offers.hand_over(look_at(*BOTH), node.offers_to_kubelet)
+    assert [len(each.devices) for each in node.advertised.resources] == [1]
+    assert [(name, reason[:8]) for name, reason in done.unwritten] == [(RESOURCE, "1 device")]
+    node.kube.start()
 
 
 # To the scheduler
@@ -278,9 +311,9 @@ async def test_a_gpu_is_released_only_when_the_kubelet_knows_it_no_more(node: No
     await node.advertise(now)
     look, now, plan = await node.before(SECOND)
     assert plan.withdrawing == {FIRST}
-    assert await node.offers.after(look, plan) == frozenset(), "the kubelet lists it still"
+    assert await node.offers.devices_let_go(look, plan) == frozenset(), "the kubelet lists it still"
     await node.advertise(now, plan.withdrawing)
-    released = await node.offers.after(look, plan)
+    released = await node.offers.devices_let_go(look, plan)
     assert released == {FIRST}
     assert await node.offered() == BOTH
     await node.offers.release(look, released)
@@ -292,11 +325,11 @@ async def test_a_gpu_that_a_pod_was_allocated_in_the_last_moment_stays_the_kubel
     await node.advertise(now)
     look, now, plan = await node.before(SECOND)
     await node.advertise(now, plan.withdrawing)
-    released = await node.offers.after(look, plan)
+    released = await node.offers.devices_let_go(look, plan)
     await node.start("late", FIRST.gpu)
     await node.offers.release(look, released)
     assert await node.offered() == BOTH
-    assert await node.offers.after(look, plan) == frozenset(), "a pod has it"
+    assert await node.offers.devices_let_go(look, plan) == frozenset(), "a pod has it"
 
 
 async def test_a_gpu_that_the_scheduler_gets_goes_on_the_version_it_was_decided_on(node: Node) -> None:
@@ -306,7 +339,7 @@ async def test_a_gpu_that_the_scheduler_gets_goes_on_the_version_it_was_decided_
     await node.advertise(now, plan.withdrawing)
     node.kube.after_read = [node.server.claim]
     with pytest.raises(Conflict):
-        await node.offers.release(look, await node.offers.after(look, plan))
+        await node.offers.release(look, await node.offers.devices_let_go(look, plan))
     assert await node.offered() == BOTH
 
 
@@ -316,7 +349,7 @@ async def test_nothing_is_released_where_the_kubelet_does_not_answer(node: Node)
     look, _, plan = await node.before(SECOND)
     await node.kubelet.stop()
     with pytest.raises(Unavailable):
-        await node.offers.after(look, plan)
+        await node.offers.devices_let_go(look, plan)
     assert await node.offered() == BOTH
     await node.kubelet.start()
 
@@ -367,7 +400,7 @@ async def test_the_same_where_the_next_one_is_made_for_another_device(node: Node
 async def test_the_same_where_another_gpu_is_released_at_that_moment(running: Node) -> None:
     look, now, plan = await running.before(FIRST)
     await running.advertise(now, plan.withdrawing)
-    released = await running.offers.after(look, plan)
+    released = await running.offers.devices_let_go(look, plan)
     assert released == {SECOND}
     running.kube.watched.clear()
     await running.kube.delete(GPU_NODES, "n1")

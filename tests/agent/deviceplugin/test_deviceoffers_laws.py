@@ -33,7 +33,7 @@ from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.lastgate import Checkpointed
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
@@ -84,9 +84,9 @@ class Checkpoint(DeviceCheckpoint):
 
     def __init__(self) -> None:
         super().__init__(Path())
-        self.entries: tuple[Checkpointed, ...] = ()
+        self.entries: tuple[KubeletAllocation, ...] = ()
 
-    def read(self) -> tuple[Checkpointed, ...]:
+    def read(self) -> tuple[KubeletAllocation, ...]:
         return self.entries
 
 
@@ -143,7 +143,12 @@ class Node:
         self.link = GpuNodeLink(self.kube, "n1", log, wake=lambda: None)
         assigned = AssignedPods(self.view.pods, self._correct, Trusting("n1")).assigned_requests
         pods = NodePods(
-            self.view.pods, self.view.held, assigned, lambda: {RESOURCE}, lambda: self.gate.entries, self.view.refresh
+            self.view.pods,
+            self.view.held,
+            assigned,
+            lambda: {RESOURCE},
+            lambda: self.gate.record.entries,
+            self.view.refresh,
         )
         self.offers = DeviceOffers(self.link, NodeRecord(self.kube, "n1", log), self.kubelet, self.gate, pods, log)
 
@@ -165,7 +170,7 @@ class Node:
         self.advertised = False
         try:
             await self.view.refresh()
-            self.gate.release(complete=True)
+            self.gate.record.release(complete=True)
             await self.offers.hand_over(look, self.advertise)
             await self.link.report(STATE, look.node, generation=0)
         except TesseraError:
@@ -296,7 +301,7 @@ class Node:
             return
         assert set(ids) <= {device.id for device in self.kubelet.listed}, "the kubelet panics"
         self.kubelet.used |= dict.fromkeys(ids, str(metadata["name"]))
-        entry = Checkpointed(uid=metadata["uid"], container="main", resource=RESOURCE, device_ids=ids)
+        entry = KubeletAllocation(uid=metadata["uid"], container="main", resource=RESOURCE, device_ids=ids)
         self.checkpoint.entries = (*self.checkpoint.entries, entry)
         await self.plugin.pre_start(ids)
 

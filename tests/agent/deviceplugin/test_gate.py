@@ -26,7 +26,7 @@ async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(nod
     second = dict((await node.run("q", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
     assert {first, second} == {each.uuid for each in gpu.instances}, "steered round the one that is in use"
     node.kubelet.forgotten.add(first)
-    with pytest.raises(Conflict, match=f"device {first} of {SLICE} is used by pod default/p, container main"):
+    with pytest.raises(Conflict, match=f"container main of pod default/p uses device {first} of {SLICE}"):
         await node.run("r", SLICE)
     node.end("q")
     assert dict((await node.run("s", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"] == second, "the refusal healed the kubelet"
@@ -37,11 +37,11 @@ async def test_units_that_the_kubelet_forgot_are_not_given_twice(node: Node) -> 
     for name in ("p", "q", "r"):
         node.assign(name, 5, share(0, 5120))
     await node.run("p", NEED, 5)
-    node.kubelet.forgotten |= node.plugins.gate.taken(NEED)
+    node.kubelet.forgotten |= node.plugins.gate.record.allocated_ids(NEED)
     await node.run("q", NEED, 5)
     ids = [set(each.device_ids) for each in await node.record.list()]
     assert len(ids[0] | ids[1]) == 10
-    node.kubelet.forgotten |= node.plugins.gate.taken(NEED)
+    node.kubelet.forgotten |= node.plugins.gate.record.allocated_ids(NEED)
     await node.run("r", NEED, 5)
 
 
@@ -53,7 +53,7 @@ async def test_the_record_holds_over_a_restart_of_the_agent(node: Node) -> None:
     node.plugins = node.started()
     node.kubelet.forgotten.add(facts(0).uuid)
     await node.offer(pairs)
-    with pytest.raises(Conflict, match="used by pod default/p"):
+    with pytest.raises(Conflict, match="of pod default/p"):
         await node.run("q")
 
 
@@ -67,9 +67,9 @@ async def test_what_pods_had_before_there_was_a_record_is_taken_in(node: Node) -
     (node.root / "allocations.json").unlink()
     node.plugins = node.started()
     await node.offer(*pairs, how=CDI)
-    assert sorted(each.pod for each in node.plugins.gate.entries) == ["default/p", "default/share"]
+    assert sorted(each.pod for each in node.plugins.gate.record.entries) == ["default/p", "default/share"]
     node.kubelet.forgotten.add(facts(0).uuid)
-    with pytest.raises(Conflict, match="used by pod default/p"):
+    with pytest.raises(Conflict, match="of pod default/p"):
         await node.run("q")
 
 
@@ -89,7 +89,7 @@ async def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_its_last_pr
 
 
 def left(node: Node) -> list[tuple[DeviceId, str]]:
-    return [(each.device, each.reason) for each in node.plugins.gate.left_behind]
+    return [(each.device, each.reason) for each in node.plugins.gate.refusals.devices_of_orphans]
 
 
 async def test_processes_that_do_not_end_keep_the_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ async def test_processes_that_do_not_end_keep_the_device(node: Node, monkeypatch
     node.process_of("p")
     node.end("p")
     assert not left(node), "nobody came for it yet"
-    with pytest.raises(Conflict, match="used by pod default/p"):
+    with pytest.raises(Conflict, match="of pod default/p"):
         await node.run("q")
     ((device, reason),) = left(node)
     assert (device, "pod default/p is gone" in reason) == (DeviceId(facts(0).uuid), True)
@@ -112,14 +112,14 @@ async def test_what_a_pod_that_is_gone_left_is_closed_to_others_until_it_ends(
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
     process = node.process_of("p")
-    with pytest.raises(Conflict, match="used by pod default/p"):
+    with pytest.raises(Conflict, match="of pod default/p"):
         await node.plugins.gate.admit(GPU, (facts(0).uuid,), (Use(gpu=facts(0).uuid),))
     assert not left(node), "its pod is there"
     node.end("p")
     assert [device for device, _ in left(node)] == [DeviceId(facts(0).uuid)]
     (process / "cgroup").unlink()
     process.rmdir()
-    node.plugins.gate.release()
+    node.plugins.gate.record.release()
     assert not left(node)
 
 
@@ -131,8 +131,8 @@ async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: N
         node.process_of(name, 100 + ord(name))
         held = Container(name="main", limits=((GPU, 1),))
         node.kubelet.record("default", name, held, (facts(0).uuid,))
-    await node.plugins.gate.tidy(node.plugins._uses_of)
-    ((later, clash),) = node.plugins.gate.conflicts()
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    ((later, clash),) = node.plugins.gate.refusals.conflicts()
     assert (later.pod, clash.other and clash.other.pod) == ("default/q", "default/p")
     with pytest.raises(Conflict, match="the kubelet allocated it to pods default/p and default/q"):
         await node.kubelet.create("default", "p", "main")
@@ -143,10 +143,10 @@ async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeyp
     node.ask("p")
     await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
     node.end("p")
-    assert node.plugins.gate.by_name == {DeviceId(facts(0).uuid)}
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
-    await node.plugins.gate.tidy(node.plugins._uses_of)
-    assert node.plugins.gate.by_name == frozenset()
+    assert node.plugins.gate.record.by_name == {DeviceId(facts(0).uuid)}
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocationrecord._UNCLAIMED_S", -1.0)
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    assert node.plugins.gate.record.by_name == frozenset()
     await node.run("q")
 
 
@@ -186,7 +186,7 @@ async def test_a_container_is_given_what_its_pod_s_init_container_had(node: Node
     for name in ("init", "main"):
         assert dict((await node.kubelet.create("default", "p", name)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
     node.ask("q")
-    with pytest.raises(Conflict, match="used by pod default/p"):
+    with pytest.raises(Conflict, match="of pod default/p"):
         await node.kubelet.allocate("default", "q", Container(name="main", limits=((GPU, 1),)), (facts(0).uuid,))
 
 
@@ -210,7 +210,7 @@ async def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it(node: 
     metadata["annotations"] = {"kubernetes.io/config.mirror": "hash-of-the-file"}
     await node.kubelet.admit("default", "static", Container(name="main", limits=((GPU, 1),)), uid="hash-of-the-file")
     assert dict((await node.kubelet.create("default", "static", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
-    assert [each.pod for each in node.plugins.gate.entries] == ["default/static"]
+    assert [each.pod for each in node.plugins.gate.record.entries] == ["default/static"]
 
 
 async def test_what_lies_across_a_device_in_use_is_not_preferred(node: Node) -> None:
@@ -230,8 +230,8 @@ async def test_the_pod_that_was_made_later_gives_way(node: Node) -> None:
         node.ask(name)
         node.pods["default", name]["metadata"]["creationTimestamp"] = made
         node.kubelet.record("default", name, Container(name="main", limits=((GPU, 1),)), (facts(0).uuid,))
-    await node.plugins.gate.tidy(node.plugins._uses_of)
-    ((later, _),) = node.plugins.gate.conflicts()
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    ((later, _),) = node.plugins.gate.refusals.conflicts()
     assert later.pod == "default/a"
 
 
@@ -241,7 +241,7 @@ async def test_where_the_checkpoint_cannot_be_read_the_kubelet_is_asked_about_ea
     await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
     (node.kubelet.plugins / "kubelet_internal_checkpoint").write_bytes(b"\xff{")
     assert dict((await node.kubelet.create("default", "p", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
-    assert [each.pod for each in node.plugins.gate.entries] == ["default/p"]
+    assert [each.pod for each in node.plugins.gate.record.entries] == ["default/p"]
 
 
 async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api_server_shows_its_end(
@@ -253,16 +253,16 @@ async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api
     await node.run("p")
     node.kubelet.remove("default", "p")
     node.ask("q")
-    with pytest.raises(Conflict, match="used by pod default/p"):
+    with pytest.raises(Conflict, match="of pod default/p"):
         await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
-    assert node.plugins.gate.by_name == {DeviceId(facts(0, "T4").uuid)}
+    assert node.plugins.gate.record.by_name == {DeviceId(facts(0, "T4").uuid)}
     del node.watched["default", "p"]
-    node.plugins.gate.release()
-    assert node.plugins.gate.by_name == {DeviceId(facts(0, "T4").uuid)}, "the watch may be late"
+    node.plugins.gate.record.release()
+    assert node.plugins.gate.record.by_name == {DeviceId(facts(0, "T4").uuid)}, "the watch may be late"
     del node.pods["default", "p"]
     node.version += 1
-    await node.plugins.gate.tidy(node.plugins._uses_of)
-    assert node.plugins.gate.by_name == frozenset()
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    assert node.plugins.gate.record.by_name == frozenset()
     await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
 
 
@@ -301,7 +301,7 @@ async def test_what_a_container_was_started_with_stays_counted_whatever_is_writt
     with contextlib.suppress(Conflict):
         await node.kubelet.create("default", "tenant", "side")
     node.assign("honest", 20, share(0, 20480))
-    with pytest.raises(Conflict, match="used by pod default/tenant"):
+    with pytest.raises(Conflict, match="of pod default/tenant"):
         await node.run("honest", NEED, 20)
 
 
@@ -312,7 +312,7 @@ async def test_what_has_ended_is_let_go_of_though_the_record_cannot_be_written(n
     (node.root / f".allocations.json.{os.getpid()}").mkdir()
     node.end("p")
     with capture_logs() as logs:
-        node.plugins.gate.release()
-        node.plugins.gate.release()
-    assert node.plugins.gate.entries == ()
+        node.plugins.gate.record.release()
+        node.plugins.gate.record.release()
+    assert node.plugins.gate.record.entries == ()
     assert [each["event"] for each in logs] == ["release_not_kept"]

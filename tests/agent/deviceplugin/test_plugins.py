@@ -1,8 +1,11 @@
 """What a node offers, advertised to a kubelet and handed to its containers."""
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +13,7 @@ from structlog.testing import capture_logs
 
 from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, MINORS, MPS, NEED, SLICE, SLICED, WHOLE, Node, mig, share
+from harness.virtualtime import run
 from tessera.clients.kubelet import Container, MemoryKubelet
 from tessera.core.cluster.advertise import OfferOptions
 from tessera.core.deviceplugin.edits import Mount
@@ -242,3 +246,24 @@ async def test_a_kubelet_outlives_a_resource_that_is_withdrawn_while_it_waits_fo
     node.assign("p", 2, share(0, 2048))
     await asking
     assert len(await node.record.list()) == 1
+
+
+class BrokenNode(Node):
+    """A node of which an agent cannot see the pods, for a defect of its own."""
+
+    def seen(self) -> Iterable[dict[str, Any]]:
+        raise KeyError("1g.5gb")
+
+
+def test_a_defect_in_a_turn_is_logged_each_time_with_its_traceback(socket_folder: Path) -> None:
+    async def live_for(seconds: float) -> None:
+        node = BrokenNode(MemoryKubelet(socket_folder), socket_folder)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await node.plugins.run(Measures())
+
+    with capture_logs() as logs:
+        run(live_for(100))  # it looks every half minute
+    found = [each for each in logs if each["event"] == "device_handover_impaired"]
+    assert len(found) == 3
+    assert all(isinstance(each["exc_info"], KeyError) and each["log_level"] == "error" for each in found)

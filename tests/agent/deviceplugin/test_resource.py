@@ -88,7 +88,7 @@ async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None
     shares, view = Shares(), SaidPods()
     each = plugin(two(SLICED), shares, view=view)
     assert dict((await each.allocate((IDS[0], IDS[2]))).env) == {"IDS": f"{IDS[0]},{IDS[2]}"}
-    with pytest.raises(Unavailable, match="no container with these device ids"):
+    with pytest.raises(Unavailable, match="does not list these devices for any container"):
         await each.pre_start((IDS[0], IDS[2]))
     view.record("p", GPU, IDS[0], IDS[2])
     await each.pre_start((IDS[0], IDS[2]))
@@ -182,10 +182,10 @@ async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> No
         async def refresh(self) -> None:
             await asyncio.sleep(0)
             self.objects.clear()
-            gate.release()
+            gate.record.release()
             each.update(msgspec.structs.replace(each.resource, devices=()))
             each.settle(frozenset(), asyncio.get_running_loop().time())
-            looked.append((gate.by_name, gate.taken(GPU), each.unsettled))
+            looked.append((gate.record.by_name, gate.record.allocated_ids(GPU), each.unsettled))
 
     view = Looking()
     gate = Gate(view, dict, logger())
@@ -196,7 +196,7 @@ async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> No
     view.recorded.clear()  # the kubelet has let it go
     assert dict((await each.allocate((IDS[0],))).env) == {"IDS": IDS[0]}
     assert looked == [(frozenset({DeviceId(facts(0, "T4").uuid)}), frozenset({IDS[0]}), True)]
-    assert [(entry.ids, entry.uid) for entry in gate.entries] == [((IDS[0],), "")]
+    assert [(entry.ids, entry.uid) for entry in gate.record.entries] == [((IDS[0],), "")]
 
 
 async def test_what_is_preferred_follows_the_policy() -> None:

@@ -1,6 +1,7 @@
 """Shares by assignment: which pod an Allocate call is for, and what its container gets."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from builders.gpunodes import facts, sevenths
 from builders.signed import AGENT, SERVER, STRANGER, keys, signed
 from harness.pluginnode import CDI, MEMORY, MINORS, NEED, SLICE, Node, mig, share
+from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import is_signed, key_id, signature_text
@@ -119,7 +121,9 @@ async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgo
     assert sorted(node.assigned(f"p{number}")[0]["gpu"] for number in range(3)) == [0, 0, 1]
 
 
-async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(node: Node) -> None:
+async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As one whose annotations are as long as they may be: the API server takes no change of it, ever."""
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(4)))
     for number in range(4):
@@ -135,38 +139,34 @@ async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(node:
         got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
     assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
     assert len(set(got.values())) == 3
-    assert {uid for uid, _ in node.plugins.gate.refusals._refused} == {"uid-p1"}
+    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
+    assert node.plugins.gate.refusals.blocked_pods().keys() == {"uid-p1"}
 
 
-async def test_a_defect_in_a_turn_is_logged_each_time_with_its_traceback(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = 0
-
-    async def tidy(_: object) -> None:
-        nonlocal turns
-        turns += 1
-        raise KeyError("1g.5gb")
-
-    monkeypatch.setattr("tessera.agent.deviceplugin.plugins._TIDY_S", 0.0)
+@pytest.mark.parametrize("has_get", [True, False])
+async def test_the_kubelet_is_never_asked_to_list(node: Node, *, has_get: bool) -> None:
+    """That makes it forget what it is allocating. One whose record cannot be read otherwise is refused its pod."""
     await node.offer((facts(0), MEMORY), how=CDI)
-    monkeypatch.setattr(node.plugins.gate, "tidy", tidy)
-    with capture_logs() as logs:
-        while turns < 3:  # noqa: ASYNC110 (nobody tells)
-            await asyncio.sleep(0.01)
-    found = [each for each in logs if each["event"] == "device_handover_impaired"]
-    assert len(found) >= 2
-    assert all(isinstance(each["exc_info"], KeyError) and each["log_level"] == "error" for each in found)
+    node.assign("before", 2, share(0, 2048))
+    await node.run("before", NEED, 2)
+    node.kubelet.has_get = has_get
+    (node.kubelet.plugins / DEVICE_CHECKPOINT).write_text("no checkpoint")
+    node.assign("p", 2, share(0, 2048))
+    with contextlib.nullcontext() if has_get else pytest.raises(Conflict, match=r"a kubelet from 1\.34"):
+        await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    with contextlib.suppress(Unavailable):
+        await node.plugins.shares.tidy()
+    assert node.kubelet.listed == 0
 
 
 async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
-    with pytest.raises(Unavailable, match="no container with these device ids"):
+    with pytest.raises(Unavailable, match="does not list these devices for any container"):
         await node.plugins.shares.pre_start(NEED, ("GPU-x-_-0",))
 
 
 @pytest.mark.parametrize(
-    ("units", "want"), [(None, "no container with these device ids"), (3, "an assignment to 3 units")]
+    ("units", "want"), [(None, "does not list these devices for any container"), (3, "an assignment to 3 units")]
 )
 async def test_an_assignment_that_went_or_changed(
     node: Node, monkeypatch: pytest.MonkeyPatch, units: int | None, want: str
@@ -205,7 +205,7 @@ async def test_a_container_starts_with_what_it_was_told_though_answers_were_not_
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
     with pytest.raises(Conflict, match=rf"it uses GPU {facts(0).uuid}, and is assigned GPU {facts(1).uuid}"):
         await node.kubelet.create("default", "p1", "main")
-    with pytest.raises(Conflict, match="used by pod default/p1"):
+    with pytest.raises(Conflict, match="of pod default/p1"):
         await node.kubelet.admit("default", "p0", container)
 
 
@@ -257,10 +257,10 @@ async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since
     with pytest.raises(Conflict, match=rf"it uses GPU {facts(1).uuid}, and is assigned GPU {facts(2).uuid}"):
         await node.kubelet.create("default", "p", "main")
     node.assign("next", 10, share(0, 10240))
-    with pytest.raises(Conflict, match="used by pod default/p"):
+    with pytest.raises(Conflict, match="of pod default/p"):
         await node.kubelet.admit("default", "next", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._HELD_UP_S", -1.0)
-    assert [pod for pod, _ in node.plugins.gate.refusals.held_up().values()] == ["default/p"], "it is evicted"
+    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
+    assert [pod for pod, _ in node.plugins.gate.refusals.blocked_pods().values()] == ["default/p"], "it is evicted"
 
 
 @pytest.mark.parametrize("how", [CDI, None])
@@ -294,7 +294,7 @@ async def test_nobody_starts_on_other_hardware_than_was_asked_for(
 async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_kept(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocationrecord._UNCLAIMED_S", -1.0)
     await node.offer((facts(0, "T4"), MEMORY))
     node.assign("p", 10, share(0, 10240))
     del node.watched["default", "p"]
@@ -302,12 +302,12 @@ async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_ke
     monkeypatch.setattr("tessera.agent.pods.nodeview._FRESH_S", -1.0)
     await node.plugins.shares.refresh()
     node.silent = True
-    await node.plugins.gate.tidy(node.plugins._uses_of)
-    assert [(each.uid, len(each.uses)) for each in node.plugins.gate.entries] == [("", 1)]
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    assert [(each.uid, len(each.uses)) for each in node.plugins.gate.record.entries] == [("", 1)]
     node.silent = False
     monkeypatch.setattr("tessera.agent.pods.nodeview._FRESH_S", 2.0)
-    await node.plugins.gate.tidy(node.plugins._uses_of)
-    assert [(each.uid, len(each.uses)) for each in node.plugins.gate.entries] == [("uid-p", 1)]
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    assert [(each.uid, len(each.uses)) for each in node.plugins.gate.record.entries] == [("uid-p", 1)]
 
 
 async def test_an_exchange_of_a_pod_that_is_out_of_view_is_not_forgotten(node: Node) -> None:
@@ -473,7 +473,7 @@ async def test_a_lost_gpu_is_given_to_nobody(node: Node) -> None:
         await node.run("p", NEED, 2)
 
 
-async def test_what_no_container_needs_is_removed(node: Node) -> None:
+async def test_what_no_container_needs_is_removed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     await node.offer((facts(0), AUTO), how=CDI)
     (node.cdi / "nvidia.json").write_text("{}")
     (node.cdi / "tessera.dev-share-stale.json").write_text("{}")
@@ -488,7 +488,7 @@ async def test_what_no_container_needs_is_removed(node: Node) -> None:
     node.end("p")
     node.end("q")
     await desk.tidy()
-    desk._unheld_s = dict.fromkeys(desk._unheld_s, -1e9)  # a minute later
+    monkeypatch.setattr("tessera.agent.deviceplugin.exchanges._UNHELD_S", -1.0)
     await desk.tidy()
     await desk.tidy()
     assert list(node.cdi.glob("tessera.dev-share-*")) == []
@@ -528,7 +528,7 @@ async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
     node.assign("p", 15, share(0, facts(0, "T4").memory_mib))
     await node.run("p", NEED, 15)
     node.assign("q", 1, share(0, 1024))
-    with pytest.raises(Conflict, match=r"is used by pod default/p"):
+    with pytest.raises(Conflict, match=r"together with container main of pod default/p it asks more memory"):
         await node.run("q", NEED, 1)
 
 
@@ -632,8 +632,10 @@ async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_th
     node.assign("p", 3, share(0, 3072))
     with pytest.raises(Conflict, match="an assignment to 3 units"):
         await node.kubelet.create("default", "p", "main")
-    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._HELD_UP_S", -1.0)
-    assert node.plugins.gate.refusals.held_up() == {"uid-p": ("default/p", "an assignment to 3 units, and it asks 2")}
+    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
+    assert node.plugins.gate.refusals.blocked_pods() == {
+        "uid-p": ("default/p", "an assignment to 3 units, and it asks 2")
+    }
 
 
 async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_were_assigned(node: Node) -> None:
@@ -670,9 +672,9 @@ async def test_a_pod_whose_image_never_comes_keeps_nothing_that_it_was_mistaken_
     node.assign("p", 10, share(0, 10240))
     node.ask("stray", NEED, 10)
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
-    await node.plugins.gate.tidy(node.plugins._uses_of)
-    assert [(each.pod, len(each.uses)) for each in node.plugins.gate.entries] == [("default/stray", 1)]
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocationrecord._UNCLAIMED_S", -1.0)
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    assert [(each.pod, len(each.uses)) for each in node.plugins.gate.record.entries] == [("default/stray", 1)]
     node.end("p")
     node.assign("q", 10, share(0, 10240))
     assert dict((await node.run("q", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0, "T4").uuid
@@ -895,6 +897,6 @@ async def test_what_an_agent_of_before_started_is_known_once_the_record_was_tidi
     await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
     node.assign("other", 2, share(1, 2048))  # another than it was started with, who knows why
     await node.plugins.shares.tidy()
-    on_record = {each.pod: (each.assignment, each.key) for each in node.plugins.gate.entries}
+    on_record = {each.pod: (each.assignment, each.key) for each in node.plugins.gate.record.entries}
     text = node.pods["default", "p"]["metadata"]["annotations"]["tessera.dev/assignment"]
     assert on_record == {"default/p": (text, key_id(SERVER.public)), "default/other": ("", "")}

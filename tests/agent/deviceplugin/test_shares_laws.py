@@ -125,7 +125,7 @@ class Churn:
         for name, gpu in self.told.items():
             used[gpu] += self.units[name]
         assert all(units <= GIB for units in used.values()), self.told
-        recorded = {each.pod: [NAMES[use.gpu] for use in each.uses] for each in self.node.plugins.gate.entries}
+        recorded = {each.pod: [NAMES[use.gpu] for use in each.uses] for each in self.node.plugins.gate.record.entries}
         assert {name: recorded[f"default/{name}"] for name in self.told} == {
             name: [gpu] for name, gpu in self.told.items()
         }
@@ -138,8 +138,8 @@ async def test_no_gpu_is_told_to_more_than_it_holds(
 ) -> None:
     monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.0)
     monkeypatch.setattr("tessera.agent.deviceplugin.shares._LATE_S", 0.0)
-    monkeypatch.setattr("tessera.agent.deviceplugin.shares._UNHELD_S", 0.0)
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", 0.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.exchanges._UNHELD_S", 0.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocationrecord._UNCLAIMED_S", 0.0)
     churn = Churn(node, random.Random(seed), how)
     await churn.offer()
     events: dict[Callable[[], object], int] = {

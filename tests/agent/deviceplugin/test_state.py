@@ -60,7 +60,7 @@ async def test_files_without_a_version_are_read(tmp_path: Path) -> None:
     assert [request.shares for request in plugins.shares.assigned_requests()] == [(amount(1, memory_mib=2048),)]
     slice_ = Use(gpu="GPU-00000001", placement=Placement(0, 1, "1g.5gb"))
     memory = Use(gpu="GPU-00000001", exclusivity=Exclusivity.MEMORY, memory_mib=2048)
-    assert plugins.gate.entries == (
+    assert plugins.gate.record.entries == (
         Allocation(
             resource="nvidia.com/mig-1g.5gb",
             ids=("MIG-1",),

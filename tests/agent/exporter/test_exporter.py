@@ -18,6 +18,7 @@ from tessera.api.tessera.usagereports import UsageReport, read_usage
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.inventory import GpuEvent
@@ -42,9 +43,10 @@ class Node:
         self.view = SaidPods()
         self.entries: list[Allocation] = []
         self.gpus: tuple[Gpu, ...] = ()
+        self.orphaned: tuple[UnhealthyDevice, ...] = ()
         self.proc = folder / "proc"
         of_the_host(self.proc)
-        containers = NodeContainers(lambda: self.entries, self.view, self.proc)
+        containers = NodeContainers(lambda: self.entries, self.view, self.proc, lambda: self.orphaned)
         self.exporter = Exporter("n1", self.driver, containers, lambda: self.gpus, Health, logger())
 
     async def uuids(self) -> tuple[str, ...]:
@@ -201,6 +203,14 @@ async def test_a_gpu_that_vanishes_while_it_is_measured_has_no_values_and_the_ot
     assert values("tessera_gpu_lost", "gpu") == {("0",): 1, ("1",): 0}
     assert values("tessera_device_healthy", "gpu") == {("0",): 0, ("1",): 1}
     assert values("DCGM_FI_DEV_FB_USED", "gpu") == {("1",): 0}
+
+
+async def test_a_gpu_that_a_pod_left_processes_on_is_counted_and_not_healthy(node: Node) -> None:
+    t4, _ = await node.uuids()
+    node.orphaned = (UnhealthyDevice(gpu=t4, reason="pod ml/a is gone"),)
+    values = await node.scrape()
+    assert values("tessera_device_orphaned", "gpu") == {("0",): 1, ("1",): 0}
+    assert values("tessera_device_healthy", "gpu") == {("0",): 0, ("1",): 1}
 
 
 async def test_absurd_values_reach_no_metric(node: Node) -> None:

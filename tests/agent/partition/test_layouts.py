@@ -151,10 +151,10 @@ async def test_what_others_use_is_refused_clearly_and_granted_once_they_are_gone
         await machine.pod("user", {"nvidia.com/mig-1g.5gb": 1})
         await machine.start("user", "nvidia.com/mig-1g.5gb")
         await machine.pod("amount", {UNITS: 4}, (amount(0, container="c"),))
-        with pytest.raises(Conflict, match="used by pod default/user"):
+        with pytest.raises(Conflict, match="of pod default/user uses"):
             await machine.start("amount", UNITS, 4)
         await machine.pod("slice", {UNITS: 10}, (amount(0, HALVES[0], container="c"),))
-        with pytest.raises(Conflict, match="used by pod default/user"):
+        with pytest.raises(Conflict, match="of pod default/user uses"):
             await machine.start("slice", UNITS, 10)
         for name in ("user", "slice"):
             machine.kubelet.remove("default", name)

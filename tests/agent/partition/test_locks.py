@@ -39,9 +39,9 @@ def test_one_at_a_time_for_each_gpu(tmp_path: Path) -> None:
     async def check() -> None:
         async with one.hold("GPU-0", by_s=0.0):
             await take(other, "GPU-1")
-            with pytest.raises(Conflict, match=rf"`.*` \(pid {os.getpid()}, since 2\d\d\d-.* is changing"):
+            with pytest.raises(Conflict, match=rf"`.*` \(pid {os.getpid()}, since 2\d\d\d-.* is changing its layout"):
                 await take(other)
-            with pytest.raises(Conflict, match="is changing its layout"):
+            with pytest.raises(Conflict, match="run the command again when it has ended"):
                 await take(other, wait_s=5.0)
         await take(other)
 

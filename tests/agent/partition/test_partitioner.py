@@ -286,10 +286,9 @@ def test_a_gpu_that_another_process_changes_is_waited_for_and_left_alone(tmp_pat
     async def attempt() -> None:
         async with other.hold("GPU-0", by_s=0.0):
             (failed,) = await partitioner.apply(targets, 200)
-            assert failed.startswith("GPU 0: `")
-            assert failed.endswith("is changing its layout")
+            assert "is changing its layout" in failed
             assert await machine.layouts() == {"GPU-0": SEVEN, "GPU-1": HALVES}
-            with pytest.raises(Conflict, match="is changing its"):
+            with pytest.raises(Conflict, match="is changing its layout"):
                 await partitioner.add("GPU-0", HALVES[0], 20)
             assert not partitioner.busy("GPU-0")
         async with asyncio.TaskGroup() as tasks:

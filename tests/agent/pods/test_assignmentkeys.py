@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +18,18 @@ from harness.agentmachine import Machine
 from tessera.agent.pods.assignmentkeys import AssignmentKeys
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, is_signed, key_id, public_keys
-from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, PODS, Kind, MemoryKube, Object, Unanswered, annotations_of
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    GPU_NODES,
+    NODES,
+    PODS,
+    Kind,
+    MemoryKube,
+    Object,
+    Subresource,
+    Unanswered,
+    annotations_of,
+)
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
@@ -249,12 +259,12 @@ class Versioned(MemoryKube):
 
 async def told_keys(machine: Machine) -> list[str]:
     """Return the keys in the GPUNode as soon as there are any."""
-    for _ in range(400):
-        found = await machine.kube.get(GPU_NODES, "n1") or {}
-        if keys := (found.get("status") or {}).get("assignmentKeys"):
-            return list(keys)
-        await asyncio.sleep(0.02)
-    pytest.fail("no keys are told")
+    found = await machine.until_object(GPU_NODES, "n1", lambda each: bool(_keys_of(each)))
+    return _keys_of(found)
+
+
+def _keys_of(found: Object) -> list[str]:
+    return list((found.get("status") or {}).get("assignmentKeys") or ())
 
 
 async def bound(machine: Machine, name: str, annotations: dict[str, str], units: int = 4) -> Object:
@@ -302,12 +312,8 @@ async def test_the_key_is_told_before_anything_is_signed_and_devices_by_name_are
         told = await told_keys(machine)
         await machine.pod("p", {"nvidia.com/gpu": 1})
         await machine.start("p", "nvidia.com/gpu")
-        found: dict[str, str] = {}
-        for _ in range(400):
-            found = annotations_of(await machine.kube.get(PODS, "p", "default") or {})
-            if ASSIGNMENT in found:
-                break
-            await asyncio.sleep(0.02)
+        pod = await machine.until_object(PODS, "p", lambda each: ASSIGNMENT in annotations_of(each))
+        found = annotations_of(pod)
     version, key, _ = found["tessera.dev/assignment-signature"].split(".")
     assert (version, key) == ("v1", key_id(base64.b64decode(told[0])))
     async with machine.agent():
@@ -369,20 +375,34 @@ async def test_the_servers_keys_are_known_as_soon_as_one_is_published(tmp_path: 
     assert keys.knows_servers
 
 
-async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one that is too large for etcd: the API server answers 500, whatever is written on it."""
-    await run_unsigned(machine)
+class FullKube(MemoryKube):
+    """An API server that takes no change of any pod while it is `full`, as of one that is too large for etcd."""
+
+    full = False
+
+    async def patch(
+        self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
+    ) -> Object:
+        if self.full and kind == PODS:
+            raise Unanswered("pod p", found="HTTP 500, request is too large")
+        return await super().patch(kind, name, body, namespace=namespace, subresource=subresource)
+
+
+async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(machine: Machine) -> None:
+    kube = FullKube()
+    await kube.create(NODES, await machine.node())
+    machine = msgspec.structs.replace(machine, kube=kube)
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        await told_keys(machine)
+        await machine.pod("p", {NEED: 4}, (amount(0, container="c"),))
+        await machine.start("p", NEED, 4)
+        await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
+    unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
+    await machine.kube.patch(PODS, "p", unsigned, namespace="default")
     await machine.kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": []}}, subresource="status")
-    patch = machine.kube.patch
-
-    async def broken(kind: Kind, name: str, *args: Any, **more: Any) -> Object:
-        if kind == PODS:
-            raise Unanswered("pod p", found="HTTP 500, request is too large", expected="success")
-        return await patch(kind, name, *args, **more)
-
-    monkeypatch.setattr(machine.kube, "patch", broken)
+    kube.full = True
     async with machine.agent():
         assert await told_keys(machine)
 
@@ -427,11 +447,6 @@ async def test_what_lost_keys_signed_counts_for_every_server_once_the_agent_has_
         await machine.kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="two")
         own = public_keys(await told_keys(machine))
         known = Keys(public={**public(STRANGER), **own}, verify=verify)
-        for _ in range(400):
-            if is_signed(await machine.kube.get(PODS, "started", "default") or {}, known):
-                break
-            await asyncio.sleep(0.02)
-        else:
-            pytest.fail("it is not signed anew")
+        await machine.until_object(PODS, "started", lambda pod: is_signed(pod, known))
         waits = await machine.kube.get(PODS, "waits", "default") or {}
         assert is_signed(waits, keys_of(SERVER)), "what no container was started with stays as it is"

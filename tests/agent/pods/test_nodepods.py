@@ -9,7 +9,7 @@ import pytest
 from builders.gpunodes import facts
 from tessera.agent.pods.nodepods import NodePods
 from tessera.core.deviceplugin.allocations import Allocation, Use
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import users_of
 from tessera.errors import Unavailable
@@ -21,18 +21,20 @@ RUNNING = {
     "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
     "status": {"phase": "Running"},
 }
-RECORD = Held(namespace="default", pod="p", container="main", resource="nvidia.com/gpu", device_ids=("GPU-1",))
+RECORD = KubeletAllocation(
+    namespace="default", pod="p", container="main", resource="nvidia.com/gpu", device_ids=("GPU-1",)
+)
 
 
 def known() -> frozenset[str]:
     return frozenset({"nvidia.com/gpu"})
 
 
-def record(*answers: tuple[Held, ...]) -> Callable[[], Awaitable[tuple[Held, ...]]]:
+def record(*answers: tuple[KubeletAllocation, ...]) -> Callable[[], Awaitable[tuple[KubeletAllocation, ...]]]:
     """Return a record that says one thing after the other."""
     said = iter(answers)
 
-    async def read() -> tuple[Held, ...]:
+    async def read() -> tuple[KubeletAllocation, ...]:
         return next(said)
 
     return read

@@ -20,7 +20,7 @@ from tessera.api.tessera.shares import ShareFields
 from tessera.clients.kube import PODS, Kind, MemoryKube, Object, Subresource, annotations_of
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput, Unavailable
@@ -52,7 +52,7 @@ class Node:
 
     def __init__(self, kube: MemoryKube | None = None) -> None:
         self.kube = kube or MemoryKube()
-        self.allocated: list[Held] = []
+        self.allocated: list[KubeletAllocation] = []
         self.requested = 0
         self.recorder = Recorder(
             self.kube,
@@ -67,7 +67,7 @@ class Node:
     def pods(self) -> tuple[Object, ...]:
         return self.seen
 
-    async def held(self) -> tuple[Held, ...]:
+    async def held(self) -> tuple[KubeletAllocation, ...]:
         await asyncio.sleep(0)
         self.requested += 1
         return tuple(self.allocated)
@@ -81,7 +81,9 @@ class Node:
         name = each["metadata"]["name"]
         if ids:
             self.allocated.append(
-                Held(namespace="default", pod=name, container="c", resource=SLICE, device_ids=tuple(sorted(ids)))
+                KubeletAllocation(
+                    namespace="default", pod=name, container="c", resource=SLICE, device_ids=tuple(sorted(ids))
+                )
             )
 
     async def look(self) -> None:
@@ -120,7 +122,9 @@ async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
     await node.add(asking("late", {SLICE: 1}))
     await node.look()
     assert await node.annotation("late") is None
-    node.allocated = [Held(namespace="default", pod="late", container="c", resource=SLICE, device_ids=IDS[:1])]
+    node.allocated = [
+        KubeletAllocation(namespace="default", pod="late", container="c", resource=SLICE, device_ids=IDS[:1])
+    ]
     await node.look()
     assert await node.recorded("late") == [of(IDS[0])]
 
@@ -132,7 +136,9 @@ async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
     await node.add(waiting)
     await node.look()
     assert annotations_of((await node.kube.list(PODS)).objects[0])["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false"
-    units = Held(namespace="default", pod="p", container="c", resource="aliyun.com/gpu-mem", device_ids=("u1", "u2"))
+    units = KubeletAllocation(
+        namespace="default", pod="p", container="c", resource="aliyun.com/gpu-mem", device_ids=("u1", "u2")
+    )
     node.allocated = [units]
     await node.look()
     found = (await node.kube.list(PODS)).objects[0]
@@ -150,8 +156,10 @@ async def test_a_pod_with_memory_and_a_device_by_name_is_told_of_the_memory_firs
     both["spec"]["containers"].append({"name": "d", "image": "none", "resources": {"limits": {SLICE: "1"}}})
     await node.add(both)
     node.allocated = [
-        Held(namespace="default", pod="p", container="c", resource="aliyun.com/gpu-mem", device_ids=("u1", "u2")),
-        Held(namespace="default", pod="p", container="d", resource=SLICE, device_ids=IDS[:1]),
+        KubeletAllocation(
+            namespace="default", pod="p", container="c", resource="aliyun.com/gpu-mem", device_ids=("u1", "u2")
+        ),
+        KubeletAllocation(namespace="default", pod="p", container="d", resource=SLICE, device_ids=IDS[:1]),
     ]
     await node.look()
     assert annotations_of((await node.kube.list(PODS)).objects[0])["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tessera.api.kubernetes.devicecheckpoint import read_checkpoint
-from tessera.core.deviceplugin.lastgate import Checkpointed
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput
 
 # As kubelet 1.36.3 wrote it, without the answers of plugins.
@@ -18,7 +18,7 @@ NONE = (b"", b"\xff", b"{", b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries
 
 
 def test_ids_of_all_numa_nodes_are_one_container_s() -> None:
-    want = Checkpointed(uid="7a1", container="main", resource="nvidia.com/gpu", device_ids=("GPU-0", "GPU-1"))
+    want = KubeletAllocation(uid="7a1", container="main", resource="nvidia.com/gpu", device_ids=("GPU-0", "GPU-1"))
     assert read_checkpoint("file", REAL) == (want,)
 
 

@@ -8,7 +8,8 @@ from builders.shares import share
 from tessera.api.tessera.nodefiles import Answers, read_allocations, read_answers, write_allocations, write_answers
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction, RequestKey
+from tessera.core.deviceplugin.kubeletallocations import RequestKey
+from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import InvalidInput

@@ -19,6 +19,7 @@ from tessera.api.tessera.nodereports import (
     has_agent,
     health_report,
     impairment_report,
+    orphan_report,
 )
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.mps import Enforcement, Level
@@ -128,3 +129,9 @@ def test_a_device_that_fails_and_recovers_is_reported_by_its_index() -> None:
         Inventory(gpus=()),
     )
     assert (well.reason, well.warning, well.message) == ("DeviceHealthy", False, "GPU ? (GPU-x): healthy, back")
+
+
+def test_a_device_that_a_pod_left_processes_on_is_reported_with_what_follows() -> None:
+    got = orphan_report(UnhealthyDevice(gpu=facts(1).uuid, reason="pod ml/a is gone"), Inventory(gpus=(facts(1),)))
+    assert (got.reason, got.warning) == ("DeviceOrphaned", True)
+    assert got.message == f"GPU 1 ({facts(1).uuid}): pod ml/a is gone; no pod is sent to it until they have ended"

@@ -126,8 +126,17 @@ def test_ids_of_units_are_the_kubelet_s_to_count() -> None:
 
 
 def test_who_holds_is_named() -> None:
-    assert entry("a").holder == "pod default/a, container main"
+    assert entry("a").holder == "container main of pod default/a"
     assert Allocation(resource=UNITS, ids=("x",)).holder == "a pod that was just admitted"
+
+
+def test_why_a_device_is_not_allocated_is_said_in_a_phrase() -> None:
+    other = entry("a")
+    assert Clash(other=other, text="device x").cause == "container main of pod default/a uses device x"
+    full = Clash(other=other, text="more memory than the 9 MiB of x", full=True)
+    assert full.cause == "together with container main of pod default/a it asks more memory than the 9 MiB of x"
+    alone = msgspec.structs.replace(full, other=None)
+    assert (alone.holder, alone.cause) == ("nobody else", "it asks more memory than the 9 MiB of x")
 
 
 USES = st.one_of(

@@ -11,7 +11,8 @@ from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.holdings import PodDevices, assigned, given, held_by_name, holdings, used_keys
-from tessera.core.deviceplugin.matching import AssignedRequest, Held, RequestKey
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, MigMode
 from tessera.core.gpu.mig import Placement
@@ -32,8 +33,8 @@ def request(pod: str, *shares: Share) -> AssignedRequest:
     return AssignedRequest(key=RequestKey("default", pod, "main", NEED), units=1, shares=shares)
 
 
-def held(pod: str, resource: str, *ids: str) -> Held:
-    return Held(namespace="default", pod=pod, container="main", resource=resource, device_ids=ids)
+def held(pod: str, resource: str, *ids: str) -> KubeletAllocation:
+    return KubeletAllocation(namespace="default", pod=pod, container="main", resource=resource, device_ids=ids)
 
 
 @for_all(

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import (
-    Checkpointed,
-    Evidence,
-    PodEvidence,
+    ObservedPod,
+    ObservedPods,
     admit,
-    contested,
+    devices_of_orphans,
     holders,
-    left_behind,
+    later_holders,
     release,
     start,
 )
@@ -37,20 +37,20 @@ def entry(pod: str, ids: str, uses: tuple[Use, ...] = (), container: str = "main
     return msgspec.structs.replace(answered, uid=pod, pod=f"ns/{pod}", container=container) if pod else answered
 
 
-def shown(*containers: str, resource: str = NAMED, **more: bool) -> PodEvidence:
+def shown(*containers: str, resource: str = NAMED, **more: bool) -> ObservedPod:
     """Return a pod whose containers ask for one resource; of these `init` ends before the others start."""
     asks = frozenset((each, resource) for each in containers or ("main",))
-    return PodEvidence(name="ns/a", asks=asks, lasting=frozenset(containers or ("main",)) - {"init"}, **more)
+    return ObservedPod(name="ns/a", asks=asks, lasting=frozenset(containers or ("main",)) - {"init"}, **more)
 
 
-def recorded(pod: str, ids: str, container: str = "main", resource: str = NAMED) -> Checkpointed:
-    return Checkpointed(uid=pod, container=container, resource=resource, device_ids=tuple(ids))
+def recorded(pod: str, ids: str, container: str = "main", resource: str = NAMED) -> KubeletAllocation:
+    return KubeletAllocation(uid=pod, container=container, resource=resource, device_ids=tuple(ids))
 
 
 def seen(
-    pods: dict[str, PodEvidence] | None = None, *record: Checkpointed, running: str = "", blind: bool = False
-) -> Evidence:
-    return Evidence(pods=pods or {}, recorded=record, running=frozenset(running), blind=blind)
+    pods: dict[str, ObservedPod] | None = None, *record: KubeletAllocation, running: str = "", blind: bool = False
+) -> ObservedPods:
+    return ObservedPods(pods=pods or {}, recorded=record, running=frozenset(running), blind=blind)
 
 
 A = {"a": shown()}
@@ -59,7 +59,7 @@ ENDED = {"a": shown(ended=True, ending=True)}
 PREPARING = {"a": shown("init", "main")}
 
 # sentence: what is seen of pod `a`, which has the device; whether Allocate is refused it, and whether a start is
-HELD: dict[str, tuple[Evidence, bool, bool]] = {
+HELD: dict[str, tuple[ObservedPods, bool, bool]] = {
     "it runs": (seen(A, recorded("a", "x"), running="a"), True, True),
     "the kubelet has forgotten it while it runs": (seen(A, running="a"), True, True),
     "it was admitted, and has no process yet": (seen(A, recorded("a", "x")), True, True),
@@ -102,7 +102,7 @@ def test_who_has_a_device_is_in_the_way_as_long_as_it_may_use_it(case: str) -> N
 
 
 # sentence: what is seen once `Allocate` was answered for a device, and whether it is refused to the next
-ANSWERED: dict[str, tuple[Evidence, bool]] = {
+ANSWERED: dict[str, tuple[ObservedPods, bool]] = {
     "a pod has it": (seen(A, recorded("a", "x")), True),
     "nobody has it": (seen(A), False),
     "a pod has it that has ended": (seen(ENDED, recorded("a", "x")), False),
@@ -145,7 +145,7 @@ def units(
     return msgspec.structs.replace(made, initial=initial, at_ns=at)
 
 
-def most_beside(record: Iterable[Allocation], evidence: Evidence) -> int:
+def most_beside(record: Iterable[Allocation], evidence: ObservedPods) -> int:
     """Return the most memory that another pod may start with on a GPU of 15 GiB, in GiB."""
     capacity = {DeviceId(GPU): 15}
     fits = (
@@ -220,7 +220,7 @@ def test_of_pods_with_the_same_ids_the_later_ones_go(case: str) -> None:
     pods, record, created, want = CONTESTED[case]
     found = [entry(pod, "x", container=f"c{i}") for i, pod in enumerate(pods)]
     known = [msgspec.structs.replace(each, at_ns=record[each.uid]) for each in found if each.uid in record]
-    got = contested(found, known, created)
+    got = later_holders(found, known, created)
     assert [later.uid for later, _ in got] == want
     assert all(clash.text == f"device x of {NAMED}" for _, clash in got)
     assert {clash.other and clash.other.uid for _, clash in got} <= set(pods) - set(want)
@@ -268,7 +268,7 @@ def test_of_a_pod_s_containers_the_last_that_starts_knows_what_all_are_assigned(
 def test_devices_of_one_pod_that_only_its_processes_use_are_closed_and_parts_are_not() -> None:
     shared = (Use(gpu="GPU-2", exclusivity=Exclusivity.REPLICA), *amount(1))
     record = (entry("a", "x", whole(OTHER, GPU)), entry("b", "y", whole("GPU-3")), entry("a", "z", shared))
-    found = left_behind(record, {"a"})
+    found = devices_of_orphans(record, {"a"})
     assert [each.device for each in found] == [DeviceId(GPU), DeviceId(OTHER)]
     assert {each.reason for each in found} == {f"pod {record[0].pod} is gone, and processes that it left still use it"}
-    assert left_behind(record, ()) == ()
+    assert devices_of_orphans(record, ()) == ()

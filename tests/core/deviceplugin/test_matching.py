@@ -10,17 +10,8 @@ from hypothesis import strategies as st
 
 from builders.shares import share
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import (
-    Answer,
-    AssignedRequest,
-    Correction,
-    Held,
-    Reconciled,
-    RequestKey,
-    pick,
-    reconcile,
-    served,
-)
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Correction, Reconciled, pick, reconcile, served
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict
 
@@ -36,8 +27,10 @@ def request(
     )
 
 
-def held(pod: str, *ids: str, resource: str = RESOURCE) -> Held:
-    return Held(namespace="default", pod=pod, container="main", resource=resource, device_ids=tuple(sorted(ids)))
+def held(pod: str, *ids: str, resource: str = RESOURCE) -> KubeletAllocation:
+    return KubeletAllocation(
+        namespace="default", pod=pod, container="main", resource=resource, device_ids=tuple(sorted(ids))
+    )
 
 
 def answer(to: AssignedRequest, *ids: str) -> Answer:
@@ -155,7 +148,7 @@ def test_laws_of_matching(data: st.DataObject) -> None:
         for number, (units, memory_mib) in enumerate(kinds)
     ]
     admitted = data.draw(st.permutations(requests))[: data.draw(st.integers(0, len(requests)))]
-    record: list[Held] = []
+    record: list[KubeletAllocation] = []
     answers: list[Answer] = []
     for number, pod in enumerate(admitted):
         meant = pick(requests, RESOURCE, pod.units, served(requests, record, answers))
@@ -192,7 +185,7 @@ def test_among_equal_dues_nothing_is_ever_refused(gpus: list[int], rng: random.R
     requests = [request(f"p{number}", 1, share(gpu), since=number) for number, gpu in enumerate(gpus)]
     order = list(range(len(requests)))
     rng.shuffle(order)
-    record: list[Held] = []
+    record: list[KubeletAllocation] = []
     answers: list[Answer] = []
     for number in order:
         meant = pick(requests, RESOURCE, 1, served(requests, record, answers))

@@ -33,7 +33,7 @@ def used(memory_mib: int, gpu: str = WHOLE.uuid) -> Used:
 
 def test_resources_that_are_not_offered_are_named() -> None:
     offered = NodeOffer(resources=(), withheld=("a", "b"), impossible=(("tessera.dev/gpu-memory", "too many; set b"),))
-    assert withheld_resources(offered) == (
+    assert withheld_resources(offered.impossible) == (
         Impairment(
             kind="Withheld",
             subject="tessera.dev/gpu-memory",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.core.packing.linear import Program
+from tessera.core.packing.linear import Budget, Program
 
 
 def test_a_textbook_program_with_its_prices() -> None:
@@ -57,6 +57,17 @@ def test_a_start_is_kept_where_no_time_is_left() -> None:
     assert got.feasible
     assert got.objective >= 3
     assert program.maximise(terms, start=(9, 9, 9)).objective == pytest.approx(12)
+
+
+def test_what_a_part_of_a_budget_spends_the_whole_has_spent() -> None:
+    whole = Budget(10)
+    first, all_that_is_left = whole.part(4), whole.part(99)
+    first.spend(3)
+    assert (whole.left_s, first.left_s, all_that_is_left.left_s) == (7, 1, 10)
+    assert whole.part(99).left_s == 7
+    all_that_is_left.spend(8)
+    assert whole.left_s < 0
+    assert Budget().left_s == math.inf
 
 
 def test_an_empty_program_is_met_or_not() -> None:

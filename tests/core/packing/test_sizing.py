@@ -136,6 +136,19 @@ def test_with_many_needs_only_whether_one_fits_is_asked(monkeypatch: pytest.Monk
     assert not got.optimal
 
 
+def test_the_programs_of_all_fleets_share_one_budget() -> None:
+    """Where nothing of it is left, a fleet is tried by the policy alone."""
+    pending = (*pods(THREE, 5), *pods(slices("2g.10gb"), 4, "s"))
+    got = smallest_fleet((FOUR,), pending, Rules(exact=True, limit_s=1e-9))
+    assert (got.plan.bound, len(got.plan.pending), got.optimal) == (None, 0, False)
+
+
+def test_a_fleet_that_was_found_in_no_time_has_no_node_that_is_left_empty() -> None:
+    pending = (*pods(slices("3g.20gb"), 1, "t"), *pods(slices("2g.10gb"), 1, "s"))
+    got = smallest_fleet((FOUR,), pending, Rules(limit_s=1e-9))
+    assert (got.counts, len(got.plan.pending)) == ((1,), 0)
+
+
 def test_without_time_each_need_has_nodes_of_its_own() -> None:
     pending = (*pods(WHOLE, 5, "w"), *pods(slices("1g.5gb", cpu_milli=0), 8, "s"))
     got = smallest_fleet((ONE, OLD), pending, Rules(limit_s=1e-9))

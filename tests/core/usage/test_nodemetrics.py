@@ -142,12 +142,13 @@ def test_states_and_counts_are_those_of_the_agent() -> None:
     own = attributed(PARTITIONED, GpuReading(), [], {})
     states = (
         DeviceState(device=DeviceId("GPU-1"), healthy=True),
-        DeviceState(device=SMALL_ONE, healthy=False, mode="mig-mps", isolation="driver-mps"),
+        DeviceState(device=SMALL_ONE, healthy=False, orphaned=True, mode="mig-mps", isolation="driver-mps"),
         DeviceState(device=DeviceId("GPU-gone"), healthy=False),
     )
     counts = (GpuCounts(gpu="GPU-1", last_xid=79, xids=(("hardware", 2),), layout_changes=3),)
     families = node_families(NodeUsage(node="n1", gpus=(own,), states=states, counts=counts, blind=True))
     assert dict(values(families, "tessera_device_healthy", "GPU_I_ID")) == {("",): 1, ("7",): 0}
+    assert dict(values(families, "tessera_device_orphaned", "GPU_I_ID")) == {("",): 0, ("7",): 1}
     assert dict(values(families, "tessera_device_sharing_info", "GPU_I_ID", "mode", "isolation")) == {
         ("7", "mig-mps", "driver-mps"): 1
     }

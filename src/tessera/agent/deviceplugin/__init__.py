@@ -5,8 +5,9 @@
 
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
+from tessera.agent.deviceplugin.devicemaker import GpuChanges, Paths
 from tessera.agent.deviceplugin.gate import Gate
-from tessera.agent.deviceplugin.plugins import GpuChanges, Paths, Plugins
+from tessera.agent.deviceplugin.plugins import Plugins
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.shares import ShareAllocator
 

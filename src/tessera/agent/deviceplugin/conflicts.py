@@ -5,6 +5,7 @@ The later of two pods, and the pod without an assignment, is evicted, and events
 
 import datetime as dt
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.pods.evictions import Evictions
@@ -18,13 +19,22 @@ from tessera.log import Logger
 
 __all__ = ["Conflicts"]
 
-_CONFLICT, _HELD_UP, _UNASSIGNED = "DeviceConflict", "DeviceInUse", "NotAssigned"
-_REFUSED = "EvictionRefused"
+_CONFLICT, _IN_USE, _UNASSIGNED, _REFUSED = "DeviceConflict", "DeviceInUse", "NotAssigned", "EvictionRefused"
 _NO_ASSIGNMENT = (
     "so no GPU is assigned and no container is started: recreate the pod with schedulerName: tessera-scheduler and "
     "without nodeName"
 )
 _ANSWER_S = 10.0
+_WORTH = dt.timedelta(minutes=10)
+"""How long it is tried to write an event about a pod that is gone."""
+
+
+class _Due(NamedTuple):
+    """An event that is not written yet."""
+
+    subject: Subject
+    report: Report
+    until: dt.datetime
 
 
 class Conflicts:
@@ -56,54 +66,60 @@ class Conflicts:
         self._evictions = Evictions(self._evict, _ANSWER_S)
         self._uids: dict[str, str] = {}
         """UIDs of the pods that are to be evicted, by `namespace/name`."""
-        self._reported: set[str] = set()
-        self._refused: dict[str, str] = {}
-        """Why pods are not evicted, as it was reported."""
+        self._reported: dict[tuple[str, str], str] = {}
+        """What was said of pods, by UID and reason."""
+        self._due: list[_Due] = []
 
     async def end(
         self, unassigned: Mapping[str, str], *, evict: bool, why: Callable[[str], str] = lambda _: ""
     ) -> tuple[str, ...]:
-        """Report each such pod once by an event, and evict it where this is allowed; return conflicts and refusals.
+        """Report each such pod by an event, and evict it where this is allowed.
+
+        An event that cannot be written is written later, and keeps nobody from being evicted.
 
         Args:
             unassigned: pods that no assignment was written for, by UID.
             evict: whether pods are evicted for it (`disruption.evictConflicts` of the GPUPolicy).
             why: returns why the assignment on a pod (`namespace/name`) does not count; nothing where there is none.
 
+        Returns:
+            The conflicts in words, and of all these pods those that are not evicted, with the reason.
+
         """
+        # 1. Find the pods that must go; of one with several reasons the gravest is said.
         conflicts = {
-            later.uid: (later.pod, _text(later, clash, evict=evict)) for later, clash in self._gate.conflicts()
+            later.uid: (later.pod, _text(later, clash, evict=evict)) for later, clash in self._gate.refusals.conflicts()
         }
         found = {uid: (pod, _UNASSIGNED, _without(why(pod))) for uid, pod in unassigned.items()}
         found |= {
-            uid: (pod, _HELD_UP, _waiting(text, evict=evict))
-            for uid, (pod, text) in self._gate.refusals.held_up().items()
+            uid: (pod, _IN_USE, _waiting(text, evict=evict))
+            for uid, (pod, text) in self._gate.refusals.blocked_pods().items()
         }
         found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
         there = {uid: each for uid, each in found.items() if self._is_there(uid)}
-        self._reported &= there.keys()
+        self._reported = {key: text for key, text in self._reported.items() if key[0] in there}
+        # 2. Say why, before they are gone.
         for uid, (pod, reason, text) in there.items():
-            if uid not in self._reported:
-                self._reported.add(uid)
-                await self._report(uid, pod, Report(reason=reason, message=text, warning=True))
-        if evict:
-            self._uids = {pod: uid for uid, (pod, _, _) in there.items()}
-            await self._evictions.ask(User(gpu="", pod=pod) for pod in self._uids)
-        refused = await self._report_refused() if evict else ()
-        return (*(text for _, text in conflicts.values()), *refused)
+            if (uid, reason) not in self._reported:
+                self._say(uid, pod, reason, text)
+        await self._write_events()
+        if not evict:
+            return tuple(text for _, text in conflicts.values())
+        # 3. Evict them, and say who is kept.
+        refusals = await self._ask({pod: uid for uid, (pod, _, _) in there.items()})
+        await self._write_events()
+        return (*(text for _, text in conflicts.values()), *refusals)
 
-    async def _report_refused(self) -> tuple[str, ...]:
-        """Report once of each pod that it is not evicted after all, and return why, a sentence each."""
-        texts = {pod: " ".join(self._evictions.refusals([User(gpu="", pod=pod)])) for pod in self._uids}
-        refused = {
-            pod: f"{text}; delete it, or let its PodDisruptionBudget allow it" for pod, text in texts.items() if text
-        }
-        self._refused = {pod: text for pod, text in self._refused.items() if refused.get(pod) == text}
-        for pod, text in refused.items():
-            if pod not in self._refused:
-                self._refused[pod] = text
-                await self._report(self._uids[pod], pod, Report(reason=_REFUSED, message=text, warning=True))
-        return tuple(refused.values())
+    async def _ask(self, uids: Mapping[str, str]) -> tuple[str, ...]:
+        """Ask that pods be evicted, by `namespace/name`; return why some are not."""
+        self._uids = dict(uids)
+        users = [User(gpu="", pod=pod) for pod in uids]
+        await self._evictions.ask(users)
+        refusals = {user.pod: text for user in users for text in self._evictions.refusals([user])}
+        for pod, text in refusals.items():
+            if self._reported.get((uids[pod], _REFUSED)) != text:
+                self._say(uids[pod], pod, _REFUSED, text)
+        return tuple(refusals.values())
 
     async def _evict(self, name: str, namespace: str) -> None:
         await self._kube.evict(name, namespace, uid=self._uids[f"{namespace}/{name}"])
@@ -113,14 +129,25 @@ class Conflicts:
         pod = self._gate.view.find(uid)
         return uid_of(pod or {}) == uid and not is_ending(pod)
 
-    async def _report(self, uid: str, pod: str, report: Report) -> None:
+    def _say(self, uid: str, pod: str, reason: str, text: str) -> None:
+        """Log what becomes of a pod, and have an event of it say so."""
+        self._reported[uid, reason] = text
+        self._log.error("pod_in_conflict", pod=pod, event_reason=reason, reason=text)
         namespace, _, name = pod.partition("/")
         subject = Subject(kind="Pod", name=name, namespace=namespace, uid=uid, node=self._node)
-        self._log.error("pod_in_conflict", pod=pod, event_reason=report.reason, reason=report.message)
-        try:
-            await record_event(self._kube, subject, report, self._now())
-        except TesseraError as error:
-            self._log.warning("event_not_written", pod=pod, reason=str(error))
+        report = Report(reason=reason, message=text, warning=True)
+        self._due.append(_Due(subject, report, self._now() + _WORTH))
+
+    async def _write_events(self) -> None:
+        """Write what is due; what is not taken stays due while its pod is there, and for a while after."""
+        due, self._due = self._due, []
+        for each in due:
+            try:
+                await record_event(self._kube, each.subject, each.report, self._now())
+            except (TesseraError, TimeoutError) as error:
+                self._log.warning("event_not_written", pod=each.subject.name, reason=str(error))
+                if self._is_there(each.subject.uid) or self._now() < each.until:
+                    self._due.append(each)
 
 
 def _without(why: str) -> str:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -40,7 +40,7 @@ from tessera.core.cluster.protocols.allocators import (
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
 from tessera.core.gpu.inventory import Inventory
-from tessera.errors import Conflict, TesseraError
+from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
 __all__ = ["Advertise", "DeviceOffers", "HandOver", "ObservedNode"]
@@ -71,9 +71,13 @@ class HandOver(NamedTuple):
     """How far devices have changed hands."""
 
     known: bool
-    """Whether the kubelet knows what is offered, and is offered nothing that it shall not have."""
+    """Whether the kubelet knows all that is to be offered by name, and nothing that it shall not have."""
+    withdrawn: bool
+    """Whether it knows what can be offered now, and nothing that it shall not have."""
     unfinished: bool
     """Whether the kubelet or a pod has a device still that is to be the scheduler's."""
+    unwritten: tuple[tuple[str, str], ...] = ()
+    """Resources of which devices are not offered since that cannot be written down, each with the reason."""
 
 
 class DeviceOffers:
@@ -107,8 +111,10 @@ class DeviceOffers:
         self._log = log
         self._last = NodeOffer(resources=())
         """What was advertised last."""
+        self.problem = ""
+        """Why `status.offered` could not be written the last time that it had to be; empty where it was."""
 
-    async def hand_over(self, seen: ObservedNode, advertise: Advertise) -> HandOver:
+    async def hand_over(self, observed: ObservedNode, advertise: Advertise) -> HandOver:
         """Let devices change hands, as far as they can in one look.
 
         Raises:
@@ -116,36 +122,54 @@ class DeviceOffers:
 
         """
         # 1. Write down what becomes the kubelet's.
-        now, plan = await self.before(seen)
+        now, plan = await self.plan_advertisement(observed)
         # 2. Advertise; devices that are withdrawn still serve pods that the kubelet chose them for.
         known = await advertise(now, plan.withdrawing)
         # 3. Refuse those that the kubelet has let go of, and only then release them to the scheduler.
-        released = await self.after(seen, plan) if known else frozenset[DeviceId]()
+        released = await self.devices_let_go(observed, plan) if known else frozenset[DeviceId]()
         if released:
             await advertise(now, plan.withdrawing - released)
-            await self.release(seen, released)
-        return HandOver(known and by_name(now) <= by_name(seen.offered), bool(plan.withdrawing - released))
+            await self.release(observed, released)
+        unwritten = tuple(self._unwritten(observed)) if self.problem else ()
+        withdrawn = known and by_name(now) <= by_name(observed.offered)
+        return HandOver(
+            known=withdrawn and not unwritten,
+            withdrawn=withdrawn,
+            unfinished=bool(plan.withdrawing - released),
+            unwritten=unwritten,
+        )
 
-    async def before(self, seen: ObservedNode) -> tuple[NodeOffer, OfferPlan]:
+    def _unwritten(self, observed: ObservedNode) -> Iterator[tuple[str, str]]:
+        """Yield the resources of which devices could not be written down, with the reason."""
+        offered = self._gpunode.offered()
+        for resource in observed.offered.resources:
+            lacking = {device.device for device in resource.devices} - offered
+            if lacking and not resource.by_assignment:
+                count = f"{len(lacking)} device{'s' if len(lacking) > 1 else ''}"
+                yield resource.name, f"{count} cannot be written to status.offered of the GPUNode: {self.problem}"
+
+    async def plan_advertisement(self, observed: ObservedNode) -> tuple[NodeOffer, OfferPlan]:
         """Return what to advertise now and what changes hands, with everything written down that must be before.
 
         What cannot be written down is not advertised, until the next observation.
         """
         if self._gpunode.absent:
-            return seen.offered, OfferPlan(advertise=by_name(seen.offered))
-        offered = with_former(seen.offered, self._last, await self._bound_for(seen))
+            return observed.offered, OfferPlan(advertise=by_name(observed.offered))
+        offered = with_former(observed.offered, self._last, await self._bound_for(observed))
         desired = by_name(offered)
-        taken = self._taken(seen, desired, claims=())
+        taken = self._taken(observed, desired, claims=())
+        self.problem = ""
         if self._gpunode.lost or desired - self._gpunode.offered() - taken:
             try:
-                await self._commit(seen, desired)
+                await self._commit(observed, desired)
             except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
-                self._log.warning("not_offered_yet", reason=str(error) or type(error).__name__)
-        plan = plan_offer(desired, self._gpunode.offered(), self._gate.by_name, taken)
+                self.problem = str(error) or type(error).__name__
+                self._log.warning("offer_not_written", reason=self.problem)
+        plan = plan_offer(desired, self._gpunode.offered(), self._gate.record.by_name, taken)
         self._last = restricted(offered, plan.advertise)
         return self._last, plan
 
-    async def after(self, seen: ObservedNode, plan: OfferPlan) -> frozenset[DeviceId]:
+    async def devices_let_go(self, observed: ObservedNode, plan: OfferPlan) -> frozenset[DeviceId]:
         """Return the devices of which the kubelet has let go; call it when the kubelet was given the new lists.
 
         Raises:
@@ -155,11 +179,11 @@ class DeviceOffers:
         if not plan.withdrawing:
             return frozenset()
         allocatable = (await self._kubelet.allocatable()).values()
-        known = devices_of_ids(itertools.chain.from_iterable(allocatable), seen.inventory)
-        desired, held = by_name(self._last), self._gate.by_name
+        known = devices_of_ids(itertools.chain.from_iterable(allocatable), observed.inventory)
+        desired, held = by_name(self._last), self._gate.record.by_name
         return released_devices(desired, self._gpunode.offered(), held, known)
 
-    async def release(self, seen: ObservedNode, keys: frozenset[DeviceId]) -> None:
+    async def release(self, observed: ObservedNode, keys: frozenset[DeviceId]) -> None:
         """Take devices out of `status.offered`; call it when whoever still comes for one of them is refused.
 
         What a pod was allocated in the last moment stays.
@@ -168,63 +192,81 @@ class DeviceOffers:
             TesseraError: the API server does not answer, or somebody wrote meanwhile; call again.
 
         """
-        state = await self._gpunode.fresh(seen.node)
+        state = await self._gpunode.fresh(observed.node)
         committed = devices_one_by_one(state.offered) | self._gpunode.lost
-        await self._gpunode.write_offered(committed - (keys - self._gate.by_name), state.version)
+        await self._gpunode.write_offered(committed - (keys - self._gate.record.by_name), state.version)
 
     # To the kubelet
 
-    async def _commit(self, seen: ObservedNode, desired: frozenset[DeviceId]) -> None:
+    async def _commit(self, observed: ObservedNode, desired: frozenset[DeviceId]) -> None:
         """Write down what is the kubelet's from now on: of what is desired all that no claim and no pod has.
 
         What was the kubelet's when somebody deleted the object is still.
+
+        Raises:
+            TesseraError: the API refuses or does not answer, or servers write at every try.
+
         """
         for _ in range(_TRIES):
-            state = await self._gpunode.fresh(seen.node)
+            state = await self._gpunode.fresh(observed.node)
             lost = self._gpunode.lost
             await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
             committed = devices_one_by_one(state.offered) | lost
-            taken = self._taken(seen, desired, state.claims)
-            add = plan_offer(desired, committed, self._gate.by_name, taken).add
+            taken = self._taken(observed, desired, state.claims)
+            add = plan_offer(desired, committed, self._gate.record.by_name, taken).add
             if not add and not lost:
                 return
             with contextlib.suppress(Conflict):
                 await self._gpunode.write_offered(committed | add, state.version)
                 return
-        self._log.info("offer_not_written", reason="servers write claims to the GPUNode at every try")
+        raise Unavailable(
+            "status.offered of the GPUNode",
+            found=f"servers write claims to it at each of {_TRIES} tries",
+            expected="a moment without",
+            hint="the next observation",
+        )
 
-    def _taken(self, seen: ObservedNode, desired: frozenset[DeviceId], claims: Iterable[Claim]) -> frozenset[DeviceId]:
+    def _taken(
+        self, observed: ObservedNode, desired: frozenset[DeviceId], claims: Iterable[Claim]
+    ) -> frozenset[DeviceId]:
         """Return which of the desired devices overlap what claims and assignments name, or containers use."""
-        models = {gpu.uuid: gpu.model for gpu in seen.gpus}
-        names = claimed_keys(claims, seen.gpus) | self._pods.assigned(seen.inventory) | self._gate.by_assignment
+        models = {gpu.uuid: gpu.model for gpu in observed.gpus}
+        names = (
+            claimed_keys(claims, observed.gpus)
+            | self._pods.assigned(observed.inventory)
+            | self._gate.record.by_assignment
+        )
         return frozenset(key for key in desired if any(overlap(key, name, models) for name in names))
 
     # To the scheduler
 
-    async def _bound_for(self, seen: ObservedNode) -> frozenset[DeviceId]:
+    async def _bound_for(self, observed: ObservedNode) -> frozenset[DeviceId]:
         """Return which devices stay for pods that are bound to this node for them already.
 
         Where devices are about to go the Node shows that first, so that after a moment no more such pods come.
         """
         resources = {each.device: named.name for named in self._last.resources for each in named.devices}
-        gone = by_name(self._last) - by_name(seen.offered) - self._gate.by_name
-        existing = existing_devices(seen.inventory)
+        gone = by_name(self._last) - by_name(observed.offered) - self._gate.record.by_name
+        existing = existing_devices(observed.inventory)
         leaving = {device: resources[device] for device in sorted(gone & existing.keys(), key=DeviceId.order)}
         if not leaving:
             return frozenset()
-        left = {resource.name: len(resource.devices) for resource in seen.offered.resources}
+        left = {resource.name: len(resource.devices) for resource in observed.offered.resources}
         try:
-            if await self._record.announce(seen.node, {name: left.get(name, 0) for name in leaving.values()}):
+            if await self._record.announce(observed.node, {name: left.get(name, 0) for name in leaving.values()}):
                 await asyncio.sleep(_SCHEDULER_S)
             await self._view.refresh()
         except (TesseraError, TimeoutError) as error:  # then nobody binds pods either
             self._log.warning("not_announced", reason=str(error) or type(error).__name__)
-        given = {each.name: self._gate.taken(each.name) for each in (*seen.offered.resources, *self._last.resources)}
-        free = {
-            resource.name: sum(device.id not in given[resource.name] for device in resource.devices)
-            for resource in seen.offered.resources
+        allocated = {
+            each.name: self._gate.record.allocated_ids(each.name)
+            for each in (*observed.offered.resources, *self._last.resources)
         }
-        awaited = {name: self._bound()[name] - len(ids) for name, ids in given.items()}
+        free = {
+            resource.name: sum(device.id not in allocated[resource.name] for device in resource.devices)
+            for resource in observed.offered.resources
+        }
+        awaited = {name: self._bound()[name] - len(ids) for name, ids in allocated.items()}
         return still_needed(
             {device: resources[device] for device in sorted(leaving, key=DeviceId.order)}, free, awaited
         )

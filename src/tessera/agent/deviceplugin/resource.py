@@ -74,7 +74,7 @@ class OfferedResource(ListedResource[Resource]):
         super().update(resource, policy=policy, leaving=leaving)
 
     def _unclaimed(self) -> frozenset[str]:
-        return frozenset(self._gate.unclaimed(self.resource.name))
+        return frozenset(self._gate.record.unclaimed(self.resource.name))
 
     def offers(self, keys: frozenset[DeviceId]) -> bool:
         """Return whether one of these devices is offered by name, or was and is leaving."""
@@ -102,8 +102,8 @@ class OfferedResource(ListedResource[Resource]):
     def _is_free(self, name: str) -> bool:
         device = self._devices.get(name)
         if device is None or self.resource.by_assignment:
-            return name not in self._gate.taken(self.resource.name)
-        return self._gate.is_free(self.resource.name, device)
+            return name not in self._gate.record.allocated_ids(self.resource.name)
+        return self._gate.record.is_free(self.resource.name, device)
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
         """Return what a container with these devices gets.
@@ -149,7 +149,7 @@ class OfferedResource(ListedResource[Resource]):
             return
         holder = await self._gate.holder(self.resource.name, ids)
         # A container that starts again keeps its devices, whatever is offered by now.
-        uses = self._gate.recorded(holder) or uses_of_devices(self._known(ids))
+        uses = self._gate.record.uses_of(holder) or uses_of_devices(self._known(ids))
         await self._gate.start(holder, uses, ids=True)
 
     def _known(self, ids: tuple[str, ...]) -> tuple[PluginDevice, ...]:

@@ -13,15 +13,13 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.deviceplugin.answersfile import read_answers, write_answers
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
+from tessera.agent.deviceplugin.exchanges import Exchanges
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.pods.nodepods import Lacking
-from tessera.agent.pods.nodeview import by_uid
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
-from tessera.api.tessera.nodefiles import Answers
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
@@ -29,16 +27,8 @@ from tessera.core.deviceplugin.allocations import Allocation, Granted, Use, mist
 from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, by_cdi, grant, share_name
-from tessera.core.deviceplugin.matching import (
-    Answer,
-    AssignedRequest,
-    Held,
-    Ids,
-    RequestKey,
-    pick,
-    reconcile,
-    served,
-)
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.matching import Answer, AssignedRequest, pick, served
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -48,8 +38,6 @@ __all__ = ["DevicePreparer", "Prepared", "ShareAllocator"]
 _LATE_S = 3.0
 """How long an assignment may take from the API server to this agent after the kubelet has it."""
 _RETRY_S = 0.05
-_UNHELD_S = 60.0
-"""An answer that nobody holds for so long was for a pod that the kubelet refused for another reason."""
 _PREFIX = "share-"
 
 
@@ -101,20 +89,15 @@ class ShareAllocator:
         self.driver = cdi.NOTHING
         self._gate = gate
         self._view = gate.view
-        pods.keep_to(gate.started_pod)
+        pods.keep_to(gate.record.started_pod)
         self._maker = maker
         self._pods = pods
         self._folder = folder
         self._log = log
-        self._memory = memory
         self._turn = asyncio.Lock()
-        remembered = read_answers(memory, log)
-        self._answers = {each.ids: each for each in remembered.answers}
-        self._exchanges = {each.request.key: each for each in remembered.exchanges}
-        """Corrections that are decided and not written yet."""
+        self._exchanges = Exchanges(self._view, pods, log, memory)
         self._needed: set[str] = set()
         """CDI names that were needed when it was tidied last."""
-        self._unheld_s: dict[frozenset[str], float] = {}
         self._lacking = Lacking()
         self.unassigned: dict[str, str] = {}
         """Pods that the kubelet gave units and that no assignment was written for, by UID: another scheduler placed
@@ -153,9 +136,7 @@ class ShareAllocator:
                 prepared = await self._maker.prepare(request.shares)
                 given = grant(self.injection, given, prepared.visible, prepared.edits)
             # 4. Remember for whom it was meant, until the kubelet's record shows who has it.
-            self._answers[answer.ids] = answer
-            if self.injection.fixed_at_allocate:
-                self._remember()
+            self._exchanges.remember(answer)
             self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(request.key), share=name)
             return given
 
@@ -174,7 +155,7 @@ class ShareAllocator:
         holder = await self._gate.holder(resource, ids)
         request = await self._own(holder, len(ids))
         # 2. Where `Allocate` said which devices they are, let the assignments say what each pod was given.
-        answer = self._answers.get(frozenset(ids))
+        answer = self._exchanges.answer_for(frozenset(ids))
         fixed = self.injection.fixed_at_allocate or (answer is not None and answer.fixed)
         if fixed:
             async with self._turn:
@@ -188,7 +169,7 @@ class ShareAllocator:
         prepared = await self._maker.prepare(request.shares)
         if self.injection.cdi:
             self._specify(share_name(resource, ids), prepared)
-        self._answers.pop(frozenset(ids), None)
+        self._exchanges.use(frozenset(ids))
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
 
     def _check(self, holder: Allocation, request: AssignedRequest, answer: Answer | None, *, fixed: bool) -> None:
@@ -204,9 +185,9 @@ class ShareAllocator:
             now = {use.device for use in self._maker.uses(request.shares)}
             # What ran has its assignment written already; of what never did nobody else knows what it was told.
             never = not was_created(self._view.find(holder.uid) or {}, holder.container)
-            why = mistold(self._gate.entries, holder, now, unanswered=never and answer is None) or why
+            why = mistold(self._gate.record.entries, holder, now, unanswered=never and answer is None) or why
         if why:
-            self._gate.refusals.add(holder, why)
+            self._gate.refusals.refuse(holder, why)
             raise Conflict(
                 f"pod {holder.pod}, container {holder.container}", found=why, hint="delete and recreate the pod"
             )
@@ -229,23 +210,18 @@ class ShareAllocator:
             await self._find_unassigned(held)
             requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}
             uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
-            self._gate.complete(self._pods.granted(), uses, self._pods.revoked)
-            known = await self._recorded()
-            now_s = asyncio.get_running_loop().time()
-            self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}
-            stale = [ids for ids, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S]
-            for ids in stale:
-                del self._answers[ids]
-            waiting = {share_name(answer.key.resource, ids) for ids, answer in self._answers.items()}
+            self._gate.record.complete(self._pods.granted(), uses, self._pods.revoked)
+            self._exchanges.forget_unheld(await self._exchanges.recorded())
+            waiting = {share_name(each.key.resource, each.ids) for each in self._exchanges.answers}
             needed = {share_name(each.resource, each.device_ids) for each in held} | waiting
             removed = self._folder.keep({f"{_PREFIX}{name}" for name in needed | self._needed}, prefix=_PREFIX)
             self._needed = needed
             if removed:
                 self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
             if self.injection.fixed_at_allocate:
-                await self._mend(held)
+                await self._exchanges.mend(held)
 
-    async def _find_unassigned(self, held: tuple[Held, ...]) -> None:
+    async def _find_unassigned(self, held: tuple[KubeletAllocation, ...]) -> None:
         """Find pods that have units and no assignment also before they start: their image may never come.
 
         An assignment is written when a pod is bound, so that a list made after the kubelet's record has it.
@@ -253,7 +229,7 @@ class ShareAllocator:
         if self._unassigned_of(held) and not await self._refreshed_s() and self._pods.judges:
             self.unassigned |= self._unassigned_of(held)
 
-    def _unassigned_of(self, held: Iterable[Held]) -> dict[str, str]:
+    def _unassigned_of(self, held: Iterable[KubeletAllocation]) -> dict[str, str]:
         """Return the pods without an assignment of which no container was created with units, by UID."""
         assigned = {(request.key.namespace, request.key.pod) for request in self.assigned_requests()}
         pods = {name_of(pod): pod for pod in self._view.pods()}
@@ -261,7 +237,7 @@ class ShareAllocator:
             uid_of(pods[name]): "/".join(name)
             for each in held
             if each.resource in SHARE_RESOURCES and (name := (each.namespace, each.pod)) not in assigned
-            if name in pods and not was_created(pods[name], each.container) and not self._gate.knows(each)
+            if name in pods and not was_created(pods[name], each.container) and not self._gate.record.knows(each)
         }
 
     async def repair(self) -> None:
@@ -279,7 +255,7 @@ class ShareAllocator:
         own = (request.uid, request.key.container, request.key.resource, ids, self._maker.uses(request.shares))
         return any(
             each.started and (each.uid, each.container, each.resource, each.ids, each.uses) == own
-            for each in self._gate.entries
+            for each in self._gate.record.entries
         )
 
     async def _pick(self, resource: str, ids: frozenset[str]) -> AssignedRequest:
@@ -289,13 +265,13 @@ class ShareAllocator:
         again: its first pod was refused for another reason.
         """
         held = await self._view.held()
-        if self.injection.fixed_at_allocate and await self._unseen():
+        if self.injection.fixed_at_allocate and await self._exchanges.unseen():
             await self._refreshed_s()
             held = await self._view.held()
-        self._forget(await self._recorded(), ids)
+        self._exchanges.forget(await self._exchanges.recorded(), ids)
         if self.injection.fixed_at_allocate:
             # What was given to another pod than it was meant for must not look free.
-            await self._mend(held)
+            await self._exchanges.mend(held)
             self._clear_guessed_uses(held)
         try:
             return self._unserved(resource, len(ids), held)
@@ -309,17 +285,14 @@ class ShareAllocator:
                     raise self._with_refused(error) from None
             await asyncio.sleep(_RETRY_S)
 
-    def _clear_guessed_uses(self, held: tuple[Held, ...]) -> None:
+    def _clear_guessed_uses(self, held: tuple[KubeletAllocation, ...]) -> None:
         """Let pods that nothing was assigned to use nothing, though they were answered with what another was."""
         assigned = {request.key for request in self.assigned_requests()}
         for each in held:
             if each.resource in SHARE_RESOURCES and each.key not in assigned:
-                self._gate.clear_guessed_uses(each.resource, each.device_ids, frozenset(self.unassigned.values()))
-
-    async def _unseen(self) -> frozenset[str]:
-        """Return the UIDs of pods that the kubelet has given units, and that the watch does not show."""
-        given = {each.uid for each in await self._view.allocated() if each.resource in SHARE_RESOURCES}
-        return frozenset(given - by_uid(self._view.pods()).keys())
+                self._gate.record.clear_guessed_uses(
+                    each.resource, each.device_ids, frozenset(self.unassigned.values())
+                )
 
     def _with_refused(self, error: Conflict) -> Conflict:
         """Return the error with what is wrong about assignments that do not count, and not whose they are."""
@@ -329,9 +302,9 @@ class ShareAllocator:
         found = f"{error.found}; assignments that Tessera did not make: {'; '.join(reasons[:3])}"
         return Conflict(error.subject, found=found, hint=error.hint)
 
-    def _unserved(self, resource: str, units: int, held: tuple[Held, ...]) -> AssignedRequest:
+    def _unserved(self, resource: str, units: int, held: tuple[KubeletAllocation, ...]) -> AssignedRequest:
         """Return the request of this size that nobody was given yet; else one that was, and holds nothing after all."""
-        requests, answers = self.assigned_requests(), tuple(self._answers.values())
+        requests, answers = self.assigned_requests(), self._exchanges.answers
         if self.injection.fixed_at_allocate:
             requests = tuple(each for each in requests if not self._maker.misfit(each))
         with contextlib.suppress(Conflict):
@@ -362,17 +335,6 @@ class ShareAllocator:
             return _LATE_S
         return 0.0
 
-    async def _recorded(self) -> frozenset[Ids]:
-        """Return the ids that the kubelet has recorded together, also for pods that the watch does not show yet."""
-        return frozenset(frozenset(each.device_ids) for each in await self._view.allocated())
-
-    def _forget(self, known: frozenset[Ids], ids: frozenset[str]) -> None:
-        """Forget answers for ids that are given anew, and those that nobody holds and whose pod is gone."""
-        waiting = {request.key for request in self.assigned_requests()}
-        for each in tuple(self._answers.values()):
-            if each.ids & ids or (each.ids not in known and each.key not in waiting):
-                del self._answers[each.ids]
-
     async def _own(self, holder: Allocation, units: int) -> AssignedRequest:
         """Return the allocation that a container is assigned."""
         request = self._request_of(holder)
@@ -394,7 +356,7 @@ class ShareAllocator:
         if request is not None:
             found = f"an assignment to {request.units} units"
         if final and request is not None:
-            self._gate.refusals.add(holder, f"{found}, and it asks {units}")
+            self._gate.refusals.refuse(holder, f"{found}, and it asks {units}")
         elif final and self._pods.judges:
             self.unassigned[holder.uid] = holder.pod
         return Conflict(
@@ -417,40 +379,13 @@ class ShareAllocator:
 
     async def _exchange(self, request: AssignedRequest, holder: Allocation) -> AssignedRequest:
         """Return the request with what its container was given in fact; assignments say so when this returns."""
-        refused = (await self._mend(await self._view.held())).get(request.key)
+        refused = (await self._exchanges.mend(await self._view.held())).get(request.key)
         if isinstance(refused, Unavailable):
             raise refused
         if refused is not None:
-            self._gate.refusals.add(holder, refused.found)
+            self._gate.refusals.refuse(holder, refused.found)
             raise refused
         return self._request_of(holder) or request
-
-    async def _mend(self, held: tuple[Held, ...]) -> dict[RequestKey, TesseraError]:
-        """Make the assignments say what holders were given; return those for which that cannot be, and why.
-
-        Of these nothing is started; the others go on.
-        """
-        found = reconcile(self.assigned_requests(), held, self._answers.values())
-        for each in found.corrections:
-            self._exchanges[each.request.key] = each
-            self._log.info("assignment_exchanged", pod=str(each.request.key), gpus=[share.gpu for share in each.shares])
-        if found.corrections:
-            self._remember()
-        refused: dict[RequestKey, TesseraError] = {key: _mistaken(key, why) for key, why in found.refused}
-        unseen = await self._unseen() if self._exchanges else frozenset[str]()
-        for key, each in tuple(self._exchanges.items()):
-            if each.request.uid in unseen:
-                refused[key] = _unwritten(key)
-                continue
-            try:
-                await self._pods.correct(each)
-            except TesseraError as error:
-                self._log.warning("assignment_not_exchanged", pod=str(key), reason=str(error))
-                why = f"its assignment cannot be corrected: {error.found}"
-                refused[key] = error if isinstance(error, Unavailable) else _mistaken(key, why)
-            else:
-                self._exchanges.pop(key, None)
-        return refused
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -459,34 +394,9 @@ class ShareAllocator:
 
     def assigned_requests(self) -> tuple[AssignedRequest, ...]:
         """Return what the pods of this node are assigned after all exchanges, also those that are not written yet."""
-        if not self._exchanges:
-            return self._pods.assigned_requests()
-        return tuple(map(self._exchanged, self._pods.assigned_requests()))
-
-    def _exchanged(self, request: AssignedRequest) -> AssignedRequest:
-        """Return a request as it is after an exchange that is its pod's, and not one's that had its name before."""
-        known = self._exchanges.get(request.key)
-        ours = known is not None and known.request.uid == request.uid
-        return msgspec.structs.replace(request, shares=known.shares) if known is not None and ours else request
+        return self._exchanges.assigned_requests()
 
     def _specify(self, name: str, prepared: Prepared) -> None:
         edits = msgspec.structs.replace(prepared.edits, env=(*VOID, *prepared.edits.env))
         text = cdi.write(SHARE_KIND, {name: edits}, self.driver, dev_root=self.injection.dev_root)
         self._folder.write(f"{_PREFIX}{name}", text)
-
-    def _remember(self) -> None:
-        kept = Answers(answers=tuple(self._answers.values()), exchanges=tuple(self._exchanges.values()))
-        write_answers(self._memory, kept, self._log)
-
-
-def _unwritten(key: RequestKey) -> Unavailable:
-    return Unavailable(
-        str(key),
-        found="its assignment has to be corrected, and the API server shows no pod of this UID",
-        hint="the kubelet tries again",
-    )
-
-
-def _mistaken(key: RequestKey, why: str) -> Conflict:
-    advice = "delete and recreate the pod, or use deviceListStrategy cdi-cri, which cannot mistake pods"
-    return Conflict(str(key), found=why, hint=advice)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tessera.clients.kube import Object
+from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.deviceids import DeviceId
@@ -37,13 +38,26 @@ class NodeContainers:
         entries: returns what is allocated.
         view: the pods of this node.
         proc: the host's process table.
+        orphaned: returns the devices that only processes of pods that are gone use.
 
     """
 
-    def __init__(self, entries: Callable[[], Iterable[Allocation]], view: Pods, proc: Path) -> None:
+    def __init__(
+        self,
+        entries: Callable[[], Iterable[Allocation]],
+        view: Pods,
+        proc: Path,
+        orphaned: Callable[[], Iterable[UnhealthyDevice]] = tuple,
+    ) -> None:
         self._entries = entries
+        self._orphaned = orphaned
         self._view = view
         self._proc = proc
+
+    @property
+    def orphaned(self) -> frozenset[DeviceId]:
+        """The devices that only processes of pods that are gone use."""
+        return frozenset(each.device for each in self._orphaned())
 
     def tenants(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[Tenant, ...]:
         """Return the containers that were allocated a device; init containers only until the pod's others start."""

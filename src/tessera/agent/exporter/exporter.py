@@ -152,13 +152,16 @@ class Exporter:
 
     def _states(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceState]:
         phases = dict(self._health().states)
-        unhealthy = {device for device, state in phases.items() if state.phase is not HealthPhase.HEALTHY}
+        orphaned = self._containers.orphaned
+        unhealthy = orphaned.union(device for device, each in phases.items() if each.phase is not HealthPhase.HEALTHY)
         for facts in inventory.gpus:
             whole = DeviceId(facts.uuid)
-            yield DeviceState(device=whole, healthy=whole not in unhealthy and not facts.lost)
+            healthy = whole not in unhealthy and not facts.lost
+            yield DeviceState(device=whole, healthy=healthy, orphaned=whole in orphaned)
             for instance in facts.instances:
                 device = DeviceId(facts.uuid, instance.placement)
-                yield DeviceState(device=device, healthy=unhealthy.isdisjoint((device, whole)))
+                healthy = unhealthy.isdisjoint((device, whole))
+                yield DeviceState(device=device, healthy=healthy, orphaned=device in orphaned)
         for each in enforcements(gpus, inventory):
             device = DeviceId(each.gpu, each.placement)
             yield DeviceState(device=device, mode=each.mode.value, isolation=each.level.value)

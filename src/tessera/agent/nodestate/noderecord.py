@@ -16,6 +16,7 @@ __all__ = ["NodeRecord"]
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
     "conflicts": "DeviceConflict",
+    "by-name": "ResourceNotAdvertised",
     "enforcement": "EnforcementImpaired",
     "mig-config": "ConfigurationImpaired",
     "plugins": "ResourceNotAdvertised",
@@ -184,14 +185,19 @@ class NodeRecord:
             await self._kube.patch(NODES, self._node, body, subresource="status")
         return len(others) < len(conditions)
 
-    async def report(self, report: Report) -> None:
-        """Record an event about the node; the same one again is counted. An event that cannot be written is logged."""
+    async def report(self, report: Report) -> bool:
+        """Record an event about the node, the same one again is counted; return whether it was written.
+
+        One that cannot be is logged.
+        """
         write = self._log.warning if report.warning else self._log.info
         write("node_event", node=self._node, event_reason=report.reason, reason=report.message)
         try:
             await record_event(self._kube, self._node, report, self._now())
         except (Conflict, Unavailable) as error:
             self._log.warning("event_not_written", node=self._node, reason=str(error))
+            return False
+        return True
 
     def note(self, about: str, sentences: Iterable[str]) -> None:
         """Log what is impaired, and have the node's events say it, once each time it changes."""

@@ -65,7 +65,9 @@ class NodeLocks:
         while isinstance(taken := self._take(gpu), str):
             if loop.time() >= by_s:
                 raise Conflict(
-                    f"GPU {gpu}", found=f"{taken} is changing its layout", hint="try again when that has ended"
+                    f"GPU {gpu}",
+                    found=f"{taken} is changing its layout",
+                    hint="run the command again when it has ended",
                 )
             await asyncio.sleep(_POLL_S)
         try:

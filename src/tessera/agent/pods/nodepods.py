@@ -8,7 +8,8 @@ from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation
 from tessera.core.deviceplugin.holdings import PodDevices, assigned, held_by_name, holdings
-from tessera.core.deviceplugin.matching import AssignedRequest, Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId, existing_devices
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import PodShares, Qos
@@ -29,7 +30,9 @@ class Lacking:
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
 
-    def pods(self, objects: Iterable[Object], record: Iterable[Held], names: Container[str]) -> tuple[str, ...]:
+    def pods(
+        self, objects: Iterable[Object], record: Iterable[KubeletAllocation], names: Container[str]
+    ) -> tuple[str, ...]:
         """Return those that it has lacked for less than a minute; the arguments are those of `unshown`."""
         now_s = asyncio.get_running_loop().time()
         self._since_s = {each: self._since_s.get(each, now_s) for each in unshown(objects, record, names)}
@@ -52,7 +55,7 @@ class NodePods:
     def __init__(
         self,
         objects: Callable[[], Iterable[Object]],
-        record: Callable[[], Awaitable[tuple[Held, ...]]],
+        record: Callable[[], Awaitable[tuple[KubeletAllocation, ...]]],
         requests: Callable[[], tuple[AssignedRequest, ...]],
         names: Callable[[], Container[str]],
         allocations: Callable[[], tuple[Allocation, ...]] = tuple,
@@ -126,7 +129,7 @@ class NodePods:
         )
         return (*known, *(PodDevices(pod=pod, devices=tuple(devices)) for pod, devices in own if pod or devices))
 
-    async def _trusted(self) -> tuple[Held, ...]:
+    async def _trusted(self) -> tuple[KubeletAllocation, ...]:
         """Return the kubelet's record; one that lacks a running pod only when it has lacked it for a minute."""
         record = await self._record()
         missing = self._lacking.pods(self._objects(), record, self._names())

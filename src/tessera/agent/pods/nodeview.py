@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.deviceplugin.lastgate import Checkpointed, PodEvidence
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.lastgate import ObservedPod
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = [
@@ -19,9 +21,9 @@ __all__ = [
     "PodsInView",
     "by_uid",
     "created_ns",
-    "evidence_of",
     "is_ended",
     "is_ending",
+    "observed_pod",
     "sees_other_containers",
 ]
 
@@ -50,10 +52,10 @@ class PodsInView(Protocol):
     async def refresh(self) -> None:
         """Let `pods` show all that the kubelet can know."""
 
-    async def allocated(self) -> tuple[Checkpointed, ...]:
+    async def allocated(self) -> tuple[KubeletAllocation, ...]:
         """Return what the kubelet recorded."""
 
-    async def held(self) -> tuple[Held, ...]:
+    async def held(self) -> tuple[KubeletAllocation, ...]:
         """Return what containers hold by the kubelet's record."""
 
     async def allocatable(self) -> Mapping[str, frozenset[str]]:
@@ -146,11 +148,11 @@ class NodeView:
 
     # What the kubelet allocated
 
-    async def allocated(self) -> tuple[Checkpointed, ...]:
+    async def allocated(self) -> tuple[KubeletAllocation, ...]:
         """Return what the kubelet allocated to which container; its checkpoint also shows pods that have ended.
 
         Raises:
-            Unavailable: neither the checkpoint nor PodResources can be read.
+            Unavailable: the checkpoint cannot be read, and PodResources does not answer for single pods.
 
         """
         try:
@@ -158,28 +160,23 @@ class NodeView:
         except Unavailable:
             return await self._requested()
 
-    async def _requested(self) -> tuple[Checkpointed, ...]:
-        """Ask the kubelet about each pod that has devices, without making it forget any."""
+    async def _requested(self) -> tuple[KubeletAllocation, ...]:
+        """Ask the kubelet about each pod that has devices; its `List` is never called (docs/kubelet-races.md)."""
         found = []
         for pod in self.pods():
             if is_ended(pod) or not holds_devices(pod):
                 continue
-            for each in await self._get(pod):
-                recorded = Checkpointed(
-                    uid=uid_of(pod), container=each.container, resource=each.resource, device_ids=each.device_ids
-                )
-                found.append(recorded)
+            found += [msgspec.structs.replace(each, uid=uid_of(pod)) for each in await self._get(pod)]
         return tuple(found)
 
-    async def _get(self, pod: Object) -> tuple[Held, ...]:
+    async def _get(self, pod: Object) -> tuple[KubeletAllocation, ...]:
         namespace, name = name_of(pod)
         try:
             return await self._resources.get(namespace, name)
-        except Unsupported:
-            every = await self._resources.list()
-            return tuple(each for each in every if (each.namespace, each.pod) == (namespace, name))
+        except Unsupported as error:  # to list all instead would make the kubelet forget what it is allocating
+            raise Unavailable(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
-    async def held(self) -> tuple[Held, ...]:
+    async def held(self) -> tuple[KubeletAllocation, ...]:
         """Return what the containers of this node's pods hold, sorted; of init containers only those that stay.
 
         Raises:
@@ -192,14 +189,7 @@ class NodeView:
             pod = pods.get(each.uid)
             if pod is not None and not is_ended(pod) and each.container in lasting_containers(pod):
                 namespace, name = name_of(pod)
-                held = Held(
-                    namespace=namespace,
-                    pod=name,
-                    container=each.container,
-                    resource=each.resource,
-                    device_ids=each.device_ids,
-                )
-                found.append(held)
+                found.append(msgspec.structs.replace(each, namespace=namespace, pod=name))
         return tuple(sorted(found, key=lambda each: each.key))
 
     async def allocatable(self) -> Mapping[str, frozenset[str]]:
@@ -258,9 +248,9 @@ def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
     return static | {uid_of(pod): pod for pod in known}
 
 
-def evidence_of(pod: Object) -> PodEvidence:
+def observed_pod(pod: Object) -> ObservedPod:
     """Return what is seen of a pod that the API server has."""
-    return PodEvidence(
+    return ObservedPod(
         name="/".join(name_of(pod)),
         ended=is_ended(pod),
         ending=is_ending(pod),

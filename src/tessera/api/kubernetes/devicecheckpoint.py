@@ -9,7 +9,7 @@ Source: kubernetes v1.36 `pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go`
 
 import msgspec
 
-from tessera.core.deviceplugin.lastgate import Checkpointed
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = ["DEVICE_CHECKPOINT", "read_checkpoint"]
@@ -37,7 +37,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 _DECODER = msgspec.json.Decoder(_File)
 
 
-def read_checkpoint(source: str, content: bytes) -> tuple[Checkpointed, ...]:
+def read_checkpoint(source: str, content: bytes) -> tuple[KubeletAllocation, ...]:
     """Return what the kubelet's device checkpoint records, in its order.
 
     Raises:
@@ -51,7 +51,7 @@ def read_checkpoint(source: str, content: bytes) -> tuple[Checkpointed, ...]:
             source, found=str(error), hint="only checkpoints that kubelets 1.20 and later write are read"
         ) from error
     return tuple(
-        Checkpointed(
+        KubeletAllocation(
             uid=each.pod_uid,
             container=each.container_name,
             resource=each.resource_name,

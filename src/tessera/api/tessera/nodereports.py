@@ -7,8 +7,9 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, ImpairedKind, Impairment
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, ImpairedKind, Impairment, UnhealthyDevice
 from tessera.core.cluster.mps import Enforcement
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.health import HealthChange, HealthPhase
 
@@ -28,6 +29,7 @@ __all__ = [
     "has_agent",
     "health_report",
     "impairment_report",
+    "orphan_report",
 ]
 
 CONDITION = "TesseraLayoutApplied"
@@ -141,12 +143,22 @@ def condition(
 
 def health_report(change: HealthChange, inventory: Inventory) -> Report:
     """Return the event of a device that became unhealthy, or healthy again."""
-    indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
-    gpu, placement = change.device
-    where = f", {placement.profile} at {placement.start}" if placement else ""
     healthy = change.after is HealthPhase.HEALTHY
-    message = f"GPU {indices.get(gpu, '?')} ({gpu}){where}: {change.after.value}, {change.reason}"
+    message = f"{_device(change.device, inventory)}: {change.after.value}, {change.reason}"
     return Report(reason="DeviceHealthy" if healthy else "DeviceUnhealthy", message=message, warning=not healthy)
+
+
+def orphan_report(device: UnhealthyDevice, inventory: Inventory) -> Report:
+    """Return the event of a device that no pod is sent to, since processes of a pod that is gone use it."""
+    message = f"{_device(device.device, inventory)}: {device.reason}; no pod is sent to it until they have ended"
+    return Report(reason="DeviceOrphaned", message=message, warning=True)
+
+
+def _device(device: DeviceId, inventory: Inventory) -> str:
+    indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+    gpu, placement = device
+    where = f", {placement.profile} at {placement.start}" if placement else ""
+    return f"GPU {indices.get(gpu, '?')} ({gpu}){where}"
 
 
 def gpu_revision(state: GpuNodeState, offered: Iterable[DesiredDevices]) -> str:

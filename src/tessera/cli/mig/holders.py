@@ -19,7 +19,8 @@ from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.deviceplugin.holdings import holdings
-from tessera.core.deviceplugin.matching import AssignedRequest, Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.matching import AssignedRequest
 from tessera.errors import TesseraError, Unsupported
 
 __all__ = ["Cluster", "Holders", "Record"]
@@ -27,7 +28,7 @@ __all__ = ["Cluster", "Holders", "Record"]
 _PATIENCE_S = 10.0
 """How long the API server may take to list a node's pods."""
 
-Record: TypeAlias = Callable[[], Awaitable[Sequence[Held]]]
+Record: TypeAlias = Callable[[], Awaitable[Sequence[KubeletAllocation]]]
 """Returns the kubelet's record."""
 
 

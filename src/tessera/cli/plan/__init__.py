@@ -31,6 +31,7 @@ from tessera.cli.progress import Report, progress_bar
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.gpumodels import model
 from tessera.core.packing import plan as core
+from tessera.core.packing.linear import Budget
 from tessera.core.packing.sizing import NodeType, Rules, Sizing, smallest_fleet
 from tessera.errors import InvalidInput, shown
 
@@ -92,7 +93,8 @@ Examples:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --exact: time limit of the solver; the best plan found by then is shown, with its bound.",
+    help="With --exact: time limit of the solver, with --fit in sum over all fleets; the best plan found by then is "
+    "shown, with its bound.",
 )
 @click.option(
     "--fit",
@@ -147,7 +149,8 @@ def plan(context: click.Context, /, **given: Unpack[_Given]) -> None:
 
 
 def _planned(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], report: Report) -> _Made:
-    made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], limit_s=given["limit"], progress=report)
+    budget = Budget(given["limit"])
+    made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], budget=budget, progress=report)
     return _Made(made, snapshot, prices)
 
 
@@ -175,7 +178,7 @@ def _fitted(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], repo
     types = [NodeType(node=node, cost=sum(costs[gpu.model.name] for gpu in node.gpus)) for node in nodes]
     if not types:
         raise InvalidInput("--fit", found="there is no node with GPUs", hint="give node types: --gpus 8xH100-80GB")
-    rules = Rules(policy=given["policy"], exact=given["exact"])
+    rules = Rules(policy=given["policy"], exact=given["exact"], limit_s=given["limit"])
     sized = smallest_fleet(types, snapshot.pending, rules, report)
     made = msgspec.structs.replace(sized.plan, notes=snapshot.notes, left_out=snapshot.left_out)
     return _Made(made, sized.snapshot, prices, (types, sized))

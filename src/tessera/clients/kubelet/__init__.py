@@ -10,14 +10,13 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 from tessera.clients.kubelet.devicecheckpoint import DeviceCheckpoint
 from tessera.clients.kubelet.memory import Container, MemoryKubelet
 from tessera.clients.kubelet.plugin import DevicePlugin, PluginOptions, PluginServer, register, serve
-from tessera.clients.kubelet.podresources import Held, PodResources
+from tessera.clients.kubelet.podresources import PodResources
 from tessera.clients.kubelet.sockets import socket_path
 
 __all__ = [
     "Container",
     "DeviceCheckpoint",
     "DevicePlugin",
-    "Held",
     "MemoryKubelet",
     "PluginOptions",
     "PluginServer",

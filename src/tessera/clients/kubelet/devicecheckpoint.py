@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT, read_checkpoint
-from tessera.core.deviceplugin.lastgate import Checkpointed
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["DeviceCheckpoint"]
@@ -23,9 +23,9 @@ class DeviceCheckpoint:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DEVICE_CHECKPOINT
-        self._known: tuple[object, tuple[Checkpointed, ...]] = (None, ())
+        self._known: tuple[object, tuple[KubeletAllocation, ...]] = (None, ())
 
-    def read(self) -> tuple[Checkpointed, ...]:
+    def read(self) -> tuple[KubeletAllocation, ...]:
         """Return what is recorded; nothing where the kubelet has not allocated anything yet.
 
         Raises:

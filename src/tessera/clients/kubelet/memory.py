@@ -74,6 +74,10 @@ class MemoryKubelet:
         self.pod_resources = root / "pod-resources" / "kubelet.sock"
         self.refused_lists = 0
         """So many of the next calls of PodResources are answered as one too many."""
+        self.listed = 0
+        """How often all pods were asked for, which makes a real kubelet forget what it is allocating."""
+        self.has_get = True
+        """Whether it says what one pod holds, as kubelets do from 1.34 on."""
         self.registrations: list[str] = []
         """Resource names, in the order of their registrations since the kubelet started last."""
         self.forgotten: set[str] = set()
@@ -343,6 +347,7 @@ class MemoryKubelet:
         self, _: pods_wire.ListPodResourcesRequest, context: _Context
     ) -> pods_wire.ListPodResourcesResponse:
         await self._limit(context)
+        self.listed += 1
         answer = pods_wire.ListPodResourcesResponse()
         for (namespace, pod), holdings in self._by_pod():
             _fill(answer.pod_resources.add(name=pod, namespace=namespace), holdings)
@@ -352,6 +357,8 @@ class MemoryKubelet:
         self, request: pods_wire.GetPodResourcesRequest, context: _Context
     ) -> pods_wire.GetPodResourcesResponse:
         await self._limit(context)
+        if not self.has_get:
+            await context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
         namespace, pod = request.pod_namespace, request.pod_name
         holdings = dict(self._by_pod()).get((namespace, pod))
         if holdings is None:

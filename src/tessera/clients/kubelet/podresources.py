@@ -9,10 +9,10 @@ import grpc
 
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import Unavailable, Unsupported
 
-__all__ = ["POD_RESOURCES", "Held", "PodResources"]
+__all__ = ["POD_RESOURCES", "PodResources"]
 
 _Answer = TypeVar("_Answer")
 
@@ -53,7 +53,7 @@ class PodResources:
         self._keep = False
         await self._disconnect()
 
-    async def list(self) -> tuple[Held, ...]:
+    async def list(self) -> tuple[KubeletAllocation, ...]:
         """Return all devices of device plugins that running and starting pods hold, sorted.
 
         Listing makes the kubelet forget what it is allocating at that moment, where a pod has just ended, so that it
@@ -69,7 +69,7 @@ class PodResources:
         answer = await self._ask("List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
         return _held(answer.pod_resources)
 
-    async def get(self, namespace: str, pod: str) -> tuple[Held, ...]:
+    async def get(self, namespace: str, pod: str) -> tuple[KubeletAllocation, ...]:
         """Return the devices that one pod holds, sorted; none of a pod that the kubelet does not know, or not yet.
 
         Raises:
@@ -166,7 +166,7 @@ async def _call(channel: grpc.aio.Channel, method: str, request: Any, kind: type
         await asyncio.sleep(_RETRY_S)
 
 
-def _held(pods: Iterable[wire.PodResources]) -> tuple[Held, ...]:
+def _held(pods: Iterable[wire.PodResources]) -> tuple[KubeletAllocation, ...]:
     """Return the record with one entry for each container and resource; the kubelet writes one for each NUMA node."""
     ids: dict[tuple[str, str, str, str], tuple[str, ...]] = {}
     for pod in pods:
@@ -175,6 +175,8 @@ def _held(pods: Iterable[wire.PodResources]) -> tuple[Held, ...]:
                 key = (pod.namespace, pod.name, container.name, devices.resource_name)
                 ids[key] = (*ids.get(key, ()), *devices.device_ids)
     return tuple(
-        Held(namespace=key[0], pod=key[1], container=key[2], resource=key[3], device_ids=tuple(sorted(set(each))))
+        KubeletAllocation(
+            namespace=key[0], pod=key[1], container=key[2], resource=key[3], device_ids=tuple(sorted(set(each)))
+        )
         for key, each in sorted(ids.items())
     )

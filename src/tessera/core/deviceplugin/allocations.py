@@ -114,7 +114,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def holder(self) -> str:
         """The container, for people."""
-        return f"pod {self.pod}, container {self.container}" if self.uid else "a pod that was just admitted"
+        return f"container {self.container} of pod {self.pod}" if self.uid else "a pod that was just admitted"
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,11 +141,20 @@ class Clash(msgspec.Struct, frozen=True, kw_only=True):
     """None where the new one alone is too large."""
     text: str
     """What both would have, in words."""
+    full: bool = False
+    """Whether it is more than there is that all would have together."""
 
     @property
     def holder(self) -> str:
         """Who has it, for people."""
         return "nobody else" if self.other is None else self.other.holder
+
+    @property
+    def cause(self) -> str:
+        """Why it is not allocated, as a phrase for people."""
+        if not self.full:
+            return f"{self.holder} uses {self.text}"
+        return f"it asks {self.text}" if self.other is None else f"together with {self.holder} it asks {self.text}"
 
 
 def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
@@ -327,7 +336,7 @@ def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[D
             text = f"more memory than the {most_mib} MiB of {use.device}"
             others = [each for pod in pods if new not in pod for each in pod]
             others.sort(key=lambda each: each.at_ns, reverse=True)
-            yield from (Clash(other=each, text=text) for each in others or (None,))
+            yield from (Clash(other=each, text=text, full=True) for each in others or (None,))
 
 
 def _pods(entries: Iterable[Allocation]) -> list[list[Allocation]]:

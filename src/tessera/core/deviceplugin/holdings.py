@@ -9,7 +9,8 @@ from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.instances import possible_instances
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import AssignedRequest, Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
@@ -52,14 +53,14 @@ def assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> froze
     return given(everything, inventory).union(whole)
 
 
-def held_by_name(held: Iterable[Held], inventory: Inventory) -> frozenset[DeviceId]:
+def held_by_name(held: Iterable[KubeletAllocation], inventory: Inventory) -> frozenset[DeviceId]:
     """Return the GPUs and MIG instances that pods asked for by name and hold, by the kubelet's record."""
     named = (each.device_ids for each in held if each.resource not in SHARE_RESOURCES)
     return devices_of_ids(itertools.chain.from_iterable(named), inventory)
 
 
 def holdings(
-    held: Iterable[Held], requests: Iterable[AssignedRequest], inventory: Inventory, *, guess: bool = True
+    held: Iterable[KubeletAllocation], requests: Iterable[AssignedRequest], inventory: Inventory, *, guess: bool = True
 ) -> tuple[PodDevices, ...]:
     """Return what each pod holds; who has an assignment holds what that says, as far as it is there.
 

@@ -11,17 +11,17 @@ import msgspec
 
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin.allocations import Allocation, Clash, Exclusivity, clashes, replaces
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 
 __all__ = [
-    "Checkpointed",
-    "Evidence",
-    "PodEvidence",
+    "ObservedPod",
+    "ObservedPods",
     "Verdict",
     "admit",
-    "contested",
+    "devices_of_orphans",
     "holders",
-    "left_behind",
+    "later_holders",
     "named",
     "put",
     "release",
@@ -29,18 +29,7 @@ __all__ = [
 ]
 
 
-class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one resource that the kubelet allocated to one container, by its own record."""
-
-    uid: str
-    """Of the pod."""
-    container: str
-    resource: str
-    device_ids: tuple[str, ...]
-    """Sorted."""
-
-
-class PodEvidence(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedPod(msgspec.Struct, frozen=True, kw_only=True):
     """What is seen of a pod that the API server has; one that it has not has ended."""
 
     name: str
@@ -55,16 +44,16 @@ class PodEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Containers that run as long as the pod."""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
     """What is seen of the pods of a node at one moment."""
 
-    pods: Mapping[str, PodEvidence] = {}
+    pods: Mapping[str, ObservedPod] = {}
     """By UID."""
     running: frozenset[str] = frozenset()
     """UIDs of pods that have processes, whatever API server and kubelet say of them."""
     blind: bool = False
     """Whether processes of pods cannot be seen; then a pod runs as long as the API server shows it."""
-    recorded: tuple[Checkpointed, ...] = ()
+    recorded: tuple[KubeletAllocation, ...] = ()
     """The kubelet's record, which may still have pods that have ended, and lack some that live."""
 
     def ended(self, uid: str) -> bool:
@@ -76,11 +65,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return uid not in self.pods or self.pods[uid].ending
 
     def runs(self, uid: str) -> bool:
-        """Return whether a pod has processes, or has not ended where that cannot be seen."""
+        """Return whether a pod has processes, or has not ended where that cannot be observed."""
         return uid in self.running or (self.blind and not self.ended(uid))
 
     def is_of_a_pod_unseen(self, entry: Allocation) -> bool:
-        """Return whether the kubelet has recorded the ids of an entry for a pod of which nothing is seen."""
+        """Return whether the kubelet has recorded the ids of an entry for a pod of which nothing is observed."""
         return any(
             each.uid not in self.pods and each.resource == entry.resource and set(each.device_ids) & set(entry.ids)
             for each in self.recorded
@@ -105,16 +94,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def admit(
-    record: tuple[Allocation, ...], new: Allocation, seen: Evidence, capacity_mib: Mapping[DeviceId, int]
+    record: tuple[Allocation, ...], new: Allocation, observed: ObservedPods, capacity_mib: Mapping[DeviceId, int]
 ) -> Verdict:
     """Return whether `Allocate` may give devices to some pod.
 
     The kubelet asks only when it has let a device go, has forgotten it, or gives a pod's later container what its init
     container had. A pod that ends may keep its processes for a moment; `start` waits for them.
     """
-    record = _with_names(record, new, seen, capacity_mib, ids=True)
+    record = _with_names(record, new, observed, capacity_mib, ids=True)
     rivals = [each.other for each in clashes(record, new, capacity_mib, ids=True)]
-    free = [each for each in rivals if each is not None and not _blocks_allocate(each, seen)]
+    free = [each for each in rivals if each is not None and not _blocks_allocate(each, observed)]
     left = [each for each in record if each not in free]
     clash = next(clashes(left, new, capacity_mib, ids=True), None)
     if clash is not None:
@@ -125,7 +114,7 @@ def admit(
 def start(
     record: tuple[Allocation, ...],
     new: Allocation,
-    seen: Evidence,
+    observed: ObservedPods,
     capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
@@ -135,18 +124,18 @@ def start(
     Args:
         record: what was allocated.
         new: the container, with what it is about to use.
-        seen: the pods.
+        observed: the pods.
         capacity_mib: as in `allocations.clashes`.
         ids: whether ids of others matter, which stand for devices and not for units.
 
     """
-    record = _with_names(record, new, seen, capacity_mib, ids=ids)
+    record = _with_names(record, new, observed, capacity_mib, ids=ids)
     rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
-    free = [each for each in rivals if each is not None and not _blocks_start(each, seen)]
+    free = [each for each in rivals if each is not None and not _blocks_start(each, observed)]
     left = tuple(each for each in record if each not in free)
     blocking = tuple(clashes(left, new, capacity_mib, ids=ids))
     if blocking:
-        ends = any(each.other is not None and seen.ending(each.other.uid) for each in blocking)
+        ends = any(each.other is not None and observed.ending(each.other.uid) for each in blocking)
         return Verdict(record=record, refused=blocking[0], wait=ends)
     # Of a pod's containers the last that was started knows what all are assigned.
     same = tuple(
@@ -161,7 +150,7 @@ def start(
 def _with_names(
     record: tuple[Allocation, ...],
     new: Allocation,
-    seen: Evidence,
+    observed: ObservedPods,
     capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
@@ -171,71 +160,73 @@ def _with_names(
     What was the new one's own pod's is not in its way then.
     """
     rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
-    return tuple(named(each, seen) if each in rivals else each for each in record)
+    return tuple(named(each, observed) if each in rivals else each for each in record)
 
 
-def _blocks_allocate(other: Allocation, seen: Evidence) -> bool:
+def _blocks_allocate(other: Allocation, observed: ObservedPods) -> bool:
     """Return whether what an entry says must not be given again while the kubelet allocates."""
-    if not other.uid or seen.ending(other.uid) or _is_being_admitted(other, seen):
+    if not other.uid or observed.ending(other.uid) or _is_being_admitted(other, observed):
         return False
-    return seen.has_recorded(other) or seen.runs(other.uid)
+    return observed.has_recorded(other) or observed.runs(other.uid)
 
 
-def _is_being_admitted(other: Allocation, seen: Evidence) -> bool:
+def _is_being_admitted(other: Allocation, observed: ObservedPods) -> bool:
     """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
 
     The kubelet admits one pod after the other. So it is this pod that it allocates for: containers are given what the
     pod's init containers had. A pod that has processes was admitted, whatever a record lacks. Where the kubelet gave
     the ids to several pods it must be so for all: one that is served keeps what it has.
     """
-    recorded = [each for each in seen.recorded if each.resource == other.resource]
+    recorded = [each for each in observed.recorded if each.resource == other.resource]
     same = (each.uid for each in recorded if set(each.device_ids) & set(other.ids))
-    uids = {uid for uid in same if not seen.ended(uid) and uid not in seen.running}
+    uids = {uid for uid in same if not observed.ended(uid) and uid not in observed.running}
     return bool(uids) and all(
-        {container for container, resource in seen.pods[uid].asks if resource == other.resource}
+        {container for container, resource in observed.pods[uid].asks if resource == other.resource}
         - {each.container for each in recorded if each.uid == uid}
         for uid in uids
     )
 
 
-def _blocks_start(other: Allocation, seen: Evidence) -> bool:
+def _blocks_start(other: Allocation, observed: ObservedPods) -> bool:
     """Return whether a container that has what an entry says runs, or is going to."""
     if not other.uid:
         return False
-    return seen.runs(other.uid) or (not seen.ended(other.uid) and seen.has_recorded(other))
+    return observed.runs(other.uid) or (not observed.ended(other.uid) and observed.has_recorded(other))
 
 
-def named(entry: Allocation, seen: Evidence) -> Allocation:
+def named(entry: Allocation, observed: ObservedPods) -> Allocation:
     """Return an answer to `Allocate` with the living pod that the kubelet gave it to, if one has it; else as it is."""
     if entry.uid:
         return entry
-    found = next(iter(holders(entry.resource, entry.ids, seen)), None)
+    found = next(iter(holders(entry.resource, entry.ids, observed)), None)
     if found is None:
         return entry
     return msgspec.structs.replace(found, uses=entry.uses, at_ns=entry.at_ns, guessed=entry.guessed)
 
 
-def holders(resource: str, ids: tuple[str, ...], seen: Evidence) -> tuple[Allocation, ...]:
+def holders(resource: str, ids: tuple[str, ...], observed: ObservedPods) -> tuple[Allocation, ...]:
     """Return the containers of living pods that the kubelet gave these ids, those that last first.
 
     Args:
         resource: whose ids.
         ids: sorted; all that the container was given of the resource.
-        seen: the pods.
+        observed: the pods.
 
     """
     found = [
-        (each.container not in seen.pods[each.uid].lasting, each.uid, each.container)
-        for each in seen.recorded
-        if (each.resource, each.device_ids) == (resource, ids) and not seen.ended(each.uid)
+        (each.container not in observed.pods[each.uid].lasting, each.uid, each.container)
+        for each in observed.recorded
+        if (each.resource, each.device_ids) == (resource, ids) and not observed.ended(each.uid)
     ]
     return tuple(
-        Allocation(resource=resource, ids=ids, uid=uid, pod=seen.pods[uid].name, container=container, initial=initial)
+        Allocation(
+            resource=resource, ids=ids, uid=uid, pod=observed.pods[uid].name, container=container, initial=initial
+        )
         for initial, uid, container in sorted(found)
     )
 
 
-def contested(
+def later_holders(
     found: Iterable[Allocation], record: Iterable[Allocation], created_ns: Mapping[str, int]
 ) -> tuple[tuple[Allocation, Clash], ...]:
     """Return the pods that must go where the kubelet gave the same ids to several, each with what it has of the first.
@@ -267,26 +258,26 @@ def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]
     return (*(each for each in record if not replaces(new, each)), new)
 
 
-def release(record: Iterable[Allocation], seen: Evidence, *, complete: bool = False) -> tuple[Allocation, ...]:
+def release(record: Iterable[Allocation], observed: ObservedPods, *, complete: bool = False) -> tuple[Allocation, ...]:
     """Return the record without what pods had that have ended, and none of whose processes is left.
 
     Args:
         record: what was allocated.
-        seen: the pods.
+        observed: the pods.
         complete: whether they are all that the API server has; a watch may be late, so that where no processes can be
             seen a pod that is not there has not ended yet.
 
     """
-    return tuple(each for each in record if not each.uid or not _is_over(each.uid, seen, complete=complete))
+    return tuple(each for each in record if not each.uid or not _is_over(each.uid, observed, complete=complete))
 
 
-def _is_over(uid: str, seen: Evidence, *, complete: bool) -> bool:
-    if uid not in seen.pods and seen.blind and not complete:
+def _is_over(uid: str, observed: ObservedPods, *, complete: bool) -> bool:
+    if uid not in observed.pods and observed.blind and not complete:
         return False
-    return seen.ended(uid) and uid not in seen.running
+    return observed.ended(uid) and uid not in observed.running
 
 
-def left_behind(record: Iterable[Allocation], gone: Container[str]) -> tuple[UnhealthyDevice, ...]:
+def devices_of_orphans(record: Iterable[Allocation], gone: Container[str]) -> tuple[UnhealthyDevice, ...]:
     """Return the devices that only processes of pods that are gone use; whoever is sent to one of them cannot start.
 
     Not those of which others may have a part: what is left of a small one would close all of it.

@@ -5,11 +5,12 @@ record shows who has which device ids; then the assignments are exchanged so tha
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict
 
@@ -17,10 +18,8 @@ __all__ = [
     "Answer",
     "AssignedRequest",
     "Correction",
-    "Held",
     "Ids",
     "Reconciled",
-    "RequestKey",
     "misfit",
     "pick",
     "reconcile",
@@ -29,35 +28,6 @@ __all__ = [
 
 Ids: TypeAlias = frozenset[str]
 """Device ids of one resource, which no two containers hold at once."""
-
-
-class RequestKey(NamedTuple):
-    """A container of a pod, and the resource it asks."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-
-    def __str__(self) -> str:
-        """Return how people name it."""
-        return f"pod {self.namespace}/{self.pod}, container {self.container}"
-
-
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of one resource that a container holds, by the kubelet's record."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-    device_ids: tuple[str, ...]
-    """Sorted."""
-
-    @property
-    def key(self) -> RequestKey:
-        """The container and the resource."""
-        return RequestKey(self.namespace, self.pod, self.container, self.resource)
 
 
 class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +97,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def served(
-    requests: Iterable[AssignedRequest], held: Iterable[Held], answers: Iterable[Answer]
+    requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
 ) -> frozenset[RequestKey]:
     """Return the requests that were answered: those that hold devices, and those meant by answers nobody holds yet."""
     holding = {each.key for each in held}
@@ -176,15 +146,17 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
     """Holders that were given what is not theirs, and why nothing can be exchanged."""
 
 
-def reconcile(requests: Iterable[AssignedRequest], held: Iterable[Held], answers: Iterable[Answer]) -> Reconciled:
+def reconcile(
+    requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
+) -> Reconciled:
     """Return the exchanges of assignments after which each holder's says what it was given.
 
     Only requests of equal specification are exchanged; together they name the same shares before and after, so that
     nothing is granted twice. A holder without an answer, as one that was served by CDI, has its own and keeps it.
     """
     by_ids = {answer.ids: answer for answer in answers}
-    given = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
-    if not any(given.values()):
+    answered = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
+    if not any(answered.values()):
         return Reconciled()
     kinds: dict[str, list[AssignedRequest]] = {}
     for request in sorted(requests, key=lambda each: (each.since_ns, each.key)):
@@ -192,21 +164,21 @@ def reconcile(requests: Iterable[AssignedRequest], held: Iterable[Held], answers
     corrections: list[Correction] = []
     refused: list[tuple[RequestKey, str]] = []
     for kind in kinds.values():
-        fixed, wrong = _given(kind, given)
+        fixed, wrong = _allocated(kind, answered)
         refused += wrong
         corrections += _exchanged(kind, fixed)
     return Reconciled(corrections=tuple(corrections), refused=tuple(sorted(refused)))
 
 
-def _given(
-    kind: list[AssignedRequest], given: Mapping[RequestKey, Answer | None]
+def _allocated(
+    kind: list[AssignedRequest], answered: Mapping[RequestKey, Answer | None]
 ) -> tuple[dict[RequestKey, tuple[Share, ...]], list[tuple[RequestKey, str]]]:
     """Return what holders among equal requests were given and keep, and those who were given what is not theirs."""
-    fixed = {each.key: _unnamed(each.shares) for each in kind if each.key in given and given[each.key] is None}
+    fixed = {each.key: _unnamed(each.shares) for each in kind if each.key in answered and answered[each.key] is None}
     free = [_unnamed(each.shares) for each in kind if each.key not in fixed]
     wrong: list[tuple[RequestKey, str]] = []
     for request in kind:
-        answer = given.get(request.key)
+        answer = answered.get(request.key)
         if answer is None:
             continue
         shares = _unnamed(answer.shares)

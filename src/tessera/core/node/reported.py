@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tessera.core.cluster.advertise import NodeOffer
 from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
 from tessera.core.gpu.deviceids import DeviceId
@@ -62,11 +61,11 @@ def reported(
     )
 
 
-def withheld_resources(offered: NodeOffer) -> tuple[Impairment, ...]:
-    """Return the resources that are not offered although the configuration says so."""
+def withheld_resources(resources: Iterable[tuple[str, str]]) -> tuple[Impairment, ...]:
+    """Return the resources that are not offered although the configuration says so, each with the reason."""
     return tuple(
         Impairment(kind="Withheld", subject=name, message=f"{name} is not offered: {problem}")
-        for name, problem in offered.impossible
+        for name, problem in resources
     )
 
 

@@ -18,7 +18,7 @@ from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Share, Snapshot
 from tessera.core.gpu.mig import ALL_MEDIA, Placement, placement_at, placements
 from tessera.core.gpu.sharing import Mode, Option
 from tessera.core.packing.fit.admission import refusal
-from tessera.core.packing.linear import Program, Solution
+from tessera.core.packing.linear import Budget, Program, Solution
 from tessera.core.workload.need import Ask, Form, Need
 
 __all__ = ["Bound", "assign", "free_devices", "made_modes", "ways"]
@@ -49,17 +49,17 @@ class _Key(NamedTuple):
 
 
 def assign(
-    snapshot: Snapshot, start: Sequence[Assignment] = (), *, limit_s: float = math.inf
+    snapshot: Snapshot, start: Sequence[Assignment] = (), *, budget: Budget | None = None
 ) -> tuple[tuple[Assignment, ...], Bound]:
     """Return assignments of pending pods, in order of arrival, and what was proved about their number.
 
     Running pods stay where they are. `start` are assignments to improve on: where nothing better is found, they are
-    returned. `limit_s` bounds the solver's time in sum: priority classes share it evenly, highest first, what one
+    returned. `budget` bounds the solver's time in sum: priority classes share it evenly, highest first, what one
     leaves goes to the next, and what all leave closes GPUs. Cost grows steeply with nodes times needs: tens of nodes,
     not thousands.
     """
     model = _Model(snapshot)
-    values, at_most = model.improve(start, limit_s)
+    values, at_most = model.improve(start, budget or Budget())
     assignments = tuple(start) if values is None else tuple(_read(model, values))
     return assignments, Bound(placed=len(assignments), at_most=at_most)
 
@@ -89,18 +89,18 @@ class _Model:
         for k, kind in enumerate(self.kinds):
             self.program.row(self._sum({k}), high=self.desired[kind])
 
-    def improve(self, start: Sequence[Assignment], limit_s: float) -> tuple[tuple[float, ...] | None, int]:
+    def improve(self, start: Sequence[Assignment], budget: Budget) -> tuple[tuple[float, ...] | None, int]:
         """Serve one priority class after the other, highest first, then close as many GPUs as possible.
 
         Return the variables' values, None where nothing is better than `start`, and the most pods that can be placed.
         """
-        search = _Search(self.program, self._values(start), limit_s)
+        search = _Search(self.program, self._values(start), budget)
         priorities = sorted({priority for priority, _ in self.kinds}, reverse=True)
         at_most = 0
         for position, priority in enumerate(priorities):
             mine = self._sum({k for k, kind in enumerate(self.kinds) if kind[0] == priority})
             requested = sum(count for kind, count in self.desired.items() if kind[0] == priority)
-            at_most += search.serve(mine, requested, search.left_s / (len(priorities) - position))
+            at_most += search.serve(mine, requested, budget.left_s / (len(priorities) - position))
         search.close(self.opened)
         return search.values if search.better else None, at_most
 
@@ -270,11 +270,11 @@ def made_modes(gpu: Gpu) -> tuple[Mode, ...]:
 class _Search:
     """The best point known of a program, and the time left to find a better one."""
 
-    def __init__(self, program: Program, start: tuple[float, ...], limit_s: float) -> None:
+    def __init__(self, program: Program, start: tuple[float, ...], budget: Budget) -> None:
         self.program = program
         self.values = start
         self.better = False
-        self.left_s = limit_s
+        self.budget = budget
 
     def serve(self, pods: dict[int, float], requested: int, limit_s: float) -> int:
         """Place as many of these pods as can be found in time, hold on to them, and return the most there can be."""
@@ -290,12 +290,12 @@ class _Search:
     def close(self, gpus: Iterable[int]) -> None:
         """Close as many GPUs as can be found in time."""
         opened = dict.fromkeys(gpus, 1.0)
-        if self.left_s > 0:
-            self._take(self.program.minimise(opened, limit_s=self.left_s, start=self.values), opened, -1)
+        if self.budget.left_s > 0:
+            self._take(self.program.minimise(opened, limit_s=self.budget.left_s, start=self.values), opened, -1)
 
     def _take(self, found: Solution, terms: dict[int, float], sign: int) -> Solution:
         """Take what was found where it is better than what is known."""
-        self.left_s -= found.took_s
+        self.budget.spend(found.took_s)
         if found.feasible and sign * round(found.objective) > sign * self._sum(terms):
             self.values, self.better = found.values, True
         return found

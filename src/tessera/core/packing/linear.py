@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     import highspy
 
-__all__ = ["Program", "Solution"]
+__all__ = ["Budget", "Program", "Solution"]
 
 _INTEGER = 1
 """HighsVarType.kInteger."""
@@ -35,6 +35,30 @@ class Solution(NamedTuple):
     """One per row, for programs without integer variables; zeros otherwise."""
     took_s: float
     """What the solver took of its time limit, by its own clock."""
+
+
+class Budget:
+    """Seconds that a solver may take for several programs in sum.
+
+    Args:
+        limit_s: so many.
+        whole: the budget that this one is a part of; what is spent here is spent there too.
+
+    """
+
+    def __init__(self, limit_s: float = math.inf, whole: "Budget | None" = None) -> None:
+        self.left_s = limit_s
+        self._whole = whole
+
+    def part(self, limit_s: float) -> "Budget":
+        """Return a budget of so many seconds of those that are left."""
+        return Budget(min(limit_s, self.left_s), self)
+
+    def spend(self, took_s: float) -> None:
+        """Count what the solver took."""
+        self.left_s -= took_s
+        if self._whole is not None:
+            self._whole.spend(took_s)
 
 
 class Program:

@@ -15,6 +15,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound, assign
 from tessera.core.packing.fit import Fleet
+from tessera.core.packing.linear import Budget
 from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
@@ -119,19 +120,19 @@ def plan(
     *,
     policy: str = "tessera",
     exact: bool = False,
-    limit_s: float = math.inf,
+    budget: Budget | None = None,
     progress: Progress = lambda _step, _done, _total: None,
 ) -> Plan:
     """Return where every pending pod goes; running pods stay where they are, with what they hold.
 
     Pods are placed by priority. All are known, so among equals the largest come first, or, where that places more,
     those that the fewest GPUs can serve, or the smallest; then in order of arrival. `exact` improves on that by the
-    integer program, which takes at most `limit_s` seconds in sum.
+    integer program, for as long as `budget` says.
     """
     assignments, bound = _packed(snapshot, policy, progress), None
     if exact:
         progress("solving", 0, 0)
-        assignments, bound = _improved(snapshot, policy, assignments, limit_s, progress)
+        assignments, bound = _improved(snapshot, policy, assignments, budget, progress)
     placed = {assignment.pod for assignment in assignments}
     left = [pod for pod in snapshot.pending if pod.key not in placed]
     running = {each.pod.key for each in snapshot.running}
@@ -165,10 +166,10 @@ def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
 
 
 def _improved(
-    snapshot: Snapshot, policy: str, start: tuple[Assignment, ...], limit_s: float, progress: Progress
+    snapshot: Snapshot, policy: str, start: tuple[Assignment, ...], budget: Budget | None, progress: Progress
 ) -> tuple[tuple[Assignment, ...], Bound]:
     """Return what the integer program makes of a plan; what it left open when its time was up is packed around it."""
-    found, bound = assign(snapshot, start, limit_s=limit_s)
+    found, bound = assign(snapshot, start, budget=budget)
     if bound.optimal:
         return found, bound
     placed = {each.pod for each in found}

@@ -20,7 +20,7 @@ from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.mig import maximal_counts
 from tessera.core.gpu.sharing import Mode, Option
 from tessera.core.packing.exact import assign, free_devices, made_modes, ways
-from tessera.core.packing.linear import Program
+from tessera.core.packing.linear import Budget, Program
 from tessera.core.packing.plan import Plan, Progress, plan
 from tessera.core.workload.need import Need, Pod
 
@@ -33,6 +33,10 @@ _MOST_PROVED: Final = 64
 """For so many pairs of need and node type it is proved how many pods one node holds; for others, only whether one."""
 _MOST_PODS: Final = 512
 """No more pods of one need are looked for on one node."""
+_MOST_S: Final = 10.0
+"""No integer program takes longer."""
+_PART: Final = 1 / 4
+"""Of the time that is left, for what one node holds, and for each program after that."""
 _EASE: Final = 1e-6
 """HiGHS' tolerance."""
 
@@ -61,8 +65,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "tessera"
     exact: bool = False
     """Whether an integer program decides where the policy does not place all pods."""
-    limit_s: float = 10.0
-    """Longest time for one integer program."""
+    limit_s: float = 60.0
+    """What all integer programs may take in sum."""
 
 
 class Sizing(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,13 +95,14 @@ def smallest_fleet(
 ) -> Sizing:
     """Return the cheapest fleet found that holds the pods; those that fit on no node of any type stay pending.
 
-    Takes the time of a plan for each fleet that is tried, and of some integer programs.
+    Takes the time of a plan for each fleet that is tried, and of some integer programs, as long as `rules` let them.
     """
     rules = rules or Rules()
+    budget = Budget(rules.limit_s)
     progress("finding what one node holds", 0, 0)
-    caps = dict(_caps([each.node for each in types], pending, rules.limit_s))
+    caps = dict(_caps([each.node for each in types], pending, budget.part(_PART * budget.left_s)))
     able = {need for need, _ in caps}
-    search = _Search(types, tuple(pod for pod in pending if pod.need in able), caps, rules)
+    search = _Search(types, tuple(pod for pod in pending if pod.need in able), caps, rules, budget)
     counts = search.run(progress)
     snapshot = Snapshot(nodes=search.nodes(counts if any(counts) else (1,) * len(types)), pending=pending)
     return Sizing(
@@ -109,17 +114,21 @@ def smallest_fleet(
     )
 
 
-def _caps(nodes: Sequence[Node], pending: Sequence[Pod], limit_s: float) -> Iterator[tuple[tuple[Need, int], int]]:
+def _caps(nodes: Sequence[Node], pending: Sequence[Pod], budget: Budget) -> Iterator[tuple[tuple[Need, int], int]]:
     """Yield by need and type the most pods that one node of the type holds, where it holds one."""
     like: defaultdict[Need, list[Pod]] = defaultdict(list)
     for pod in pending:
         like[pod.need].append(pod)
     proved = len(like) * len(nodes) <= _MOST_PROVED
     unnamed = [_named(node, _stem(node.name), "any") for node in nodes]  # a pod that names a node waits for that node
-    for (need, pods), (t, node) in itertools.product(like.items(), enumerate(unnamed)):
+    pairs = list(itertools.product(like.items(), enumerate(unnamed)))
+    for number, ((need, pods), (t, node)) in enumerate(pairs):
         if plan(Snapshot(nodes=(node,), pending=(pods[0],))).assignments:
             few = tuple(pods[:_MOST_PODS])
-            most = assign(Snapshot(nodes=(node,), pending=few), limit_s=limit_s)[1].at_most if proved else len(few)
+            most = len(few)
+            if proved and budget.left_s > 0:
+                own = budget.part(min(_MOST_S, budget.left_s / (len(pairs) - number)))
+                most = assign(Snapshot(nodes=(node,), pending=few), budget=own)[1].at_most
             yield (need, t), len(pods) if most == len(few) else most
 
 
@@ -127,12 +136,18 @@ class _Search:
     """The fleets that were tried, and what was proved about all."""
 
     def __init__(
-        self, types: Sequence[NodeType], pods: tuple[Pod, ...], caps: Mapping[tuple[Need, int], int], rules: Rules
+        self,
+        types: Sequence[NodeType],
+        pods: tuple[Pod, ...],
+        caps: Mapping[tuple[Need, int], int],
+        rules: Rules,
+        budget: Budget,
     ) -> None:
         self.types = types
         self.pods = pods
         self.rules = rules
         self.at_least = 0.0
+        self._budget = budget
         self._caps = caps
         self._failed: list[_Counts] = []
 
@@ -144,7 +159,7 @@ class _Search:
             progress("trying fleets", number, _MOST_TRIES)
             made = self._planned(counts)
             if not made.pending:
-                return counts
+                return self._used(counts, made)
             self._failed.append(counts)
             proved = proved and made.bound is not None and made.bound.at_most < len(self.pods)
             counts, bound = self._cheapest(self.pods)
@@ -164,12 +179,22 @@ class _Search:
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return the plan of a snapshot, by the integer program too where the policy does not place all pods."""
         made = plan(snapshot, policy=self.rules.policy)
-        if made.pending and self.rules.exact:
-            made = plan(snapshot, policy=self.rules.policy, exact=True, limit_s=self.rules.limit_s)
+        if made.pending and self.rules.exact and self._budget.left_s > 0:
+            made = plan(snapshot, policy=self.rules.policy, exact=True, budget=self._own())
         return made
+
+    def _own(self) -> Budget:
+        """Return what the next integer program may take."""
+        return self._budget.part(min(_MOST_S, _PART * self._budget.left_s))
 
     def _planned(self, counts: _Counts) -> Plan:
         return self.plan(Snapshot(nodes=self.nodes(counts), pending=self.pods))
+
+    def _used(self, counts: _Counts, made: Plan) -> _Counts:
+        """Return a fleet without the nodes that a plan leaves empty, as one that was found in no time has many."""
+        nodes, placed = iter(self.nodes(counts)), {each.node for each in made.assignments}
+        used = tuple(sum(node.name in placed for node in itertools.islice(nodes, count)) for count in counts)
+        return counts if used == counts or self._planned(used).pending else used
 
     def _with_more(self, counts: _Counts, progress: Progress) -> _Counts:
         """Return a fleet with nodes added until it holds the pods."""
@@ -199,18 +224,23 @@ class _Search:
         Where no fleet is found in time, one in which each need has nodes of its own.
         """
         desired = Counter(pod.need for pod in pods)
+        if self._budget.left_s <= 0:
+            return self._apart(desired), 0.0
         pool = _Pool([each.node for each in self.types], desired, self._caps)
         for failed in self._failed:
             pool.forbid(failed)
         costs = {n: each.cost for n, each in zip(pool.nodes, self.types, strict=True)}
-        found = pool.program.minimise(costs, limit_s=self.rules.limit_s)
+        own = self._own()
+        found = pool.program.minimise(costs, limit_s=own.left_s)
+        own.spend(found.took_s)
         bound = max(0.0, found.bound)
         if all(each.cost.is_integer() for each in self.types):
             bound = float(math.ceil(bound - _EASE))
         if not found.feasible:
             return self._apart(desired), bound
         pool.program.row(costs, high=found.objective + _EASE)
-        few = pool.program.minimise(dict.fromkeys(pool.nodes, 1.0), limit_s=self.rules.limit_s, start=found.values)
+        few = pool.program.minimise(dict.fromkeys(pool.nodes, 1.0), limit_s=max(0.0, own.left_s), start=found.values)
+        own.spend(few.took_s)
         values = few.values or found.values
         return tuple(round(values[n]) for n in pool.nodes), bound
 

@@ -82,6 +82,10 @@ _USED = _gauge("tessera_device_memory_used_bytes", "Memory of a device in use, b
 _GRANTED = _gauge("tessera_device_memory_granted_bytes", "Memory of a device that containers were allocated.")
 _CLIENTS = _gauge("tessera_device_containers", "Containers that were allocated a device or a part of it.")
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
+_ORPHANED = _gauge(
+    "tessera_device_orphaned",
+    "Whether only processes of a pod that is gone use a device, so that no pod is sent there.",
+)
 SHARING = _gauge(
     "tessera_device_sharing_info", "How a device is shared, and what keeps pods in their share.", "mode", "isolation"
 )
@@ -117,6 +121,7 @@ NODE_METRICS: tuple[Metric, ...] = (
     GRANTED,
     _CLIENTS,
     _HEALTHY,
+    _ORPHANED,
     SHARING,
     _LOST,
     _LAYOUT,
@@ -140,6 +145,8 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
 
     device: DeviceId
     healthy: bool = True
+    orphaned: bool = False
+    """Whether only processes of a pod that is gone use it."""
     mode: str = ""
     """Empty where it is not offered."""
     isolation: str = ""
@@ -179,7 +186,7 @@ def series_bound(gpus: int, instances: int, containers: int) -> int:
 
     """
     of_gpu = len(_GPU) + 1 + len(_ROWS) + 3 + len(Cause) + len(_CLASSES) + 2 + 1
-    of_device = 3 + len(_ACTIVITY) + 4 + 1 + len(_MODES_A_DEVICE)
+    of_device = 3 + len(_ACTIVITY) + 4 + 2 + len(_MODES_A_DEVICE)
     return gpus * of_gpu + (gpus + instances) * of_device + containers * 3 + 2
 
 
@@ -328,6 +335,7 @@ def _add_states(samples: _Samples, usage: NodeUsage) -> None:
         if state.device in labels:
             own = labels[state.device]
             _add(samples, _HEALTHY, own, int(state.healthy))
+            _add(samples, _ORPHANED, own, int(state.orphaned))
             if state.mode:
                 _add(samples, SHARING, (*own, ("mode", state.mode), ("isolation", state.isolation)), 1)
 

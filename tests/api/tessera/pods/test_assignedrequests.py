@@ -12,7 +12,8 @@ from builders.signed import keys, signed
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests, unshown
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import Correction, Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.matching import Correction
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Ask, Form, Need
 
@@ -183,7 +184,9 @@ SHOWN: dict[str, tuple[dict[str, Any], bool]] = {
 @pytest.mark.parametrize("case", SHOWN)
 def test_running_pods_that_the_record_lacks(case: str) -> None:
     changes, want = SHOWN[case]
-    record = [Held(namespace="default", pod="q", container="a", resource="nvidia.com/gpu", device_ids=("1",))]
+    record = [
+        KubeletAllocation(namespace="default", pod="q", container="a", resource="nvidia.com/gpu", device_ids=("1",))
+    ]
     known = {NEED, "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"}
     running = asking({"main": {NEED: 6}}) | {"status": {"phase": "Running"}}
     assert unshown([running | changes], record, known) == (("default/p",) if want else ())

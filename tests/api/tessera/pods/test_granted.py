@@ -11,7 +11,8 @@ from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_r
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
 from tessera.api.tessera.pods.signatures import Authority, Ungranted, key_id, keys_text
 from tessera.core.cluster.cluster import Cluster, Record
-from tessera.core.deviceplugin.matching import Correction, Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.matching import Correction
 from tessera.core.explain.inspection import NodeInspection, inspect
 from tessera.core.gpu.sharing import Mode
 
@@ -116,8 +117,10 @@ def test_devices_by_name_are_recorded_beside_signed_shares_alone() -> None:
 # Pods that an agent let start which did not sign
 
 
-def held(name: str, resource: str = "tessera.dev/gpu-memory", *ids: str) -> Held:
-    return Held(namespace="ns", pod=name, container="main", resource=resource, device_ids=ids or ("u1", "u2"))
+def held(name: str, resource: str = "tessera.dev/gpu-memory", *ids: str) -> KubeletAllocation:
+    return KubeletAllocation(
+        namespace="ns", pod=name, container="main", resource=resource, device_ids=ids or ("u1", "u2")
+    )
 
 
 INDEX = {"ALIYUN_COM_GPU_MEM_IDX": "1"}
@@ -125,7 +128,7 @@ OLD = pod("old", NEED, amount(0))
 FOREIGN = pod("old", {"aliyun.com/gpu-mem": 4}, annotations=INDEX)
 
 # sentence: (pod, the kubelet's record, whether its assignment is to be signed)
-HONORED: dict[str, tuple[Object, Iterable[Held], bool]] = {
+HONORED: dict[str, tuple[Object, Iterable[KubeletAllocation], bool]] = {
     "one that runs, by the kubelet's record": (OLD, (held("old"),), True),
     "gpushare's, which get an assignment so": (FOREIGN, (held("old", "aliyun.com/gpu-mem"),), True),
     "one that is signed": (signed(OLD), (held("old"),), False),

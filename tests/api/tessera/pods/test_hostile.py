@@ -30,7 +30,8 @@ from tessera.api.tessera.pods.runningpods import read_pods
 from tessera.api.tessera.pods.signatures import Keys, is_signed
 from tessera.api.tessera.shares import AssignmentFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share, Snapshot
-from tessera.core.deviceplugin.matching import Correction, Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.matching import Correction
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Fleet
 from tessera.core.workload.need import Isolation, Need
@@ -226,10 +227,12 @@ DEVICES = {f"d{number}": cut(number % 2, "1g.5gb", number) for number in range(4
 NODES = {"n": node("n", gpu(0, A100), gpu(1, T4))}
 
 
-def held(pod: Object) -> tuple[Held, ...]:
+def held(pod: Object) -> tuple[KubeletAllocation, ...]:
     """Return the record of a kubelet that gave each container of a pod something of all that it asks."""
     return tuple(
-        Held(namespace="ns", pod=pod["metadata"]["name"], container=name, resource=resource, device_ids=("d0",))
+        KubeletAllocation(
+            namespace="ns", pod=pod["metadata"]["name"], container=name, resource=resource, device_ids=("d0",)
+        )
         for name, resource, _ in asks_of(pod)
     )
 

@@ -11,7 +11,7 @@ from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, awaits_memory, recorded_assignment
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import Held
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.errors import InvalidInput
 
 GPU, SLICE, NEED, GPUSHARE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"
@@ -29,8 +29,8 @@ def asking(
     return pod("p", None, *assigned, node=None, phase=phase, spec=spec, metadata={"namespace": "default"})
 
 
-def held(container: str, resource: str, *ids: str, name: str = "p") -> Held:
-    return Held(namespace="default", pod=name, container=container, resource=resource, device_ids=ids)
+def held(container: str, resource: str, *ids: str, name: str = "p") -> KubeletAllocation:
+    return KubeletAllocation(namespace="default", pod=name, container=container, resource=resource, device_ids=ids)
 
 
 A0, A2 = (whole(number, 40960, resource=GPU, container="a") for number in (0, 2))
@@ -38,7 +38,7 @@ B1 = whole(1, 40960, resource=SLICE, container="b")
 AMOUNT = whole(3, 4096, resource=NEED, container="c")
 
 # sentence: (pod, the kubelet's record, the shares told; None for nothing)
-CASES: dict[str, tuple[dict[str, Any], list[Held], list[Share] | None]] = {
+CASES: dict[str, tuple[dict[str, Any], list[KubeletAllocation], list[Share] | None]] = {
     "one device": (asking({"a": {GPU: 1}}), [held("a", GPU, "d0")], [A0]),
     "before it runs": (asking({"a": {GPU: 1}}, phase="Pending"), [held("a", GPU, "d0")], [A0]),
     "several containers in the order of the pod": (
@@ -155,7 +155,7 @@ def assigned(limits: dict[str, dict[str, int]], text: str = "false", phase: str 
 
 BOTH = {"a": {GPUSHARE: 2}, "b": {GPUSHARE: 1}, "c": {GPU: 1}}
 TOLD = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7"}
-MEMORY: dict[str, tuple[dict[str, Any], list[Held], dict[str, str]]] = {
+MEMORY: dict[str, tuple[dict[str, Any], list[KubeletAllocation], dict[str, str]]] = {
     "nothing is held": (assigned(BOTH), [], {}),
     "one of two containers holds its units": (assigned(BOTH), [held("a", GPUSHARE, "u1", "u2")], {}),
     "another pod, and another resource": (
@@ -171,7 +171,7 @@ MEMORY: dict[str, tuple[dict[str, Any], list[Held], dict[str, str]]] = {
 
 @pytest.mark.parametrize(("each", "record", "want"), MEMORY.values(), ids=MEMORY)
 def test_memory_is_told_to_be_allocated_when_all_of_it_is(
-    each: dict[str, Any], record: list[Held], want: dict[str, str]
+    each: dict[str, Any], record: list[KubeletAllocation], want: dict[str, str]
 ) -> None:
     assert awaits_memory(each)
     assert allocated(each, record, now_ns=7) == want

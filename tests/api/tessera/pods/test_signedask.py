@@ -14,7 +14,8 @@ from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
 from tessera.api.tessera.pods.signatures import Ungranted
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import Correction, Held, reconcile
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.matching import Correction, reconcile
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
@@ -186,7 +187,9 @@ def test_what_is_exchanged_keeps_the_ask_that_was_signed() -> None:
 def test_devices_by_name_are_signed_with_what_was_asked() -> None:
     each = pod("p", {"nvidia.com/gpu": 1})
     device = share(0, 40960, Mode.WHOLE)
-    record = (Held(namespace="ns", pod="p", container="main", resource="nvidia.com/gpu", device_ids=("d",)),)
+    record = (
+        KubeletAllocation(namespace="ns", pod="p", container="main", resource="nvidia.com/gpu", device_ids=("d",)),
+    )
     text = recorded_assignment(each, record, {"d": device}, keys=keys())
     assert text == write_shares((device,), read_live_pod(each).need)
     each["metadata"]["annotations"]["tessera.dev/assignment"] = text
@@ -198,5 +201,5 @@ def test_devices_by_name_are_signed_with_what_was_asked() -> None:
 def test_an_ask_in_an_unsigned_assignment_is_not_signed() -> None:
     text = write_shares((amount(0),), Need(asks=(Ask(resource=UNITS, form=Form.NEED, memory_mib=1 << 20),)))
     each = pod("old", LIMITS, annotations={"tessera.dev/assignment": text})
-    record = (Held(namespace="ns", pod="old", container="main", resource=UNITS, device_ids=("u1",)),)
+    record = (KubeletAllocation(namespace="ns", pod="old", container="main", resource=UNITS, device_ids=("u1",)),)
     assert honored(each, record, keys()) == write_shares((amount(0),))

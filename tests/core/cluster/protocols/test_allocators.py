@@ -14,6 +14,8 @@ from tessera.core.cluster.advertise import NodeOffer, offer
 from tessera.core.cluster.advertise import OfferOptions as Options
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
 from tessera.core.cluster.protocols.allocators import (
+    DeviceState,
+    Handshake,
     OfferPlan,
     by_name,
     claimed_keys,
@@ -22,6 +24,7 @@ from tessera.core.cluster.protocols.allocators import (
     plan_offer,
     released_devices,
     restricted,
+    state_of,
     still_needed,
     with_former,
 )
@@ -208,3 +211,24 @@ def test_what_stays_is_offered_as_before() -> None:
     assert by_name(with_former(less, before, keys)) == keys | {DeviceId(FIRST, SEVEN[1])}
     assert with_former(before, before, keys) == before
     assert with_former(before, NodeOffer(resources=()), keys) == before
+
+
+# sentence: sets of which the device is one, and how far it has come
+STATES = {
+    "nobody has it": ((), "pooled"),
+    "a server has claimed it": (("taken",), "claimed"),
+    "it is desired, and not written down yet": (("desired",), "pooled"),
+    "it is the kubelet's": (("desired", "offered"), "offered"),
+    "a pod has it by name": (("desired", "offered", "allocatable", "held"), "held"),
+    "a pod has it by name, of the time before": (("held",), "held"),
+    "it is desired no more, and the kubelet does not know": (("offered", "allocatable"), "withdrawing"),
+    "the kubelet has let go of it": (("offered",), "releasing"),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_how_far_a_device_has_come(case: str) -> None:
+    sets, want = STATES[case]
+    device = DeviceId(FIRST)
+    seen = Handshake(**{name: frozenset({device}) for name in sets})
+    assert state_of(device, seen) is DeviceState(want)

@@ -17,7 +17,8 @@ from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask,
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import AssignedRequest, Correction, Held, RequestKey
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.core.workload.need import Ask, Form, Need, reused
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.core.workload.units import count
@@ -228,7 +229,9 @@ def _since_ns(pod: Field, need: Need) -> int:
         raise created.refuse("a time, as 2026-01-31T12:00:00Z") from error
 
 
-def unshown(pods: Iterable[Mapping[str, Any]], held: Iterable[Held], names: Container[str]) -> tuple[str, ...]:
+def unshown(
+    pods: Iterable[Mapping[str, Any]], held: Iterable[KubeletAllocation], names: Container[str]
+) -> tuple[str, ...]:
     """Return the running pods with devices that the kubelet's record does not show, sorted.
 
     A kubelet that has just started answers before it has read its pods. While there are any, its record must not be

@@ -13,7 +13,7 @@ from tessera.api.kubernetes.workloads import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask, write_shares
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import Held, RequestKey
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import SHARE_MEMORY
 
@@ -36,7 +36,7 @@ def asks_by_name(pod: Mapping[str, Any]) -> bool:
 
 def recorded_assignment(
     pod: Mapping[str, Any],
-    held: Iterable[Held],
+    held: Iterable[KubeletAllocation],
     devices: Mapping[str, Share],
     *,
     share_unit_mib: int = 1024,
@@ -76,7 +76,9 @@ def recorded_assignment(
     return write_shares((*named, *assigned[-amounts:]), requested)
 
 
-def honored(pod: Mapping[str, Any], held: Iterable[Held], keys: Keys, *, share_unit_mib: int = 1024) -> str | None:
+def honored(
+    pod: Mapping[str, Any], held: Iterable[KubeletAllocation], keys: Keys, *, share_unit_mib: int = 1024
+) -> str | None:
     """Return the assignment of a pod that runs with it and that nobody signed; None where there is nothing to sign.
 
     So it is with pods that an agent let start which did not sign yet. What they were given they have, and the
@@ -121,7 +123,7 @@ def awaits_memory(pod: Mapping[str, Any]) -> bool:
     return not is_finished(field) and field.get("metadata", "annotations").get(_ASSIGNED).value == "false"
 
 
-def allocated(pod: Mapping[str, Any], held: Iterable[Held], *, now_ns: int) -> dict[str, str]:
+def allocated(pod: Mapping[str, Any], held: Iterable[KubeletAllocation], *, now_ns: int) -> dict[str, str]:
     """Return the annotations of a pod whose gpushare memory was allocated, with the time of that; none before.
 
     Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, which writes them in `Allocate`.
@@ -149,7 +151,9 @@ def allocated(pod: Mapping[str, Any], held: Iterable[Held], *, now_ns: int) -> d
     return {_ASSIGNED: "true", _ASSUMED: str(now_ns)} if given else {}
 
 
-def _named(field: Field, need: Need, held: Iterable[Held], devices: Mapping[str, Share]) -> tuple[Share, ...]:
+def _named(
+    field: Field, need: Need, held: Iterable[KubeletAllocation], devices: Mapping[str, Share]
+) -> tuple[Share, ...]:
     """Return the devices held for each ask by name, in order; none where one of them is not known."""
     namespace, name = identity(field)
     ids = {each.key: each.device_ids for each in held}

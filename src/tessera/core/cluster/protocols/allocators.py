@@ -5,6 +5,7 @@ advertised. It becomes the scheduler's again when it has been withdrawn from the
 nobody holds it, and the agent has taken it out of `status.offered`. In between nobody gets it.
 """
 
+import enum
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -16,6 +17,8 @@ from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.mig import placement_at
 
 __all__ = [
+    "DeviceState",
+    "Handshake",
     "OfferPlan",
     "by_name",
     "claimed_keys",
@@ -24,9 +27,53 @@ __all__ = [
     "plan_offer",
     "released_devices",
     "restricted",
+    "state_of",
     "still_needed",
     "with_former",
 ]
+
+
+class DeviceState(enum.StrEnum):
+    """How far a device has come that can be offered by name."""
+
+    POOLED = "pooled"
+    """The scheduler's, and nobody has it."""
+    CLAIMED = "claimed"
+    """The scheduler's: a claim or an assignment names it, or what overlaps it."""
+    OFFERED = "offered"
+    """The kubelet's: it may allocate it to any pod that asks for it by name."""
+    HELD = "held"
+    """The kubelet's: a pod has it by name, or is being allocated it."""
+    WITHDRAWING = "withdrawing"
+    """It is to be the scheduler's, and the kubelet still lists it."""
+    RELEASING = "releasing"
+    """The kubelet lists it no more and nobody has it; it is to be taken out of `status.offered`."""
+
+
+class Handshake(msgspec.Struct, frozen=True, kw_only=True):
+    """What is seen of the devices that change hands."""
+
+    desired: frozenset[DeviceId] = frozenset()
+    """What should be offered by name now."""
+    offered: frozenset[DeviceId] = frozenset()
+    """`status.offered` as it is stored."""
+    held: frozenset[DeviceId] = frozenset()
+    """Devices by name that pods hold or are being allocated."""
+    taken: frozenset[DeviceId] = frozenset()
+    """What has something in common with a device that a claim or an assignment names."""
+    allocatable: frozenset[DeviceId] = frozenset()
+    """What the kubelet lists."""
+
+
+def state_of(device: DeviceId, seen: Handshake) -> DeviceState:
+    """Return how far a device has come."""
+    if device in seen.held:
+        return DeviceState.HELD
+    if device not in seen.offered:
+        return DeviceState.CLAIMED if device in seen.taken else DeviceState.POOLED
+    if device in seen.desired:
+        return DeviceState.OFFERED
+    return DeviceState.WITHDRAWING if device in seen.allocatable else DeviceState.RELEASING
 
 
 class OfferPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +195,8 @@ def released_devices(
         allocatable: what the kubelet lists as allocatable.
 
     """
-    return committed - desired - held - allocatable
+    seen = Handshake(desired=desired, offered=committed, held=held, allocatable=allocatable)
+    return frozenset(each for each in committed if state_of(each, seen) is DeviceState.RELEASING)
 
 
 def devices_by_gpu(devices: Iterable[DeviceId]) -> tuple[DesiredDevices, ...]:

@@ -1,0 +1,159 @@
+"""Makes devices ready for the containers that are about to start with them, and says what each of these gets."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from tessera.agent.cdisupport import DRIVER_SPECS
+from tessera.agent.deviceplugin.shares import Prepared
+from tessera.api.nvidia import migminors
+from tessera.core.cluster.instances import placement_of
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.allocations import Use, uses_of_shares
+from tessera.core.deviceplugin.edits import Place, ShareEdits
+from tessera.core.deviceplugin.edits import edits as share_edits
+from tessera.core.deviceplugin.matching import AssignedRequest, misfit
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.errors import Conflict, TesseraError, Unavailable
+
+__all__ = ["DeviceMaker", "GpuChanges", "Paths", "naming"]
+
+_OPTIONAL_NODES = ("nvidia-modeset", "nvidia-uvm-tools")
+
+
+class Paths(msgspec.Struct, frozen=True, kw_only=True):
+    """Where things are on the node."""
+
+    plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    cdi: Path = Path("/var/run/cdi")
+    driver_specs: tuple[Path, ...] = DRIVER_SPECS
+    """Made by `nvidia-ctk`; the edits for all devices of the first that is there, the driver's libraries, are ours."""
+    driver_folder: str = ""
+    """The host's folder with these libraries, which containers get where there is none; empty for none."""
+    minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
+    memory: Path | None = Path("/run/tessera/shares.json")
+    """Keeps what was answered for shares and not used yet, for a restart of the agent; None keeps nothing."""
+    allocations: Path | None = Path("/run/tessera/allocations.json")
+    """The record of what is allocated to which container; None keeps nothing."""
+    mps_root: Path = Path("/run/tessera/mps")
+    dev: Path = Path("/dev")
+    """The host's device nodes, to leave out what this driver has not loaded."""
+
+
+class GpuChanges(Protocol):
+    """Who changes GPUs for the containers that are about to start."""
+
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
+        """Make the MIG instance of a GPU exist; return what the driver shows then."""
+
+    async def disable_mig(self, gpu: str) -> Inventory:
+        """Let MIG be off on a GPU, of which an amount or all is assigned; return what the driver shows then."""
+
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
+        """Let what holds shares to their size be in force before a container with them starts; raise otherwise."""
+
+
+class DeviceMaker:
+    """The devices of this node, by what the driver showed last.
+
+    Args:
+        paths: where things are.
+        changes: creates devices and enforces shares.
+        complain: told what keeps device nodes from being known.
+
+    """
+
+    def __init__(self, paths: Paths, changes: GpuChanges, complain: Callable[[BaseException], None]) -> None:
+        self._paths = paths
+        self._changes = changes
+        self._complain = complain
+        self.inventory = Inventory(gpus=())
+        """What the driver showed last."""
+        self._place = Place()
+        self.unit_mib = self._place.unit_mib
+        """Memory of one unit of the resources that are amounts of memory."""
+
+    def see(self, inventory: Inventory) -> None:
+        """Take what the driver shows."""
+        self.inventory = inventory
+        caps = self._place.caps
+        try:
+            text = self._paths.minors.read_text(errors="replace") if self._paths.minors.exists() else ""
+            caps = migminors.capabilities(inventory, migminors.read(str(self._paths.minors), text))
+        except (OSError, TesseraError) as error:
+            self._complain(error)
+        self._place = Place(mps_root=str(self._paths.mps_root), unit_mib=self.unit_mib, caps=caps)
+
+    def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
+        """Return the devices that shares name."""
+        return uses_of_shares(shares, self.inventory)
+
+    def misfit(self, request: AssignedRequest) -> str:
+        """Return why a GPU of a request is not what its pod asked for."""
+        return misfit(request, self.inventory)
+
+    async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
+        """Make the devices of shares exist, and return what a container with them gets."""
+        uuids: dict[str, None] = {}
+        for share in shares:
+            facts = self._gpu(share.gpu)
+            placement = placement_of(share, facts)
+            if placement is None and facts.mig is not None:
+                self.see(await self._changes.disable_mig(facts.uuid))
+                facts = self._gpu(share.gpu)
+            elif placement is not None and placement not in {each.placement for each in facts.instances}:
+                self.see(await self._changes.create_instance(facts.uuid, placement))
+                facts = self._gpu(share.gpu)
+            uuids[_uuid(facts, placement)] = None
+        await self._changes.enforce(shares)
+        gpus = {facts.index: facts for facts in self.inventory.gpus}
+        return Prepared(visible=tuple(uuids), edits=naming(uuids, self.edits(shares, gpus)))
+
+    def capacity(self) -> dict[DeviceId, int]:
+        """Return the memory of each GPU and instance; an instance's is its profile's, where the driver shows less."""
+        found: dict[DeviceId, int] = {}
+        for facts in self.inventory.gpus:
+            found[DeviceId(facts.uuid)] = facts.memory_mib
+            profiles = {profile.name: profile.memory_mib for profile in facts.model.profiles}
+            for each in facts.instances:
+                found[DeviceId(facts.uuid, each.placement)] = max(each.memory_mib, profiles[each.placement.profile])
+        return found
+
+    def _gpu(self, index: int) -> GpuFacts:
+        facts = next((each for each in self.inventory.gpus if each.index == index), None)
+        if facts is None or facts.lost:
+            state = "no such GPU" if facts is None else "a GPU that the driver has lost"
+            raise Unavailable(
+                f"GPU {index}", found=f"{state}, and the pod's assignment names it", hint="the kubelet tries again"
+            )
+        return facts
+
+    def edits(self, shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> ShareEdits:
+        """Return what shares add, without device nodes that a GPU works without and this host has not."""
+        made = share_edits(shares, gpus, self._place)
+        seen = (self._paths.dev / "nvidiactl").exists()
+        absent = {f"/dev/{name}" for name in _OPTIONAL_NODES if seen and not (self._paths.dev / name).exists()}
+        nodes = tuple(node for node in made.device_nodes if node not in absent)
+        return msgspec.structs.replace(made, device_nodes=nodes)
+
+
+def naming(uuids: Iterable[str], made: ShareEdits) -> ShareEdits:
+    """Return what a container gets, its GPUs and MIG instances named whichever way they are handed over."""
+    return msgspec.structs.replace(made, env=(("TESSERA_GPU_UUIDS", ",".join(uuids)), *made.env))
+
+
+def _uuid(facts: GpuFacts, placement: Placement | None) -> str:
+    if placement is None:
+        return facts.uuid
+    found = next((each.uuid for each in facts.instances if each.placement == placement), None)
+    if found is None:
+        raise Conflict(
+            f"GPU {facts.index} ({facts.uuid})",
+            found=f"it has no MIG instance {placement.profile} at {placement.start}, which the pod's assignment names",
+            hint="recreate the pod",
+        )
+    return found

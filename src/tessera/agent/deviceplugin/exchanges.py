@@ -1,0 +1,164 @@
+"""What `Allocate` answered for shares, and the assignments that are exchanged until they say what each pod has.
+
+`Allocate` names no pod, so that without CDI one may be answered with what another of the same size is assigned
+(docs/decisions/0009-pod-identity-at-prestart.md).
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.deviceplugin.answersfile import read_answers, write_answers
+from tessera.agent.deviceplugin.assignedpods import AssignedPods
+from tessera.agent.pods.nodeview import PodsInView, by_uid
+from tessera.api.tessera.nodefiles import Answers
+from tessera.core.cluster.advertise import SHARE_RESOURCES
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
+from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Ids, reconcile
+from tessera.errors import Conflict, TesseraError, Unavailable
+from tessera.log import Logger
+
+__all__ = ["Exchanges"]
+
+_UNHELD_S = 60.0
+"""An answer that nobody holds for so long was for a pod that the kubelet refused for another reason."""
+
+
+class Exchanges:
+    """Keeps answers until the kubelet's record shows who has them, and makes the assignments agree with it.
+
+    Args:
+        view: the pods of this node.
+        pods: the assignments that count.
+        log: where exchanges are logged.
+        memory: file that keeps what was answered, for a restart of the agent between two calls; None keeps nothing.
+
+    """
+
+    def __init__(self, view: PodsInView, pods: AssignedPods, log: Logger, memory: Path | None) -> None:
+        self._view = view
+        self._pods = pods
+        self._log = log
+        self._memory = memory
+        remembered = read_answers(memory, log)
+        self._answers = {each.ids: each for each in remembered.answers}
+        self._exchanges = {each.request.key: each for each in remembered.exchanges}
+        """Corrections that are decided and not written yet."""
+        self._unheld_s: dict[Ids, float] = {}
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """What was answered and is not used yet."""
+        return tuple(self._answers.values())
+
+    def answer_for(self, ids: Ids) -> Answer | None:
+        """Return what was answered for these ids."""
+        return self._answers.get(ids)
+
+    def remember(self, answer: Answer) -> None:
+        """Keep an answer; one that says which devices it is also over a restart."""
+        self._answers[answer.ids] = answer
+        if answer.fixed:
+            self._write()
+
+    def use(self, ids: Ids) -> None:
+        """Forget the answer for these ids: a container was started with it."""
+        self._answers.pop(ids, None)
+
+    def forget(self, known: frozenset[Ids], ids: Ids) -> None:
+        """Forget answers for ids that are given anew, and those that nobody holds and whose pod is gone."""
+        waiting = {request.key for request in self.assigned_requests()}
+        for each in self.answers:
+            if each.ids & ids or (each.ids not in known and each.key not in waiting):
+                del self._answers[each.ids]
+
+    def forget_unheld(self, known: frozenset[Ids]) -> None:
+        """Forget answers that nobody has held for a minute.
+
+        Args:
+            known: what the kubelet has recorded, as `recorded` returns it.
+
+        """
+        now_s = asyncio.get_running_loop().time()
+        self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}
+        stale = [ids for ids, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S]
+        for ids in stale:
+            del self._answers[ids]
+
+    async def recorded(self) -> frozenset[Ids]:
+        """Return the ids that the kubelet has recorded together, also for pods that the watch does not show yet.
+
+        Raises:
+            Unavailable: its record cannot be read.
+
+        """
+        return frozenset(frozenset(each.device_ids) for each in await self._view.allocated())
+
+    async def unseen(self) -> frozenset[str]:
+        """Return the UIDs of pods that the kubelet has given units, and that the watch does not show.
+
+        Raises:
+            Unavailable: its record cannot be read.
+
+        """
+        given = {each.uid for each in await self._view.allocated() if each.resource in SHARE_RESOURCES}
+        return frozenset(given - by_uid(self._view.pods()).keys())
+
+    def assigned_requests(self) -> tuple[AssignedRequest, ...]:
+        """Return what the pods of this node are assigned after all exchanges, also those that are not written yet."""
+        if not self._exchanges:
+            return self._pods.assigned_requests()
+        return tuple(map(self._exchanged, self._pods.assigned_requests()))
+
+    def _exchanged(self, request: AssignedRequest) -> AssignedRequest:
+        """Return a request as it is after an exchange that is its pod's, and not one's that had its name before."""
+        known = self._exchanges.get(request.key)
+        ours = known is not None and known.request.uid == request.uid
+        return msgspec.structs.replace(request, shares=known.shares) if known is not None and ours else request
+
+    async def mend(self, held: tuple[KubeletAllocation, ...]) -> dict[RequestKey, TesseraError]:
+        """Make the assignments say what holders were given; return those for which that cannot be, and why.
+
+        Of these nothing is started; the others go on.
+        """
+        # 1. Decide what is exchanged, and keep that over a restart: two changes make one exchange.
+        found = reconcile(self.assigned_requests(), held, self.answers)
+        for each in found.corrections:
+            self._exchanges[each.request.key] = each
+            self._log.info("assignment_exchanged", pod=str(each.request.key), gpus=[share.gpu for share in each.shares])
+        if found.corrections:
+            self._write()
+        # 2. Write it on the pods, as far as they are there.
+        refused: dict[RequestKey, TesseraError] = {key: _mistaken(key, why) for key, why in found.refused}
+        unseen = await self.unseen() if self._exchanges else frozenset[str]()
+        for key, each in tuple(self._exchanges.items()):
+            if each.request.uid in unseen:
+                refused[key] = _unwritten(key)
+                continue
+            try:
+                await self._pods.correct(each)
+            except TesseraError as error:
+                self._log.warning("assignment_not_exchanged", pod=str(key), reason=str(error))
+                why = f"its assignment cannot be corrected: {error.found}"
+                refused[key] = error if isinstance(error, Unavailable) else _mistaken(key, why)
+            else:
+                self._exchanges.pop(key, None)
+        return refused
+
+    def _write(self) -> None:
+        kept = Answers(answers=self.answers, exchanges=tuple(self._exchanges.values()))
+        write_answers(self._memory, kept, self._log)
+
+
+def _unwritten(key: RequestKey) -> Unavailable:
+    return Unavailable(
+        str(key),
+        found="its assignment has to be corrected, and the API server shows no pod of this UID",
+        hint="the kubelet tries again",
+    )
+
+
+def _mistaken(key: RequestKey, why: str) -> Conflict:
+    advice = "delete and recreate the pod, or use deviceListStrategy cdi-cri, which cannot mistake pods"
+    return Conflict(str(key), found=why, hint=advice)

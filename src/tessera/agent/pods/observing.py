@@ -1,0 +1,57 @@
+"""The pods of a node as the last gate judges them: what API server, kubelet and process table say of each."""
+
+import asyncio
+from collections.abc import Container, Iterable
+
+from tessera.agent.pods.nodeview import PodsInView, by_uid, observed_pod
+from tessera.core.deviceplugin.lastgate import ObservedPod, ObservedPods
+from tessera.errors import TesseraError
+from tessera.log import Logger
+
+__all__ = ["PodObserver"]
+
+
+class PodObserver:
+    """Looks at pods by UID.
+
+    Args:
+        view: the pods of this node.
+        log: where it is logged that they cannot be read.
+
+    """
+
+    def __init__(self, view: PodsInView, log: Logger) -> None:
+        self.view = view
+        self._log = log
+
+    def pods(self, uids: Container[str]) -> dict[str, ObservedPod]:
+        """Return those of these pods that the API server has."""
+        return {uid: observed_pod(pod) for uid, pod in by_uid(self.view.pods()).items() if uid in uids}
+
+    async def refresh(self) -> bool:
+        """Read the pods anew, and return whether that was answered; if not, what was seen last counts."""
+        try:
+            await self.view.refresh()
+        except (TesseraError, TimeoutError) as error:
+            self._log.warning("pods_not_read", reason=str(error))
+            return False
+        return True
+
+    async def running(self, uids: frozenset[str]) -> frozenset[str]:
+        """Return those of these pods that have processes; where some have none, all pods are read anew."""
+        running = await asyncio.to_thread(self.view.running, uids)
+        if not uids <= running:  # a running process is proof enough that a pod lives
+            await self.refresh()
+        return running
+
+    async def observe(self, uids: Iterable[str], running: frozenset[str] = frozenset()) -> ObservedPods:
+        """Return what is seen now of these pods, and of those that the kubelet has recorded.
+
+        Args:
+            uids: of the pods.
+            running: those that are seen to have processes, as far as that matters.
+
+        """
+        recorded = await self.view.allocated()
+        pods = self.pods({each.uid for each in recorded}.union(uids))
+        return ObservedPods(pods=pods, running=running, blind=self.view.blind, recorded=recorded)
