@@ -149,7 +149,10 @@ def test_a_fleet_that_was_found_in_no_time_has_no_node_that_is_left_empty() -> N
     assert (got.counts, len(got.plan.pending)) == ((1,), 0)
 
 
-def test_without_time_each_need_has_nodes_of_its_own() -> None:
+@pytest.mark.parametrize("proved", [0, sizing._MOST_PROVED])
+def test_without_time_each_need_has_nodes_of_its_own(monkeypatch: pytest.MonkeyPatch, proved: int) -> None:
+    """Whether no time is left for what one node holds, or for the first fleet."""
+    monkeypatch.setattr(sizing, "_MOST_PROVED", proved)
     pending = (*pods(WHOLE, 5, "w"), *pods(slices("1g.5gb", cpu_milli=0), 8, "s"))
     got = smallest_fleet((ONE, OLD), pending, Rules(limit_s=1e-9))
     assert not got.plan.pending
