@@ -12,8 +12,8 @@ import pytest
 from harness.flakys3 import FlakyS3
 from tessera.agent.storage.models.digests import start_checksum
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.reading import Limits
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
-from tessera.agent.storage.models.transfer import Limits
 from tessera.agent.storage.models.verify import damaged_files
 from tessera.clients.store import MemoryStore, Store, open_store
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now

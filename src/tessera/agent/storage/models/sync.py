@@ -12,7 +12,8 @@ import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.packed import write_image
-from tessera.agent.storage.models.transfer import Limits, Progress, Transfer, listed
+from tessera.agent.storage.models.reading import Limits, Progress
+from tessera.agent.storage.models.transfer import Transfer, listed
 from tessera.clients.store import Store
 from tessera.core.storage.models.packing import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
