@@ -118,6 +118,12 @@ def test_many_small_objects_are_each_asked_for_once_and_go_on_where_they_were_cu
     assert content(tmp_path / "current") == MANY
 
 
+def test_an_empty_object_of_a_store_whose_etags_are_no_checksums_is_no_error(tmp_path: Path, server: FlakyS3) -> None:
+    server.encrypted = True
+    run(s3(server), tmp_path)
+    assert content(tmp_path / "current") == CONTENTS
+
+
 def test_one_damaged_object_of_many_leaves_no_revision(tmp_path: Path, server: FlakyS3) -> None:
     server.contents = dict(MANY)
     server.fault = lambda number: "flip" if number == 77 else ""

@@ -54,7 +54,8 @@ class _File:
         self.found = found
         self.path = path
         self.digests: list[str] = [""] * chunk_count(found.size)
-        self.checksum: Checksum | None = start_checksum(found.checksum, found.size)
+        # Nothing is read of what is empty, and so no answer says whether its ETag is a checksum.
+        self.checksum: Checksum | None = start_checksum(found.checksum, found.size) if found.size else None
         self.in_order = 0
         self.turn = threading.Condition()
         self.chunks = ChunkFile(path, found.size) if len(self.digests) > 1 else None
