@@ -11,6 +11,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tessera.clients.store.peers import PEER_NAME
+
 # No deadlines: a busy machine is not a defect. Where CI is set, the same examples each time, so that a change does not
 # fail for what was there before; elsewhere new examples, which is how laws find what nobody thought of.
 settings.register_profile("tessera", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
@@ -56,7 +58,10 @@ def socket_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an authority with certificates for a server, its next one, a client and an expired one, and another's."""
+    """Make an authority with certificates for a server, its next one, a client and an expired one, and another's.
+
+    Those whose name begins with `agent` have the name by which agents of other nodes know each other.
+    """
     folder = tmp_path_factory.mktemp("pki")
 
     def openssl(*words: str) -> None:
@@ -68,10 +73,12 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
         files = ("-keyout", f"{authority}.key", "-out", f"{authority}.crt")
         openssl("req", "-x509", *key, *files, "-subj", f"/CN={authority}", "-days", "2", "-addext", extension)
     signed = {"server": "ca", "renewed": "ca", "client": "ca", "expired": "ca", "stranger": "other"}
+    signed |= {"agent": "ca", "agent-expired": "ca", "agent-stranger": "other"}
     for name, authority in signed.items():
-        days = "-1" if name == "expired" else "2"
+        days = "-1" if name.endswith("expired") else "2"
         openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (folder / "san").write_text("subjectAltName=IP:127.0.0.1")
+        san = f"DNS:{PEER_NAME}" if name.startswith("agent") else "IP:127.0.0.1"
+        (folder / "san").write_text(f"subjectAltName={san}")
         sign = ("-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", days)
         openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *sign, "-extfile", "san")
     return folder

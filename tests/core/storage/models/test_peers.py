@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.storage.models.peers import Owners, PeerPatience, Peers, content_key, order_of_doubt
+from tessera.core.storage.models.peers import Owners, PeerPatience, Peers, asking_order, content_key, order_of_doubt
 
 ADDRESSES = [f"10.0.{net}.{host}:9443" for net in range(4) for host in range(16)]
 MEMBERS = st.lists(st.sampled_from(ADDRESSES), min_size=1, max_size=64, unique=True)
@@ -133,3 +133,22 @@ def test_doubt_begins_with_one_chunk_of_each_giver(givers: dict[int, str]) -> No
     assert sorted(order) == sorted(givers)
     count = len(set(givers.values()))
     assert {givers[chunk] for chunk in order[:count]} == set(givers.values())
+
+
+@given(CHUNKS, st.sampled_from(ADDRESSES), st.integers(1, 20))
+def test_chunks_are_asked_for_early_ones_first_and_each_once(count: int, me: str, members: int) -> None:
+    order = asking_order(count, me, members)
+    assert sorted(order) == list(range(count))
+    assert all(abs(place - chunk) < 2 * members for place, chunk in enumerate(order))
+
+
+def test_who_holds_a_chunk_is_asked_before_the_store_unless_it_said_that_it_does_not() -> None:
+    peers, owners = Peers("a", PeerPatience(absent_s=5.0)), Owners("key", 1, ["a", "b"])
+    alone = Owners("key", 1, ["a"])
+    assert peers.holder(alone, "key", 0, 0.0) == ""
+    assert peers.holder(owners, "key", 0, 0.0) == "b"
+    peers.holds_not("b", "key", 0.0)
+    assert [peers.holder(owners, "key", 0, now) for now in (4.9, 5.0)] == ["", "b"]
+    assert peers.holder(owners, "other", 0, 0.0) == "b"
+    peers.lied("b", "chunk 0")
+    assert peers.holder(owners, "key", 0, 9.0) == ""

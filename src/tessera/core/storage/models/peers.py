@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LEAST_BYTES", "Owners", "PeerPatience", "Peers", "content_key", "order_of_doubt"]
+__all__ = ["LEAST_BYTES", "Owners", "PeerPatience", "Peers", "asking_order", "content_key", "order_of_doubt"]
 
 LEAST_BYTES = 64 * 1024
 """Smaller objects are read from the store: a request to a peer costs as much as one to the store."""
@@ -136,6 +136,7 @@ class Peers:
         self._failures: defaultdict[str, int] = defaultdict(int)
         self._away_until: dict[str, float] = {}
         self._absent_until: dict[tuple[str, str], float] = {}
+        self._unheld_until: dict[tuple[str, str], float] = {}
         self.liars: dict[str, str] = {}
         """Who gave what the store does not have, and what that was."""
 
@@ -161,6 +162,16 @@ class Peers:
                 return each
         return ""
 
+    def holder(self, owners: Owners, key: str, chunk: int, now: float) -> str:
+        """Return the peer that is asked whether it has a chunk already, before the node reads it for all; or nothing.
+
+        A node that joins others which have the model is to read nothing from the store.
+        """
+        row = owners.row(chunk)
+        peer = next((each for each in row if each != self._me), "")
+        away = not peer or self._is_away(peer, key, now) or now < self._unheld_until.get((peer, key), now)
+        return "" if away else peer
+
     def _is_away(self, peer: str, key: str, now: float) -> bool:
         return (
             peer in self.liars
@@ -181,6 +192,10 @@ class Peers:
     def has_not(self, peer: str, key: str, now: float) -> None:
         """Note that a peer has nothing of an object, and does not fetch it."""
         self._absent_until[peer, key] = now + self._patience.absent_s
+
+    def holds_not(self, peer: str, key: str, now: float) -> None:
+        """Note that a peer has not all of an object yet."""
+        self._unheld_until[peer, key] = now + self._patience.absent_s
 
     def lied(self, peer: str, what: str) -> bool:
         """Drop a peer for good; return whether it was not dropped before."""
@@ -204,3 +219,18 @@ def order_of_doubt(givers: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:
         ranked.append((rounds[giver], place, chunk))
         rounds[giver] += 1
     return tuple(chunk for _, _, chunk in sorted(ranked, key=lambda each: each[:2]))
+
+
+def asking_order(count: int, me: str, members: int) -> tuple[int, ...]:
+    """Return the order in which a node asks for so many chunks that others own.
+
+    Early ones are asked for early, because their owners have them first; nearby ones in another order on each node, so
+    that not all ask the same owner at once.
+    """
+    block = max(1, 2 * members)
+    found: list[int] = []
+    for first in range(0, count, block):
+        row = range(first, min(count, first + block))
+        turn = _seed(me) % len(row)
+        found += [*row[turn:], *row[:turn]]
+    return tuple(found)
