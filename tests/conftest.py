@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from tessera.clients.store.peers import PEER_NAME
+from harness.certificates import make_certificates
 
 # No deadlines: a busy machine is not a defect. Where CI is set, the same examples each time, so that a change does not
 # fail for what was there before; elsewhere new examples, which is how laws find what nobody thought of.
@@ -62,26 +61,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Those whose name begins with `agent` have the name by which agents of other nodes know each other.
     """
-    folder = tmp_path_factory.mktemp("pki")
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    for authority in ("ca", "other"):
-        extension = "keyUsage=critical,keyCertSign,cRLSign"
-        files = ("-keyout", f"{authority}.key", "-out", f"{authority}.crt")
-        openssl("req", "-x509", *key, *files, "-subj", f"/CN={authority}", "-days", "2", "-addext", extension)
-    signed = {"server": "ca", "renewed": "ca", "client": "ca", "expired": "ca", "stranger": "other"}
-    signed |= {"agent": "ca", "agent-expired": "ca", "agent-stranger": "other"}
-    for name, authority in signed.items():
-        days = "-1" if name.endswith("expired") else "2"
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        san = f"DNS:{PEER_NAME}" if name.startswith("agent") else "IP:127.0.0.1"
-        (folder / "san").write_text(f"subjectAltName={san}")
-        sign = ("-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", days)
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *sign, "-extfile", "san")
-    return folder
+    return make_certificates(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture(autouse=True)

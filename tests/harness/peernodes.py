@@ -20,7 +20,7 @@ from tessera.core.storage.models.peers import PeerPatience
 
 __all__ = ["PATIENCE", "LyingShelf", "PeerNode", "closing_all", "peer_tls", "synced_together"]
 
-PATIENCE = PeerPatience(silent_s=2.0, held_s=0.5)
+PATIENCE = PeerPatience(silent_s=5.0, held_s=0.5)
 
 
 def peer_tls(pki: Path, name: str = "agent") -> Tls:
@@ -39,12 +39,12 @@ class LyingShelf(Shelf):
     def __init__(self, scratch: Path, lies: Callable[[int], bool] = lambda _chunk: True) -> None:
         super().__init__()
         self._scratch = scratch
-        self._lies = lies
+        self.lies = lies
         self.told = 0
 
     def open(self, key: str, chunk: int, wait_s: float | None) -> OpenPiece:
         found = super().open(key, chunk, wait_s)
-        if not self._lies(chunk):
+        if not self.lies(chunk):
             return found
         content = bytearray(os.pread(found.number, found.piece.size, found.piece.offset))
         os.close(found.number)
@@ -60,17 +60,26 @@ class LyingShelf(Shelf):
 class PeerNode:
     """A node: its folder, its server, what it knows of others."""
 
-    def __init__(self, top: Path, pki: Path, *, shelf: Shelf | None = None, tls: str = "agent") -> None:
+    def __init__(
+        self,
+        top: Path,
+        pki: Path,
+        *,
+        shelf: Shelf | None = None,
+        tls: str = "agent",
+        at: tuple[str, int] = ("127.0.0.1", 0),
+        patience: PeerPatience | None = PATIENCE,
+    ) -> None:
         self.folder = ModelFolder(top)
-        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.address = f"127.0.0.1:{listener.getsockname()[1]}"
+        listener = socket.create_server(at, backlog=64)
+        self.address = f"{at[0]}:{listener.getsockname()[1]}"
         self.named: dict[str, str] = {}
-        connections = PeerConnections(asking_context_of(peer_tls(pki)), PATIENCE)
-        self.sharing = Sharing(self.address, connections, PATIENCE, self.named.__setitem__)
+        connections = PeerConnections(asking_context_of(peer_tls(pki)), patience or PeerPatience())
+        self.sharing = Sharing(self.address, connections, patience, self.named.__setitem__)
         if shelf is not None:
             self.sharing.shelf = shelf
         context = context_of(peer_tls(pki, tls))
-        self.server = PeerServer(listener, context, self.sharing.shelf, PATIENCE, self.sharing.gave)
+        self.server = PeerServer(listener, context, self.sharing.shelf, patience or PeerPatience(), self.sharing.gave)
         self.server.start()
 
     def sync(self, store: Store, options: SyncOptions) -> Synced:

@@ -27,6 +27,7 @@ from tessera.errors import Unavailable
 
 LARGE = os.urandom(5 * CHUNK_BYTES + 12_345)
 CHUNKS = 6
+KEY = content_key(f"md5:{hashlib.md5(LARGE).hexdigest()}", len(LARGE))
 CONTENTS = {"config.json": b"{}", "empty": b"", "one.bin": os.urandom(300_000), "weights.bin": LARGE}
 SIZE = sum(map(len, CONTENTS.values()))
 SMALL = 2
@@ -94,35 +95,27 @@ def test_who_fetches_alone_reads_all_from_the_store(tmp_path: Path, pki: Path, s
 def test_a_peer_that_lies_is_named_by_those_whom_it_lied_to_and_all_get_what_the_store_has(
     lies: Callable[[int], bool], tmp_path: Path, pki: Path, server: FlakyS3
 ) -> None:
-    scratch = tmp_path / "lies"
-    scratch.mkdir()
-    shelf = LyingShelf(scratch, lies)
-    made = [PeerNode(tmp_path / str(number), pki) for number in range(3)]
-    with closing_all([*made, PeerNode(tmp_path / "liar", pki, shelf=shelf)]) as nodes:
-        liar = nodes[-1]
-        while not any(lies(chunk) for chunk in owned_by(liar, nodes)):
-            liar.server.close()  # until something that it lies about is its turn
-            liar = nodes[-1] = PeerNode(tmp_path / "liar", pki, shelf=shelf)
+    shelves = [LyingShelf(tmp_path, lambda _chunk: False) for _ in range(4)]
+    made = [PeerNode(tmp_path / str(number), pki, shelf=shelf) for number, shelf in enumerate(shelves)]
+    with closing_all(made) as nodes:
+        owners = Owners(KEY, CHUNKS, [node.address for node in nodes])
+        liar = next(number for number, node in enumerate(nodes) if owners.owner(3) == node.address)
+        shelves[liar].lies = lies
         results = synced_together(nodes, s3(server), QUICK)
         assert all(isinstance(each, Synced) for each in results), results
         assert all(content(node) == CONTENTS for node in nodes)
-        assert shelf.told
-        assert all(set(node.named) <= {liar.address} for node in nodes)
-        assert sum(bool(node.named) for node in nodes[:-1]) >= 1
-        assert "weights.bin" in next(node.named[liar.address] for node in nodes if node.named)
-
-
-def owned_by(node: PeerNode, nodes: list[PeerNode]) -> list[int]:
-    """Return the chunks of the large object that a node reads for the others."""
-    key = content_key(f"md5:{hashlib.md5(LARGE).hexdigest()}", len(LARGE))
-    owners = Owners(key, CHUNKS, [each.address for each in nodes])
-    return [chunk for chunk in range(CHUNKS) if owners.owner(chunk) == node.address]
+        assert shelves[liar].told
+        honest = [node for number, node in enumerate(nodes) if number != liar]
+        assert [set(node.named) for node in honest] == [{nodes[liar].address}] * 3
+        assert nodes[liar].named == {}
+        assert (
+            "weights.bin" in honest[0].named[nodes[liar].address] or "one.bin" in honest[0].named[nodes[liar].address]
+        )
+        assert from_store(nodes) <= 2 * SIZE
 
 
 def test_where_all_peers_lie_all_comes_from_the_store(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
-    scratch = tmp_path / "lies"
-    scratch.mkdir()
-    liars = [PeerNode(tmp_path / f"liar{number}", pki, shelf=LyingShelf(scratch)) for number in range(3)]
+    liars = [PeerNode(tmp_path / f"liar{number}", pki, shelf=LyingShelf(tmp_path)) for number in range(3)]
     with closing_all([PeerNode(tmp_path / "honest", pki), *liars]) as nodes:
         synced_together(liars, s3(server), QUICK, members=liars[:0])  # each alone: they have it
         (done,) = synced_together(nodes[:1], s3(server), QUICK, members=nodes)
@@ -165,10 +158,9 @@ def test_a_peer_that_is_ended_midway_is_done_without(tmp_path: Path, pki: Path, 
 def test_strangers_are_given_nothing(certificate: str, tmp_path: Path, pki: Path, server: FlakyS3) -> None:
     with closing_all([PeerNode(tmp_path, pki)]) as nodes:
         synced_together(nodes, s3(server), QUICK)
-        key = content_key(f"md5:{hashlib.md5(LARGE).hexdigest()}", len(LARGE))
-        assert asked(nodes[0], f"chunks/{key}/0", CHUNK_BYTES, showing(pki, "agent")) == LARGE[:CHUNK_BYTES]
+        assert asked(nodes[0], f"chunks/{KEY}/0", CHUNK_BYTES, showing(pki, "agent")) == LARGE[:CHUNK_BYTES]
         with pytest.raises(Temporary):
-            asked(nodes[0], f"chunks/{key}/0", CHUNK_BYTES, showing(pki, certificate))
+            asked(nodes[0], f"chunks/{KEY}/0", CHUNK_BYTES, showing(pki, certificate))
 
 
 def asked(node: PeerNode, target: str, size: int, context: ssl.SSLContext) -> bytes:
@@ -217,8 +209,7 @@ def test_content_that_is_not_there_and_chunks_beyond_the_end_are_absent(
 ) -> None:
     with closing_all([PeerNode(tmp_path, pki)]) as nodes:
         synced_together(nodes, s3(server), QUICK)
-        key = content_key(f"md5:{hashlib.md5(LARGE).hexdigest()}", len(LARGE))
-        for target in (f"chunks/{'a' * 64}/0", f"chunks/{key}/{CHUNKS}", f"held/{key}/999999999"):
+        for target in (f"chunks/{'a' * 64}/0", f"chunks/{KEY}/{CHUNKS}", f"held/{KEY}/999999999"):
             with pytest.raises(Absent):
                 asked(nodes[0], target, 1, showing(pki, "agent"))
 

@@ -218,7 +218,7 @@ class SharedTransfer:
         """Fetch a chunk from its owner, who may still have to read it; from others or the store where that fails."""
         file, chunk = self._files[task[0]], task[1]
         first, last = chunk_range(file.found.size, chunk)
-        tried: list[str] = []
+        tried = sorted(file.doubted)
         while not file.alone and (peer := self._sharing.whom(file.key, file.found.size, chunk, tried)):
             try:
                 if self._sharing.ask(peer, file.key, chunk, buffer[: last - first], lambda: self._is_done(task)):
@@ -365,6 +365,9 @@ class SharedTransfer:
                     self._changed.wait_for(partial(self._rests, file))
                     file.proven = file.is_right
                     self._changed.notify_all()
+                    if file.proven:
+                        for peer, chunk in file.lies.items():
+                            self._name(file, chunk, peer)
                     if file.is_summed and not file.proven:
                         wrong.append(index)
                         break
@@ -376,58 +379,52 @@ class SharedTransfer:
 
     def _repairs(self, wrong: list[int], buffer: memoryview) -> list[_Task] | None:
         """Return what to fetch anew; None where the store itself does not have what it says."""
-        tasks = self._given_by_liars(wrong)
-        if not tasks and not self._stale(wrong):
-            self._doubt([index for index in wrong if not self._files[index].alone], buffer)
-            tasks = self._given_by_liars(wrong)
-        if not tasks and not self._stale(wrong):
-            tasks = [(index, chunk) for index in wrong for chunk in self._files[index].hearsay]
+        files = [self._files[index] for index in wrong]
+        tasks = self._dropped((file, liar) for file in files for liar in self._sharing.liars)
+        if not tasks and not any(file.stale for file in files):
+            tasks = self._doubt([file for file in files if not file.alone], buffer)
+        if not tasks and not any(file.stale for file in files):
+            tasks = [(file.index, chunk) for file in files for chunk in file.hearsay]
             if not tasks:
                 return None
-            for index in wrong:
-                self._files[index].alone = True
+            for file in files:
+                file.alone = True
         with self._changed:
-            for index in wrong:
-                self._changed.wait_for(partial(self._rests, self._files[index]))
-                self._files[index].restart()
+            for file in files:
+                self._changed.wait_for(partial(self._rests, file))
+                file.restart()
         return tasks
 
-    def _stale(self, wrong: Iterable[int]) -> bool:
-        return any(self._files[index].stale for index in wrong)
-
-    def _given_by_liars(self, wrong: Iterable[int]) -> list[_Task]:
-        """Return the chunks that dropped peers gave; they are not there any more."""
-        liars, found = self._sharing.liars, []
+    def _dropped(self, doubted: Iterable[tuple[SharedFile, str]]) -> list[_Task]:
+        """Take what peers gave out of files, which are not to be asked about these any more; return what to fetch."""
+        found = []
         with self._changed:
-            for index in wrong:
-                file = self._files[index]
-                for chunk in [chunk for chunk, giver in file.hearsay.items() if giver in liars]:
-                    del file.givers[chunk]
-                    found.append((index, chunk))
+            for file, peer in doubted:
+                file.doubted.add(peer)
+                found += [(file.index, chunk) for chunk in file.drop(peer)]
         return found
 
-    def _doubt(self, wrong: Iterable[int], buffer: memoryview) -> None:
-        """Ask others about the chunks of wrong objects, and the store where they differ, until somebody is named."""
-        before = len(self._sharing.liars)
-        for index in wrong:
-            file = self._files[index]
+    def _doubt(self, wrong: list[SharedFile], buffer: memoryview) -> list[_Task]:
+        """Ask others about the chunks of wrong files, until one gives something else; drop what the first one gave."""
+        for file in sorted(wrong, key=lambda file: (len(set(file.hearsay.values())), file.index)):
             heard = {chunk: giver for chunk, giver in file.hearsay.items() if giver != EARLIER}
             for chunk in order_of_doubt(heard):
-                first, last = chunk_range(file.found.size, chunk)
-                view = buffer[: last - first]
-                other = self._sharing.whom(file.key, file.found.size, chunk, {heard[chunk]})
-                told = ""
-                try:
-                    if other and self._sharing.ask(other, file.key, chunk, view, self._reader.stop.is_set):
-                        told = chunk_digest(view)
-                except Pending:
-                    pass
-                if told != file.digests[chunk]:
-                    self._from_store((index, chunk), buffer)
-                    if told and told != file.digests[chunk]:
-                        self._name(file, chunk, other)
-                if len(self._sharing.liars) > before:
-                    return
+                if self._differs(file, chunk, heard[chunk], buffer):
+                    return self._dropped([(file, heard[chunk])])
+        return []
+
+    def _differs(self, file: SharedFile, chunk: int, giver: str, buffer: memoryview) -> bool:
+        """Return whether another peer, or the store where it is that one's turn, has something else."""
+        first, last = chunk_range(file.found.size, chunk)
+        view = buffer[: last - first]
+        other = self._sharing.whom(file.key, file.found.size, chunk, {giver, *file.doubted})
+        try:
+            if other and self._sharing.ask(other, file.key, chunk, view, self._reader.stop.is_set):
+                return chunk_digest(view) != file.digests[chunk]
+        except Pending:
+            pass
+        self._from_store((file.index, chunk), buffer)
+        return giver in self._sharing.liars
 
     def _mismatch(self, wrong: list[int]) -> Unavailable:
         """Forget what is wrong, and return the error that says so."""

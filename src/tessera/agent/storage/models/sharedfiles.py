@@ -36,6 +36,10 @@ class SharedFile:
         self.proven = False
         self.provable = True
         """Whether the ETag that the store listed is a checksum at all."""
+        self.doubted: set[str] = set()
+        """Peers that are asked for none of it: others gave something else."""
+        self.said: list[tuple[int, str, str]] = []
+        """Chunk, peer and digest of what was replaced by what others gave; when all is proven, it says who lied."""
         self.alone = False
         """Whether peers are asked for none of it any more."""
         self.restart()
@@ -48,6 +52,19 @@ class SharedFile:
         self.summing = False
         self.stale = False
         """Whether one of them was replaced since."""
+
+    @property
+    def lies(self) -> dict[str, int]:
+        """Whoever gave what is not in the proven file, and which chunk."""
+        return {peer: chunk for chunk, peer, digest in self.said if digest != self.digests[chunk]}
+
+    def drop(self, peer: str) -> list[int]:
+        """Take out what a peer gave; return which chunks that were."""
+        found = [chunk for chunk, giver in self.hearsay.items() if giver == peer]
+        for chunk in found:
+            self.said.append((chunk, peer, self.digests[chunk]))
+            del self.givers[chunk]
+        return found
 
     @property
     def hearsay(self) -> dict[int, str]:
