@@ -20,6 +20,12 @@ from tessera.cli import main
         ),
         (["--node=n1", "--model-source=models"], "--model-source: 'models'; expected an absolute path without `..`"),
         (["--node=n1", "--model-source=/mnt/../etc"], "--model-source: '/mnt/../etc'; expected an absolute path"),
+        (
+            ["--node=n1", "--peer-address=10.0.0.1"],
+            "peers: one of their options; expected --peer-address",
+        ),
+        (["--node=n1", "--peer-address=node1", "--peer-tls=/"], "--peer-address: 'node1'; expected an IP address"),
+        (["--node=n1", "--peer-address=10.0.0.1", "--peer-tls=/proc"], "TLS files: "),
         (["--node=n1", "--model-dir=models"], "--model-dir: 'models'; expected an absolute path without `..`"),
     ],
 )

@@ -14,6 +14,9 @@ __all__ = [
     "LOOP_AGE",
     "MODELS",
     "MODEL_BYTES",
+    "MODEL_BYTES_GIVEN",
+    "MODEL_BYTES_READ",
+    "PEERS_DROPPED",
     "PENDING",
     "PROCESS_METRICS",
     "QUOTA_BORROWED",
@@ -32,6 +35,17 @@ LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since a loop of the
 IMAGES = Metric("tessera_node_images", "gauge", "Images that the node is to have, by state.", ("state",))
 MODELS = Metric("tessera_node_models", "gauge", "Models that the node is to have, by state.", ("state",))
 MODEL_BYTES = Metric("tessera_node_models_bytes", "gauge", "Size of the models that new pods of the node get.")
+MODEL_BYTES_READ = Metric(
+    "tessera_node_models_read_bytes_total", "counter", "Bytes of models that came from peers, or stores.", ("source",)
+)
+MODEL_BYTES_GIVEN = Metric(
+    "tessera_node_models_given_bytes_total", "counter", "Bytes of models that were given to peers."
+)
+PEERS_DROPPED = Metric(
+    "tessera_node_models_peers_dropped",
+    "gauge",
+    "Peers that gave something wrong, and are asked no more.",
+)
 REQUESTS = Metric("tessera_server_requests_total", "counter", "Requests that the server answered.", ("handler", "code"))
 REQUEST_TIME = Metric(
     "tessera_server_request_duration_seconds", "histogram", "How long the server took for a request.", ("handler",)
@@ -68,6 +82,9 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     IMAGES,
     MODELS,
     MODEL_BYTES,
+    MODEL_BYTES_READ,
+    MODEL_BYTES_GIVEN,
+    PEERS_DROPPED,
     REQUESTS,
     REQUEST_TIME,
     BINDINGS,

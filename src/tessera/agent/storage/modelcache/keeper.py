@@ -5,6 +5,7 @@ record, and when a source was looked at last is in the status.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -36,11 +37,12 @@ from tessera.core.storage.models.cache import (
     ModelOffer,
     environment_name,
     offer_of,
+    peers_of,
     revisions_held,
 )
-from tessera.core.usage.processmetrics import MODEL_BYTES, MODELS
+from tessera.core.usage.processmetrics import MODEL_BYTES, MODEL_BYTES_GIVEN, MODEL_BYTES_READ, MODELS, PEERS_DROPPED
 from tessera.core.workload.resources import MODEL_RESOURCE
-from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.log import logger
 from tessera.loops import defect, one_turn
 from tessera.measures import Measures
@@ -52,6 +54,8 @@ _MANAGER = "tessera-agent"
 _NAMESPACE = "tessera-system"
 _TEND_S = 0.2
 """A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
+_MEET_S = 20.0
+"""Between two looks at who fetches the same model, while it is fetched."""
 _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a log that grows writes no report."""
 _ABSENT = OnDisk("", ())
@@ -89,10 +93,14 @@ class ModelKeeper:
         self._node = node
         self._kube = kube
         self._disk = places.disk
+        self._sharing = places.disk.sharing
+        self._met_s = 0.0
+        """When the peers were asked for last."""
         self._sources = places.sources
         self._plugins = places.plugins
         self._interval_s = interval_s
         self._log = logger(node=node)
+        self._now_s = now_s
         self._wakeup = WakeUp()
         selection = Selection(fields=(("metadata.name", node),))
         self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._trouble)
@@ -128,6 +136,11 @@ class ModelKeeper:
             measures.turned("models")
             measures.set(MODELS, {(("state", state),): count for state, count in self._states.items()})
             measures.set(MODEL_BYTES, {(): self._bytes})
+            if self._sharing is not None:
+                read = {"peers": self._sharing.bytes_from_peers, "stores": self._sharing.bytes_from_stores}
+                measures.set(MODEL_BYTES_READ, {(("source", each),): count for each, count in read.items()})
+                measures.set(MODEL_BYTES_GIVEN, {(): self._sharing.bytes_given})
+                measures.set(PEERS_DROPPED, {(): len(self._sharing.liars)})
 
         servers = PluginServers[ModelOffer](
             self._plugins, lambda offer: OfferedModel(offer, self._give), view.allocatable, self._log
@@ -194,6 +207,8 @@ class ModelKeeper:
             if not problem:
                 await self._remove(superseded, listed)
                 # 5. Fetch what is next.
+                if self._fetches.busy in self._desired and self._now_s() - self._met_s >= _MEET_S:
+                    await self._meet(self._desired[self._fetches.busy])
                 current = {name: there.current for name, there in self._there.items()}
                 self._fetches.begin(self._desired, offered, current)
         # 6. Report.
@@ -297,6 +312,7 @@ class ModelKeeper:
             TesseraError: its Secret cannot be read or has no credentials, or it is no source for models.
 
         """
+        await self._meet(model)
         credentials: dict[str, str] = {}
         if model.secret:
             subject, hint = f"Secret {_NAMESPACE}/{model.secret}", "the chart's value agent.modelSecrets names it"
@@ -308,6 +324,18 @@ class ModelKeeper:
                 raise InvalidInput(subject, found="none of this name", expected="one with credentials")
             credentials = read_credentials(secret)
         return self._sources.open(model, credentials)
+
+    async def _meet(self, model: DesiredModel) -> None:
+        """Learn which nodes fetch a model, too; without an answer the node fetches it alone."""
+        if self._sharing is None:
+            return
+        self._met_s = self._now_s()
+        nodes = []
+        with contextlib.suppress(TesseraError):
+            for each in (await self._kube.list(KIND)).objects:
+                with contextlib.suppress(InvalidInput):  # what one agent of another version says is no reason
+                    nodes.append(read_node_models(each))
+        self._sharing.meet(peers_of(model, nodes))
 
     def _neighbours(self) -> dict[str, Neighbour]:
         desired, held = self._desired, self._held
@@ -330,7 +358,8 @@ class ModelKeeper:
         self._bytes = sum(each.bytes for each in reports)
         free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
         rounded = free >> _ROUND << _ROUND
-        status = node_status(reports, folder=str(self._disk.folder), free_bytes=rounded, reason=problem)
+        peer = self._sharing.me if self._sharing is not None and not problem else ""
+        status = node_status(reports, folder=str(self._disk.folder), free_bytes=rounded, reason=problem, peer=peer)
         if found.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": self._node}, "status": status}
             await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")

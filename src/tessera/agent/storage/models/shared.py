@@ -16,7 +16,7 @@ from pathlib import Path
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.reading import Limits, Progress, Reader
-from tessera.agent.storage.models.sharedfiles import EARLIER, STORE, SharedFile
+from tessera.agent.storage.models.sharedfiles import EARLIER, STORE, Gift, SharedFile
 from tessera.agent.storage.models.sharing import Sharing
 from tessera.agent.storage.models.shelf import Piece
 from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
@@ -111,7 +111,7 @@ class SharedTransfer:
         for index, each in enumerate(objects):
             self._files.append(SharedFile(index, each, str(files / each.path)))
         for file in self._files:
-            self._sharing.shelf.offer(file.key, _Gift(self, file.index))
+            self._sharing.shelf.offer(file.key, Gift(self.take, file.index))
 
     def _end(self, helpers: list[threading.Thread]) -> None:
         with self._changed:
@@ -152,7 +152,7 @@ class SharedTransfer:
 
     def _owner(self, task: _Task) -> str:
         file = self._files[task[0]]
-        return STORE if file.alone else self._sharing.owner(file.key, file.found.size, task[1])
+        return STORE if file.alone else self._sharing.owner(file.key, task[1])
 
     def _started(self, count: int, work: Callable[[memoryview], None]) -> list[threading.Thread]:
         def until_failure() -> None:
@@ -177,7 +177,10 @@ class SharedTransfer:
             if task is None:
                 self._ask_others(buffer)
                 return
-            if not self._resumed(task, buffer) and not self._from_holder(task, buffer):
+            if self._owner(task) not in {self._sharing.me, STORE}:  # somebody came meanwhile, whose turn it is
+                with self._changed:
+                    self._others.append((task, 0.0))
+            elif not self._resumed(task, buffer) and not self._from_holder(task, buffer):
                 self._from_store(task, buffer)
 
     def _from_holder(self, task: _Task, buffer: memoryview) -> bool:
@@ -185,7 +188,7 @@ class SharedTransfer:
         file, chunk = self._files[task[0]], task[1]
         first, last = chunk_range(file.found.size, chunk)
         view = buffer[: last - first]
-        if file.alone or not (peer := self._sharing.holder(file.key, file.found.size, chunk)):
+        if file.alone or not (peer := self._sharing.holder(file.key, chunk)):
             return False
         if not self._sharing.ask_holder(peer, file.key, chunk, view, lambda: self._is_done(task)):
             return False
@@ -219,7 +222,7 @@ class SharedTransfer:
         file, chunk = self._files[task[0]], task[1]
         first, last = chunk_range(file.found.size, chunk)
         tried = sorted(file.doubted)
-        while not file.alone and (peer := self._sharing.whom(file.key, file.found.size, chunk, tried)):
+        while not file.alone and (peer := self._sharing.whom(file.key, chunk, tried)):
             try:
                 if self._sharing.ask(peer, file.key, chunk, buffer[: last - first], lambda: self._is_done(task)):
                     self._keep(task, buffer[: last - first], peer)
@@ -382,13 +385,14 @@ class SharedTransfer:
         files = [self._files[index] for index in wrong]
         tasks = self._dropped((file, liar) for file in files for liar in self._sharing.liars)
         if not tasks and not any(file.stale for file in files):
-            tasks = self._doubt([file for file in files if not file.alone], buffer)
-        if not tasks and not any(file.stale for file in files):
-            tasks = [(file.index, chunk) for file in files for chunk in file.hearsay]
-            if not tasks:
-                return None
-            for file in files:
-                file.alone = True
+            doubted = self._doubt([file for file in files if not file.alone], buffer)
+            if doubted is None and not any(file.stale for file in files):
+                doubted = [(file.index, chunk) for file in files for chunk in file.hearsay]
+                if not doubted:
+                    return None
+                for file in files:
+                    file.alone = True
+            tasks = doubted or []
         with self._changed:
             for file in files:
                 self._changed.wait_for(partial(self._rests, file))
@@ -404,27 +408,36 @@ class SharedTransfer:
                 found += [(file.index, chunk) for chunk in file.drop(peer)]
         return found
 
-    def _doubt(self, wrong: list[SharedFile], buffer: memoryview) -> list[_Task]:
-        """Ask others about the chunks of wrong files, until one gives something else; drop what the first one gave."""
+    def _doubt(self, wrong: list[SharedFile], buffer: memoryview) -> list[_Task] | None:
+        """Ask others about the chunks of wrong files until one differs; return what to fetch anew, None for nothing.
+
+        All that its giver gave of wrong files is dropped: it is the likeliest to be wrong, and is fetched at once.
+        """
         for file in sorted(wrong, key=lambda file: (len(set(file.hearsay.values())), file.index)):
             heard = {chunk: giver for chunk, giver in file.hearsay.items() if giver != EARLIER}
             for chunk in order_of_doubt(heard):
-                if self._differs(file, chunk, heard[chunk], buffer):
-                    return self._dropped([(file, heard[chunk])])
-        return []
+                first, last = chunk_range(file.found.size, chunk)
+                view = buffer[: last - first]
+                other = self._second_opinion(file, chunk, heard[chunk], view)
+                if other and chunk_digest(view) != file.digests[chunk]:
+                    tasks = self._dropped((each, heard[chunk]) for each in wrong)
+                    self._keep((file.index, chunk), view, other)
+                    return [each for each in tasks if each != (file.index, chunk)]
+                if not other:
+                    self._from_store((file.index, chunk), buffer)
+                    if heard[chunk] in self._sharing.liars:
+                        return self._dropped((each, heard[chunk]) for each in wrong)
+        return None
 
-    def _differs(self, file: SharedFile, chunk: int, giver: str, buffer: memoryview) -> bool:
-        """Return whether another peer, or the store where it is that one's turn, has something else."""
-        first, last = chunk_range(file.found.size, chunk)
-        view = buffer[: last - first]
-        other = self._sharing.whom(file.key, file.found.size, chunk, {giver, *file.doubted})
+    def _second_opinion(self, file: SharedFile, chunk: int, giver: str, view: memoryview) -> str:
+        """Fill the view with what another peer has for a chunk; return who, or nothing where it is the store's turn."""
+        other = self._sharing.whom(file.key, chunk, {giver, *file.doubted})
         try:
             if other and self._sharing.ask(other, file.key, chunk, view, self._reader.stop.is_set):
-                return chunk_digest(view) != file.digests[chunk]
+                return other
         except Pending:
             pass
-        self._from_store((file.index, chunk), buffer)
-        return giver in self._sharing.liars
+        return ""
 
     def _mismatch(self, wrong: list[int]) -> Unavailable:
         """Forget what is wrong, and return the error that says so."""
@@ -475,15 +488,3 @@ class SharedTransfer:
                 if left <= 0:
                     raise Pending
                 self._changed.wait(left)
-
-
-class _Gift:
-    """An object of a transfer, for the shelf."""
-
-    def __init__(self, transfer: SharedTransfer, index: int) -> None:
-        self._transfer = transfer
-        self._index = index
-
-    def take(self, chunk: int, wait_s: float | None) -> Piece:
-        """Return a chunk."""
-        return self._transfer.take((self._index, chunk), wait_s)

@@ -1,5 +1,6 @@
 """An object that a node fetches together with its peers: what of it is there, who gave it, and whether it is right."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile
@@ -8,10 +9,28 @@ from tessera.agent.storage.models.shelf import Piece
 from tessera.core.storage.models.peers import content_key
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
 
-__all__ = ["EARLIER", "STORE", "SharedFile"]
+__all__ = ["EARLIER", "STORE", "Gift", "SharedFile"]
 
 STORE, EARLIER = "", "?"
 """Who gave a chunk, where that is no peer: the store, or an attempt of a process that has ended."""
+
+
+class Gift:
+    """An object of a transfer, for the shelf.
+
+    Args:
+        take: gives a chunk of one of its objects.
+        index: which object.
+
+    """
+
+    def __init__(self, take: Callable[[tuple[int, int], float | None], Piece], index: int) -> None:
+        self._take = take
+        self._index = index
+
+    def take(self, chunk: int, wait_s: float | None) -> Piece:
+        """Return a chunk."""
+        return self._take((self._index, chunk), wait_s)
 
 
 class SharedFile:

@@ -38,8 +38,9 @@ class Sharing:
         self._report = report
         self._peers = Peers(me, self.patience)
         self._lock = threading.Lock()
-        self._members: tuple[str, ...] = ()
-        self._owners: dict[str, tuple[tuple[str, ...], Owners]] = {}
+        self._members: tuple[str, ...] = (me,)
+        self._contents: dict[str, int] = {}
+        self._owners = Owners({}, [me])
         self.bytes_from_peers = 0
         self.bytes_from_stores = 0
         self.bytes_given = 0
@@ -47,8 +48,16 @@ class Sharing:
     def meet(self, members: Iterable[str]) -> None:
         """Share with these from now on; whether the node itself is among them does not matter."""
         with self._lock:
-            self._members = tuple(sorted({*members, self.me}))
-            self._owners.clear()
+            former, self._members = self._members, tuple(sorted({*members, self.me}))
+            if self._members != former:
+                self._owners = Owners(self._contents, self._members)
+
+    def begin(self, objects: Iterable[StoredObject]) -> None:
+        """Share all objects of a source from now on, so that nodes know the same owners, whatever they lack."""
+        with self._lock:
+            keys = {content_key(each.checksum, each.size): each.size for each in objects if self.takes(each)}
+            self._contents = {key: chunk_count(size) for key, size in keys.items()}
+            self._owners = Owners(self._contents, self._members)
 
     @property
     def members(self) -> int:
@@ -65,27 +74,20 @@ class Sharing:
         """Return whether an object comes from peers: where the store's own checksum proves it, and it is not small."""
         return found.size > LEAST_BYTES and found.ranges and bool(content_key(found.checksum, found.size))
 
-    def owner(self, key: str, size: int, chunk: int) -> str:
+    def owner(self, key: str, chunk: int) -> str:
         """Return who reads a chunk from the store for all."""
         with self._lock:
-            return self._owners_of(key, size).owner(chunk)
+            return self._owners.owner(key, chunk)
 
-    def whom(self, key: str, size: int, chunk: int, besides: Collection[str]) -> str:
+    def whom(self, key: str, chunk: int, besides: Collection[str]) -> str:
         """Return the peer to ask for a chunk; empty for the store."""
         with self._lock:
-            return self._peers.whom(self._owners_of(key, size), key, chunk, time.monotonic(), besides)
+            return self._peers.whom(self._owners, key, chunk, time.monotonic(), besides)
 
-    def _owners_of(self, key: str, size: int) -> Owners:
-        members, owners = self._owners.get(key, ((), None))
-        if owners is None or members != self._members:
-            owners = Owners(key, chunk_count(size), self._members)
-            self._owners[key] = self._members, owners
-        return owners
-
-    def holder(self, key: str, size: int, chunk: int) -> str:
+    def holder(self, key: str, chunk: int) -> str:
         """Return the peer that may have a chunk which is this node's to read; empty where it is not to be asked."""
         with self._lock:
-            return self._peers.holder(self._owners_of(key, size), key, chunk, time.monotonic())
+            return self._peers.holder(self._owners, key, chunk, time.monotonic())
 
     def ask(self, peer: str, key: str, chunk: int, view: memoryview, is_done: Callable[[], bool]) -> bool:
         """Fill the view with a peer's chunk; return whether it gave one before it is needed no more.

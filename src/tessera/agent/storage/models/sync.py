@@ -91,6 +91,8 @@ def sync(
     with folder.locked(), sharing.shelf if sharing is not None else contextlib.nullcontext():
         # 1. What does the store have?
         objects = desired_objects(store, options)
+        if sharing is not None:
+            sharing.begin(objects)
         packed = _packed(objects, folder, options.pack)
         # 2. What of it is on the disk?
         manifests = folder.manifests()
@@ -226,6 +228,8 @@ def stage(
         shared = tuple(each for each in plan.fetched if sharing is not None and sharing.takes(each))
         own = tuple(each for each in plan.fetched if sharing is None or not sharing.takes(each))
         fetched = Transfer(store, staged, *how).run(own)
+        if sharing is not None:
+            sharing.read(how[1].fetched)
         if shared and sharing is not None:
             fetched += SharedTransfer(store, staged, how, sharing).run(shared)
         for path, (name, file) in plan.kept.items():

@@ -65,48 +65,45 @@ def content_key(checksum: str, size: int) -> str:
 
 
 class Owners:
-    """Who reads which chunk of an object from the store: rendezvous hashing, with a bound on what one member owns.
+    """Who reads which chunk from the store: rendezvous hashing, with a bound on what one member owns of all.
 
-    Whoever knows the same members computes the same owners, whatever else it fetches; who knows one more or less
-    differs in what that one owns, and in little else.
+    Whoever knows the same contents and members computes the same owners; who knows a member more or less differs in
+    what that one owns, and in little else.
 
     Args:
-        key: of the object's content.
-        chunks: how many it has.
+        contents: number of chunks by the key of the content.
         members: addresses; at least one.
 
     """
 
-    def __init__(self, key: str, chunks: int, members: Iterable[str]) -> None:
+    def __init__(self, contents: Mapping[str, int], members: Iterable[str]) -> None:
         self._members = tuple(sorted(set(members)))
         self._seeds = np.array([_seed(each) for each in self._members], dtype=np.uint64)
-        numbers = np.arange(chunks, dtype=np.uint64)
-        self._chunks = _mixed(np.array([_seed(key)], dtype=np.uint64) + numbers * _GOLDEN)
-        self._owners = self._bounded(-(-chunks * (100 + _SLACK_PERCENT) // (100 * len(self._members))))
-
-    def _bounded(self, most: int) -> list[int]:
+        self._keys = {key: _seed(key) for key in sorted(contents)}
+        self._owners: dict[tuple[str, int], int] = {}
+        most = -(-sum(contents.values()) * (100 + _SLACK_PERCENT) // (100 * len(self._members)))
         owned = [0] * len(self._members)
-        found = []
-        for chunk in range(len(self._chunks)):
-            scores = self._scores(chunk)
-            member = int(scores.argmax())
-            if owned[member] >= most:
-                member = next(int(each) for each in np.argsort(scores)[::-1] if owned[each] < most)
-            owned[member] += 1
-            found.append(member)
-        return found
+        for key in self._keys:
+            for chunk in range(contents[key]):
+                scores = self._scores(key, chunk)
+                member = int(scores.argmax())
+                if owned[member] >= most:
+                    member = next(int(each) for each in np.argsort(scores)[::-1] if owned[each] < most)
+                owned[member] += 1
+                self._owners[key, chunk] = member
 
-    def _scores(self, chunk: int) -> _Words:
-        return _mixed(self._chunks[chunk] ^ self._seeds)
+    def _scores(self, key: str, chunk: int) -> _Words:
+        place = _mixed(np.array([self._keys[key]], dtype=np.uint64) + np.array([chunk], dtype=np.uint64) * _GOLDEN)
+        return _mixed(place ^ self._seeds)
 
-    def owner(self, chunk: int) -> str:
+    def owner(self, key: str, chunk: int) -> str:
         """Return who reads a chunk from the store."""
-        return self._members[self._owners[chunk]]
+        return self._members[self._owners[key, chunk]]
 
-    def row(self, chunk: int) -> tuple[str, ...]:
+    def row(self, key: str, chunk: int) -> tuple[str, ...]:
         """Return all members in the order in which they stand in for each other: the owner first."""
-        owner = self._owners[chunk]
-        others = (int(each) for each in np.argsort(self._scores(chunk))[::-1] if each != owner)
+        owner = self._owners[key, chunk]
+        others = (int(each) for each in np.argsort(self._scores(key, chunk))[::-1] if each != owner)
         return tuple(self._members[each] for each in (owner, *others))
 
 
@@ -146,7 +143,7 @@ class Peers:
         That is where it is its turn, or three others were asked in vain.
 
         Args:
-            owners: of the object.
+            owners: of all chunks.
             key: of its content.
             chunk: index.
             now: seconds of a monotonic clock.
@@ -155,7 +152,7 @@ class Peers:
         """
         if len(besides) >= _TRIES:
             return ""
-        for each in owners.row(chunk):
+        for each in owners.row(key, chunk):
             if each == self._me:
                 return ""
             if each not in besides and not self._is_away(each, key, now):
@@ -167,7 +164,7 @@ class Peers:
 
         A node that joins others which have the model is to read nothing from the store.
         """
-        row = owners.row(chunk)
+        row = owners.row(key, chunk)
         peer = next((each for each in row if each != self._me), "")
         away = not peer or self._is_away(peer, key, now) or now < self._unheld_until.get((peer, key), now)
         return "" if away else peer
