@@ -54,8 +54,8 @@ _MANAGER = "tessera-agent"
 _NAMESPACE = "tessera-system"
 _TEND_S = 0.2
 """A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
-_MEET_S = 20.0
-"""Between two looks at who fetches the same model, while it is fetched."""
+_FIRST_MEET_S, _MEET_S = 1.0, 30.0
+"""Between two looks at who fetches the same model: soon after the beginning, because not all learn of it at once."""
 _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a log that grows writes no report."""
 _ABSENT = OnDisk("", ())
@@ -94,13 +94,10 @@ class ModelKeeper:
         self._kube = kube
         self._disk = places.disk
         self._sharing = places.disk.sharing
-        self._met_s = 0.0
-        """When the peers were asked for last."""
         self._sources = places.sources
         self._plugins = places.plugins
         self._interval_s = interval_s
         self._log = logger(node=node)
-        self._now_s = now_s
         self._wakeup = WakeUp()
         selection = Selection(fields=(("metadata.name", node),))
         self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._trouble)
@@ -149,6 +146,8 @@ class ModelKeeper:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._store.run())
                 tasks.create_task(self._tend(servers))
+                if self._sharing is not None:
+                    tasks.create_task(self._meet_again())
                 await self._store.synced()
                 while True:
                     await one_turn(lambda: self.look(view, servers), self._trouble, done)
@@ -207,8 +206,6 @@ class ModelKeeper:
             if not problem:
                 await self._remove(superseded, listed)
                 # 5. Fetch what is next.
-                if self._fetches.busy in self._desired and self._now_s() - self._met_s >= _MEET_S:
-                    await self._meet(self._desired[self._fetches.busy])
                 current = {name: there.current for name, there in self._there.items()}
                 self._fetches.begin(self._desired, offered, current)
         # 6. Report.
@@ -325,11 +322,20 @@ class ModelKeeper:
             credentials = read_credentials(secret)
         return self._sources.open(model, credentials)
 
+    async def _meet_again(self) -> None:
+        """Look who fetches the same model, as long as one is fetched."""
+        pause = _FIRST_MEET_S
+        while True:
+            await asyncio.sleep(pause)
+            model = self._desired.get(self._fetches.busy)
+            pause = _FIRST_MEET_S if model is None else min(2 * pause, _MEET_S)
+            if model is not None:
+                await self._meet(model)
+
     async def _meet(self, model: DesiredModel) -> None:
         """Learn which nodes fetch a model, too; without an answer the node fetches it alone."""
         if self._sharing is None:
             return
-        self._met_s = self._now_s()
         nodes = []
         with contextlib.suppress(TesseraError):
             for each in (await self._kube.list(KIND)).objects:
