@@ -20,7 +20,8 @@ from tessera.core.storage.models.peers import PeerPatience
 
 __all__ = ["PATIENCE", "LyingShelf", "PeerNode", "closing_all", "peer_tls", "synced_together"]
 
-PATIENCE = PeerPatience(silent_s=5.0, held_s=0.5)
+PATIENCE = PeerPatience(silent_s=30.0, held_s=0.5)
+"""A busy machine is no peer that is gone."""
 
 
 def peer_tls(pki: Path, name: str = "agent") -> Tls:

@@ -526,4 +526,4 @@ async def test_a_port_of_peers_that_is_taken_is_said(pki: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = PeerSettings("127.0.0.1", taken.getsockname()[1], peer_tls(pki))
         with pytest.raises(Unavailable, match="in use"):
-            await PeerService(settings, logger()).run()
+            await PeerService(settings, logger()).serve()

@@ -151,5 +151,9 @@ def test_who_holds_a_chunk_is_asked_before_the_store_unless_it_said_that_it_does
     peers.holds_not("b", "key", 0.0)
     assert [peers.holder(owners, "key", 0, now) for now in (4.9, 5.0)] == ["", "b"]
     assert peers.holder(owners, "other", 0, 0.0) == "b"
+    peers.holds_not("b", "key", 0.0)
+    peers.has_not("b", "other", 0.0)
+    peers.begin()
+    assert [peers.holder(owners, key, 0, 0.0) for key in ("key", "other")] == ["b", "b"]
     peers.lied("b", "chunk 0")
     assert peers.holder(owners, "key", 0, 9.0) == ""

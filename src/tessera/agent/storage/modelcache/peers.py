@@ -15,7 +15,7 @@ from tessera.log import Logger
 
 __all__ = ["PeerService", "PeerSettings"]
 
-_LOOK_S = 60.0
+_LOOK_S, _RETRY_S = 60.0, 10.0
 
 
 class PeerSettings(msgspec.Struct, frozen=True):
@@ -62,6 +62,15 @@ class PeerService:
         self._log.error("peer_dropped", peer=peer, gave_wrong=what)
 
     async def run(self) -> None:
+        """Give chunks until cancelled; while the port cannot be opened, that is logged, and it is tried again."""
+        while True:
+            try:
+                await self.serve()
+            except Unavailable as error:
+                self._log.error("peers_not_served", reason=str(error))
+            await asyncio.sleep(_RETRY_S)
+
+    async def serve(self) -> None:
         """Give chunks until cancelled.
 
         Raises:

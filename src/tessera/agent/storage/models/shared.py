@@ -245,7 +245,10 @@ class SharedTransfer:
     def _from_store(self, task: _Task, buffer: memoryview) -> None:
         file, chunk = self._files[task[0]], task[1]
         with self._changed:
-            if task in self._reading or file.givers.get(chunk) == STORE:
+            self._changed.wait_for(lambda: task not in self._reading or self._reader.stop.is_set())
+            if file.givers.get(chunk) == STORE or self._reader.stop.is_set():
+                self._missing.discard(task)
+                self._changed.notify_all()
                 return
             self._reading.add(task)
         first, last = chunk_range(file.found.size, chunk)
@@ -328,7 +331,7 @@ class SharedTransfer:
         file = self._files[task[0]]
         self._sum(file, buffer, task[1] if in_hand else -1)
         with self._changed:
-            if not file.alone or file.givers[task[1]] == STORE:
+            if not file.alone or file.givers.get(task[1]) == STORE:
                 self._missing.discard(task)
             self._changed.notify_all()
 

@@ -56,6 +56,7 @@ class Sharing:
         """Share all objects of a source from now on, so that nodes know the same owners, whatever they lack."""
         with self._lock:
             keys = {content_key(each.checksum, each.size): each.size for each in objects if self.takes(each)}
+            self._peers.begin()
             self._contents = {key: chunk_count(size) for key, size in keys.items()}
             self._owners = Owners(self._contents, self._members)
 

@@ -137,6 +137,11 @@ class Peers:
         self.liars: dict[str, str] = {}
         """Who gave what the store does not have, and what that was."""
 
+    def begin(self) -> None:
+        """Forget who lacks what, when another fetch begins; who is away, and who lied, stays so."""
+        self._absent_until.clear()
+        self._unheld_until.clear()
+
     def whom(self, owners: Owners, key: str, chunk: int, now: float, besides: Collection[str] = ()) -> str:
         """Return the peer to ask for a chunk; empty where the node is to read it from the store.
 
