@@ -56,8 +56,8 @@ class Models:
 
     def start_agent(self, node: Node) -> None:
         options = (f"--model-dir={FOLDER}", f"--model-source={SHARED}", "--log-format=json", "--metrics-port=9400")
-        options += (f"--peer-address={node.address}", f"--peer-tls={PEERS}")
-        node.start_agent(self.cluster.agent_kubeconfig(node.name), *options)
+        peers = (f"--peer-address={node.address}", f"--peer-tls={PEERS}")
+        node.start_agent(self.cluster.agent_kubeconfig(node.name), *options, *peers)
 
     def put(self, name: str, **files: str) -> None:
         """Make what the bucket has of a model."""
