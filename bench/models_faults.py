@@ -50,7 +50,7 @@ from pathlib import Path
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.sync import SyncOptions, sync
-from tessera.agent.storage.models.transfer import Limits
+from tessera.agent.storage.models.reading import Limits
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.models.retries import Patience
 from tessera.errors import TesseraError

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 import pytest
 import structlog
 from hypothesis import settings
+
+from harness.certificates import make_certificates
 
 # No deadlines: a busy machine is not a defect. Where CI is set, the same examples each time, so that a change does not
 # fail for what was there before; elsewhere new examples, which is how laws find what nobody thought of.
@@ -56,25 +57,11 @@ def socket_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an authority with certificates for a server, its next one, a client and an expired one, and another's."""
-    folder = tmp_path_factory.mktemp("pki")
+    """Make an authority with certificates for a server, its next one, a client and an expired one, and another's.
 
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    for authority in ("ca", "other"):
-        extension = "keyUsage=critical,keyCertSign,cRLSign"
-        files = ("-keyout", f"{authority}.key", "-out", f"{authority}.crt")
-        openssl("req", "-x509", *key, *files, "-subj", f"/CN={authority}", "-days", "2", "-addext", extension)
-    signed = {"server": "ca", "renewed": "ca", "client": "ca", "expired": "ca", "stranger": "other"}
-    for name, authority in signed.items():
-        days = "-1" if name == "expired" else "2"
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (folder / "san").write_text("subjectAltName=IP:127.0.0.1")
-        sign = ("-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", days)
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *sign, "-extfile", "san")
-    return folder
+    Those whose name begins with `agent` have the name by which agents of other nodes know each other.
+    """
+    return make_certificates(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture(autouse=True)

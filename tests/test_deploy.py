@@ -178,7 +178,9 @@ def test_admission_policies_are_in_force_unless_refused() -> None:
     assert not policies & kinds({**ANY, "admission": {"policies": False}})
 
 
+PEERS = {**ANY, "agent": {"modelPeers": "tessera-peers"}}
 LISTENS = {
+    "agents that give each other models": (PEERS, {9443}),
     "routing by the API server": (ANY, set()),
     "routing by the webhook": (WEBHOOK, {8443}),
 }
@@ -207,6 +209,20 @@ def test_network_policies_let_out_to_the_ports_named_and_to_pods_of_model_server
     servers = {"matchExpressions": [{"key": "serving.tessera.dev/server", "operator": "Exists"}]}
     assert rules.pop("tessera-metrics-api") == [{"to": [{"namespaceSelector": {}, "podSelector": servers}]}]
     assert [list(rule) for each in rules.values() for rule in each] == [["ports"], ["ports"]]
+
+
+def test_agents_reach_each_other_and_nobody_else_reaches_them_where_they_give_each_other_models() -> None:
+    policy = next(each for each in rendered(PEERS) if each["metadata"]["name"] == "tessera-peers")
+    agents = {"matchLabels": {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": "agent"}}
+    ports = [{"protocol": "TCP", "port": 9443}]
+    assert policy["spec"]["podSelector"] == agents
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": agents}], "ports": ports}]
+    assert policy["spec"]["egress"] == [{"to": [{"podSelector": agents}], "ports": ports}]
+    spec = pod_template("agent", PEERS)["spec"]
+    assert {"--peer-address=$(POD_IP)", "--peer-tls=/run/tessera-peers"} <= set(spec["containers"][0]["args"])
+    secret = {"secretName": "tessera-peers", "defaultMode": 0o400}
+    assert {"name": "peers-certificate", "secret": secret} in spec["volumes"]
+    assert "peer" not in json.dumps(pod_template("agent", ANY)), "without the Secret there are none"
 
 
 def test_a_page_asks_prometheus_where_one_is_named() -> None:

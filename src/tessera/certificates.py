@@ -10,7 +10,7 @@ import msgspec
 from tessera.errors import InvalidInput, shown
 from tessera.log import Logger
 
-__all__ = ["Certificates", "Tls", "context_of"]
+__all__ = ["Certificates", "Tls", "asking_context_of", "context_of"]
 
 _Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
 """Of each file what changes when it is replaced or written; None where one is not there."""
@@ -37,10 +37,26 @@ def context_of(tls: Tls) -> ssl.SSLContext:
     try:
         _load(tls, context)
     except OSError as error:  # ssl.SSLError is one
-        found, desired = shown(error), "a certificate, its key and an authority in PEM"
-        raise InvalidInput("TLS files", found=found, hint=f"give {desired}") from error
+        hint = "give a certificate, its key and an authority in PEM"
+        raise InvalidInput("TLS files", found=shown(error), hint=hint) from error
     if tls.client_authority is not None:
         context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def asking_context_of(tls: Tls) -> ssl.SSLContext:
+    """Return what others are asked with: our certificate is shown, theirs must be of the same authority.
+
+    Raises:
+        InvalidInput: the files.
+
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        _load(tls, context)
+    except OSError as error:  # ssl.SSLError is one
+        hint = "give a certificate, its key and an authority in PEM"
+        raise InvalidInput("TLS files", found=shown(error), hint=hint) from error
     return context
 
 

@@ -10,10 +10,12 @@ import re
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+_PIECE_BYTES = 2**20
 TIME, HTTP_TIME = "2026-11-01T00:00:00.000Z", "Sun, 01 Nov 2026 00:00:00 GMT"
 
 
@@ -64,6 +66,8 @@ class FastS3:
         self._folder = folder
         self._etags = etags
         self._page = page
+        self.sent = 0
+        """Bytes of objects that were sent."""
         self._pages: dict[str, bytes] = {}
         self._buckets = self._read()
 
@@ -102,7 +106,8 @@ class FastS3:
         if bucket not in buckets or (key and key not in buckets[bucket].objects):
             connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         elif key:
-            _send_object(connection, method, head, buckets[bucket].objects[key])
+            for sent in _sent_object(connection, method, head, buckets[bucket].objects[key]):
+                self.sent += sent
         else:
             page = self._pages.get(target)
             if page is None:
@@ -114,7 +119,8 @@ class FastS3:
             connection.sendall(header.encode() + (page if method == "GET" else b""))
 
 
-def _send_object(connection: socket.socket, method: str, head: str, found: tuple[str, int, str]) -> None:
+def _sent_object(connection: socket.socket, method: str, head: str, found: tuple[str, int, str]) -> Iterator[int]:
+    """Answer, and yield the bytes of the object as they go."""
     path, size, etag = found
     wanted = re.search(r'\r\nif-match: "([^"]*)"', head, re.IGNORECASE)
     if wanted and wanted[1] != etag:
@@ -133,7 +139,9 @@ def _send_object(connection: socket.socket, method: str, head: str, found: tuple
         file = os.open(path, os.O_RDONLY)
         try:
             while first <= last:
-                first += os.sendfile(connection.fileno(), file, first, last + 1 - first)
+                sent = os.sendfile(connection.fileno(), file, first, min(last + 1 - first, _PIECE_BYTES))
+                first += sent
+                yield sent
         finally:
             os.close(file)
 

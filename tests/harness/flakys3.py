@@ -5,12 +5,18 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote, unquote, urlsplit
 
 __all__ = ["FAULTS", "FlakyS3"]
 
 FAULTS = ("503", "flip", "length", "cut", "stall", "reset", "drip")
+
+
+@lru_cache(maxsize=512)
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
 
 
 class FlakyS3(ThreadingHTTPServer):
@@ -31,6 +37,11 @@ class FlakyS3(ThreadingHTTPServer):
         self.flipped = ""
         """Name of an object of which a bit flips in each answer."""
         self.gets = 0
+        self.encrypted = False
+        """Whether ETags are no checksums, and the answers say so."""
+
+    def etag(self, data: bytes) -> str:
+        return _md5(b"encrypted" + data) if self.encrypted else _md5(data)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that leave are expected."""
@@ -48,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not path:
             rows = "".join(
                 f"<Contents><Key>{quote(f'm/{name}')}</Key><Size>{len(data)}</Size>"
-                f"<ETag>&quot;{hashlib.md5(data).hexdigest()}&quot;</ETag></Contents>"
+                f"<ETag>&quot;{self.server.etag(data)}&quot;</ETag></Contents>"
                 for name, data in self.server.contents.items()
             )
             self.answer(200, f"<ListBucketResult><EncodingType>url</EncodingType>{rows}</ListBucketResult>".encode())
@@ -58,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self.answer(404, b"")
             return
-        etag = hashlib.md5(data).hexdigest()
+        etag = self.server.etag(data)
         fault = self.server.fault(self.server.gets)
         if path == f"/m/{self.server.flipped}":
             fault = "flip"
@@ -71,6 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send(self, data: bytes, etag: str, fault: str) -> None:
         total, status, more = len(data), 200, {"ETag": f'"{etag}"'}
+        if self.server.encrypted:
+            more["x-amz-server-side-encryption"] = "aws:kms"
         if wanted := self.headers["Range"]:
             first, last = map(int, wanted.removeprefix("bytes=").split("-"))
             data, status = data[first : last + 1], 206

@@ -1,7 +1,9 @@
 """ModelCaches on two real nodes: pods wait for a model, get one revision of it, keep it, and nobody gets more."""
 
 import json
+import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ LLAMA = "models.tessera.dev/llama"
 DISK = "/mnt/models"
 FOLDER = f"{DISK}/cache"
 SHARED = "/run/shared"
+PEERS = "/run/peers"
+ASK = "import urllib.request as u; print(u.urlopen('http://{}:9400/metrics').read().decode())"
 READS = "while :; do cat /models/llama/config; touch /models/llama/x 2>&1; sleep 1; done"
 _WAIT_S = 90
 
@@ -29,8 +33,9 @@ _WAIT_S = 90
 class Models:
     """A cluster whose nodes keep models, and a bucket on the first node."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, pki: Path) -> None:
         self.cluster = cluster
+        self._pki = pki
         self.bucket = cluster.folder / "bucket"
 
     def start(self) -> None:
@@ -41,14 +46,18 @@ class Models:
             small_disk(node, DISK)
             node.path(SHARED).mkdir()
             (node.path(SHARED) / "link").symlink_to("/etc")
+            node.path(PEERS).mkdir()
+            for name, file in (("tls.crt", "agent.crt"), ("tls.key", "agent.key"), ("ca.crt", "ca.crt")):
+                (node.path(PEERS) / name).write_bytes((self._pki / file).read_bytes())
             self.start_agent(node)
         for name, secret in (("right", "secret"), ("wrong", "guess"), ("unnamed", "secret")):
             words = ("--from-literal=AWS_ACCESS_KEY_ID=key", f"--from-literal=AWS_SECRET_ACCESS_KEY={secret}")
             self.cluster.kubectl("create", "secret", "generic", name, f"--namespace={NAMESPACE}", *words)
 
     def start_agent(self, node: Node) -> None:
-        options = (f"--model-dir={FOLDER}", f"--model-source={SHARED}", "--log-format=json")
-        node.start_agent(self.cluster.agent_kubeconfig(node.name), *options)
+        options = (f"--model-dir={FOLDER}", f"--model-source={SHARED}", "--log-format=json", "--metrics-port=9400")
+        peers = (f"--peer-address={node.address}", f"--peer-tls={PEERS}")
+        node.start_agent(self.cluster.agent_kubeconfig(node.name), *options, *peers)
 
     def put(self, name: str, **files: str) -> None:
         """Make what the bucket has of a model."""
@@ -95,16 +104,22 @@ class Models:
 
         until(f"pod {name} with {content}", ready, timeout_s=_WAIT_S, found=self.why)
 
+    def bytes_read(self, node: Node, source: str) -> int:
+        """Return the bytes of models that a node has read from peers, or from stores."""
+        name = f'tessera_node_models_read_bytes_total{{source="{source}"}} '
+        lines = node.run(sys.executable, "-c", ASK.format(node.address)).splitlines()
+        return next((int(float(line.removeprefix(name))) for line in lines if line.startswith(name)), 0)
+
     def on_disk(self, node: int) -> set[str]:
         return {each.name for each in self.cluster.nodes[node].path(FOLDER).glob("llama/versions/*")}
 
 
 @pytest.fixture(scope="module")
-def models(program_folder: Path) -> Iterator[Models]:
+def models(program_folder: Path, pki: Path) -> Iterator[Models]:
     testbed = fresh("models", program_folder)
     try:
         testbed.up(Desired(nodes=2, gpus=GPUS, scheduler=True))
-        one = Models(testbed)
+        one = Models(testbed, pki)
         one.start()
         yield one
     finally:
@@ -168,6 +183,26 @@ def test_running_pods_keep_their_revision_and_new_ones_get_the_new(models: Model
         return not any(former in models.on_disk(node) for node in (0, 1))
 
     until("the end of the former", gone, timeout_s=_WAIT_S, found=models.why)
+
+
+def test_nodes_give_each_other_what_they_have_read_and_no_more_is_read_of_the_bucket_than_one_alone_would(
+    models: Models,
+) -> None:
+    nodes = models.cluster.nodes
+    before = {source: sum(models.bytes_read(node, source) for node in nodes) for source in ("peers", "stores")}
+    models.put("together", **{f"part{number}": secrets.token_hex(100_000) for number in range(8)})
+    models.cache("together", nodeSelector={"matchLabels": {"kubernetes.io/hostname": nodes[0].name}})
+    models.until_status("together", nodes=1, ready=1)
+    models.cache("together")
+    models.until_status("together", ready=2)
+    try:
+        read = {each: sum(models.bytes_read(node, each) for node in nodes) - before[each] for each in before}
+        assert read == {"peers": 1_600_000, "stores": 1_600_000}
+        for node in nodes:
+            status = models.cluster.get("nodemodels", node.name)["status"]
+            assert status["peer"] == f"{node.address}:9443"
+    finally:
+        models.cluster.kubectl("delete", "modelcache", "together")
 
 
 HOSTILE = {

@@ -124,6 +124,11 @@ def test_what_a_node_was_told_and_reports_is_read_as_it_was_written() -> None:
     assert read_node_models(msgspec.json.decode(msgspec.json.encode(each))) == NodeModels(
         name="n1", desired=desired, observed=observed
     )
+    gives = {**each, "status": node_status(observed, folder="/m", free_bytes=5, reason="", peer="[fd00::1]:9443")}
+    assert read_node_models(gives).peer == "[fd00::1]:9443"
+    for wrong in ("example.com:80", "10.0.0.1", "10.0.0.1:80/x", "user@10.0.0.1:80"):
+        with pytest.raises(InvalidInput, match=r"status\.peer"):
+            read_node_models({**each, "status": {"peer": wrong}})
     assert read_node_models(new_node_models("n1", "uid-1")).desired is None, "nothing was said: nothing is removed"
     assert read_node_models({**each, "spec": node_spec(())}).desired == ()
 

@@ -20,6 +20,9 @@ from tessera.cli import main
         ),
         (["--node=n1", "--model-source=models"], "--model-source: 'models' is not an absolute path without `..`"),
         (["--node=n1", "--model-source=/mnt/../etc"], "--model-source: '/mnt/../etc' is not an absolute path"),
+        (["--node=n1", "--peer-address=10.0.0.1"], "peers: one of their options is missing: give --peer-address"),
+        (["--node=n1", "--peer-address=node1", "--peer-tls=/"], "--peer-address: 'node1' is not an IP address"),
+        (["--node=n1", "--peer-address=10.0.0.1", "--peer-tls=/proc"], "TLS files: "),
         (["--node=n1", "--model-dir=models"], "--model-dir: 'models' is not an absolute path without `..`"),
     ],
 )

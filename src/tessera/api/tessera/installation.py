@@ -103,6 +103,10 @@ class Agent(_Record, frozen=True, kw_only=True):
     `tessera disks` mounts."""
     model_secrets: tuple[str, ...] = ()
     """Secrets of tessera-system that ModelCaches may name, the only ones that the agent may read: `[bucket]`."""
+    model_peers: str = ""
+    """Secret of tessera-system with `tls.crt`, `tls.key` and `ca.crt`, as cert-manager writes it, by which agents give
+    each other chunks of models; its certificate has the DNS name `tessera-peers.tessera-system.svc`. Empty for none:
+    each node then reads its sources alone."""
     model_source_folder: _OptionalFolder = ""
     """Host folder below which ModelCaches may name `file://` sources, as where NFS or CephFS is mounted; empty for
     none, and `--model-source` in `agent.args` for more."""

@@ -63,6 +63,7 @@ _Priority = Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)]
 _Keep = Annotated[int, msgspec.Meta(ge=1, le=16)]
 _Tally = Annotated[int, msgspec.Meta(ge=0)]
 _Reason = Annotated[str, msgspec.Meta(max_length=_REASON_CHARACTERS)]
+_Peer = Annotated[str, msgspec.Meta(max_length=64, pattern="^([0-9.]+|\\[[0-9a-f:]+\\]):[0-9]+$|^$")]
 _Moment = Annotated[str, msgspec.Meta(max_length=32)]
 
 
@@ -204,6 +205,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """Free there, beside what stays free."""
     reason: _Reason = ""
     """Why it cannot have any model."""
+    peer: _Peer = ""
+    """Address and port at which it gives chunks of models to agents of other nodes; left out where it does not."""
 
 
 class _NodeObject(msgspec.Struct, frozen=True):
@@ -280,6 +283,7 @@ def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
         else tuple(msgspec.convert(one, core.DesiredModel, from_attributes=True) for one in models),
         observed=observed,
         reason=found.status.reason,
+        peer=found.status.peer,
     )
 
 
@@ -312,7 +316,9 @@ def node_spec(desired: Iterable[core.DesiredModel]) -> dict[str, Any]:
     return {"models": msgspec.to_builtins(fields)}
 
 
-def node_status(observed: Iterable[core.ObservedModel], *, folder: str, free_bytes: int, reason: str) -> dict[str, Any]:
+def node_status(
+    observed: Iterable[core.ObservedModel], *, folder: str, free_bytes: int, reason: str, peer: str = ""
+) -> dict[str, Any]:
     """Return the status of a NodeModels."""
     fields = [
         ObservedFields(
@@ -333,7 +339,8 @@ def node_status(observed: Iterable[core.ObservedModel], *, folder: str, free_byt
         for each in observed
     ]
     text = _printable(reason)
-    return {"models": msgspec.to_builtins(fields), "folder": folder[:1024], "freeBytes": free_bytes, "reason": text}
+    status = {"models": msgspec.to_builtins(fields), "folder": folder[:1024], "freeBytes": free_bytes, "reason": text}
+    return {**status, **({"peer": peer} if peer else {})}
 
 
 def _printable(reason: str) -> str:

@@ -16,10 +16,12 @@ from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
 from tessera.agent.storage.images import ImageWarmer
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
+from tessera.agent.storage.modelcache.peers import PeerService
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
+from tessera.cli.processes.peeroptions import peer_options, peer_service
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import HttpKube
 from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
@@ -105,6 +107,7 @@ _FILE = click.Path(path_type=Path)
     help="Host folder below which ModelCaches may name a file:// source; may be repeated.  [default: none]",
 )
 @click.option("--host-root", type=_FILE, default=Path("/"), show_default=True, help="The host's root folder.")
+@peer_options
 @health_option
 @metrics_options
 @log_options
@@ -124,10 +127,13 @@ def agent(**given: Any) -> None:
     runtime = CriRuntime(given["runtime_socket"], root=given["host_root"])
     settings = _settings(given)
     (folder,) = _absolute("--model-dir", (given["model_dir"],))
-    disk = ModelDisk(folder, root=given["host_root"], most_percent=given["model_disk_percent"])
+    peers = peer_service(given)
+    sharing = peers.sharing if peers is not None else None
+    disk = ModelDisk(folder, root=given["host_root"], most_percent=given["model_disk_percent"], sharing=sharing)
     sources = ModelSources(_absolute("--model-source", given["model_source"]), given["host_root"])
     models = Places(disk, sources, settings.paths.plugins)
-    asyncio.run(_run(settings, (runtime, models), given["kubeconfig"], (given["health_port"], metrics_port(given))))
+    ports = (given["health_port"], metrics_port(given))
+    asyncio.run(_run(settings, (runtime, models, peers), given["kubeconfig"], ports))
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -194,10 +200,13 @@ def _absolute(option: str, paths: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 async def _run(
-    settings: Settings, storage: tuple[Runtime, Places], kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
+    settings: Settings,
+    storage: tuple[Runtime, Places, PeerService | None],
+    kubeconfig: Path | None,
+    ports: tuple[int | None, MetricsPort],
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
-    runtime, models = storage
+    runtime, models, peers = storage
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -205,7 +214,9 @@ async def _run(
     async with HttpKube.connect(kubeconfig) as kube:
         driver = await NvmlDriver.open()
         one = Agent(settings, driver, kube, [ModelKeeper(settings.node, kube, models).run])
-        warming = asyncio.create_task(ImageWarmer(settings.node, kube, runtime).run(one.measures))
+        beside = [asyncio.create_task(ImageWarmer(settings.node, kube, runtime).run(one.measures))]
+        if peers is not None:
+            beside.append(asyncio.create_task(peers.run()))
         try:
 
             def metrics() -> bytes:
@@ -215,6 +226,7 @@ async def _run(
                 async with answering(ports[0], one.waiting_for), exposing(ports[1], metrics, one.exporter.report):
                     await one.run()
         finally:
-            warming.cancel()
-            await asyncio.gather(warming, return_exceptions=True)
+            for each in beside:
+                each.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await driver.close()

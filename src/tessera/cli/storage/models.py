@@ -11,8 +11,8 @@ from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.packed import damaged_in_image, read_ahead
 from tessera.agent.storage.models.plainfiles import PlainFiles
+from tessera.agent.storage.models.reading import Limits
 from tessera.agent.storage.models.sync import SyncOptions, sync
-from tessera.agent.storage.models.transfer import Limits
 from tessera.agent.storage.models.verify import damaged_files, warm
 from tessera.cli.options import CommandGroup, Number, output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console

@@ -146,13 +146,16 @@ class Endpoint:
     Args:
         address: scheme `http` or `https`, host and port.
         timeout_s: how long one receive or connect waits.
+        tls: what the server is known by, and the name that its certificate has; what the system trusts, and its
+            address, where there is nothing.
 
     """
 
-    def __init__(self, address: SplitResult, timeout_s: float) -> None:
+    def __init__(self, address: SplitResult, timeout_s: float, tls: tuple[ssl.SSLContext, str] | None = None) -> None:
         if not address.hostname:
             raise Refused("the address has no host")
-        self._tls = ssl.create_default_context() if address.scheme == "https" else None
+        own = (ssl.create_default_context(), address.hostname) if address.scheme == "https" else None
+        self._tls = tls or own
         self._server = (address.hostname, address.port or (443 if self._tls else 80))
         self.host = address.netloc.rpartition("@")[2]
         self._timeout_s = timeout_s
@@ -176,10 +179,12 @@ class Endpoint:
             connection, response = taken or self._exchange(_message(method, target, headers), method)
             if response.status >= _LEAST_ERROR:
                 _refuse(response)
-            yield response
-            if response.kept and response.complete:
-                self._idle.append(connection)
-                connection = None
+            try:
+                yield response
+            finally:  # whatever comes of an answer that was read to its end, its connection carries another request
+                if response.kept and response.complete:
+                    self._idle.append(connection)
+                    connection = None
         except (TimeoutError, ssl.SSLError, ConnectionError, socket.gaierror) as error:
             reason = f"nothing came for {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
             raise Temporary(f"{self.host}: {reason}") from error
@@ -261,7 +266,8 @@ class Endpoint:
         if self._tls is None:
             return raw
         try:
-            return self._tls.wrap_socket(raw, server_hostname=self._server[0])
+            context, name = self._tls
+            return context.wrap_socket(raw, server_hostname=name)
         except ssl.SSLCertVerificationError as error:
             raw.close()
             raise Refused(f"{self.host}: its certificate is not trusted: {error.verify_message}") from error

@@ -18,6 +18,8 @@ __all__ = [
     "METRICS_WAKE_QUERIES",
     "MODELS",
     "MODEL_BYTES",
+    "MODEL_BYTES_GIVEN",
+    "MODEL_BYTES_READ",
     "MODEL_SERVER_DECISION_AGE",
     "MODEL_SERVER_INPUT_BAD",
     "MODEL_SERVER_IN_FLIGHT",
@@ -25,6 +27,7 @@ __all__ = [
     "MODEL_SERVER_QUEUE_TIME",
     "MODEL_SERVER_READY",
     "MODEL_SERVER_REPLICAS",
+    "PEERS_DROPPED",
     "PENDING",
     "PROCESS_METRICS",
     "QUOTA_BORROWED",
@@ -43,6 +46,17 @@ LOOP_AGE = Metric("tessera_loop_age_seconds", "gauge", "Time since a loop of the
 IMAGES = Metric("tessera_node_images", "gauge", "Images that the node is to have, by state.", ("state",))
 MODELS = Metric("tessera_node_models", "gauge", "Models that the node is to have, by state.", ("state",))
 MODEL_BYTES = Metric("tessera_node_models_bytes", "gauge", "Size of the models that new pods of the node get.")
+MODEL_BYTES_READ = Metric(
+    "tessera_node_models_read_bytes_total", "counter", "Bytes of models that came from peers, or stores.", ("source",)
+)
+MODEL_BYTES_GIVEN = Metric(
+    "tessera_node_models_given_bytes_total", "counter", "Bytes of models that were given to peers."
+)
+PEERS_DROPPED = Metric(
+    "tessera_node_models_peers_dropped",
+    "gauge",
+    "Peers that gave something wrong, and are asked no more.",
+)
 REQUESTS = Metric("tessera_server_requests_total", "counter", "Requests that the server answered.", ("handler", "code"))
 REQUEST_TIME = Metric(
     "tessera_server_request_duration_seconds", "histogram", "How long the server took for a request.", ("handler",)
@@ -132,6 +146,9 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     IMAGES,
     MODELS,
     MODEL_BYTES,
+    MODEL_BYTES_READ,
+    MODEL_BYTES_GIVEN,
+    PEERS_DROPPED,
     REQUESTS,
     REQUEST_TIME,
     BINDINGS,

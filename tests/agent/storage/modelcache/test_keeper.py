@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import hashlib
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,11 +14,15 @@ from typing import Any
 import pytest
 
 from conformance.kubesuite import definition
+from harness.peernodes import PeerNode, peer_tls
 from harness.serving import running
 from tessera.agent.pods.nodeview import NodeView
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
+from tessera.agent.storage.modelcache.peers import PeerService, PeerSettings
 from tessera.agent.storage.models.folder import ModelFolder
-from tessera.api.tessera.modelcaches import API_VERSION, node_spec, read_node_models
+from tessera.agent.storage.models.sync import SyncOptions
+from tessera.api.tessera.modelcaches import API_VERSION, node_spec, node_status, read_node_models
+from tessera.certificates import asking_context_of
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
     NODE_MODELS,
@@ -29,10 +35,13 @@ from tessera.clients.kube import (
 )
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.clients.store import MemoryStore, Store
+from tessera.clients.store.peers import Absent, PeerConnections
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.storage.models.cache import CLIENTS, DesiredModel, NodeModels, ObservedModel
+from tessera.core.storage.models.peers import PeerPatience, content_key
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import Unavailable
+from tessera.log import logger
 from tessera.measures import Measures
 
 pytestmark = pytest.mark.anyio
@@ -455,3 +464,63 @@ async def test_an_agent_that_ends_leaves_the_kubelet_no_device_to_choose(node: N
         await node.model(has())
         await node.kubelet.until_allocatable(LLAMA, CLIENTS)
     await node.kubelet.until_allocatable(LLAMA, 0)
+
+
+async def test_a_node_fetches_from_the_peers_that_its_nodemodels_name_and_says_where_it_gives(
+    node: Node, pki: Path, tmp_path: Path
+) -> None:
+    content = {"large": os.urandom(MIB), "small": b"{}"}
+    store = MemoryStore(content)
+
+    class Sources(ModelSources, frozen=True):
+        def open(self, model: DesiredModel, credentials: Mapping[str, str]) -> Store:  # noqa: ARG002
+            return store
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    service = PeerService(PeerSettings("127.0.0.1", port, peer_tls(pki)), logger())
+    with contextlib.closing(PeerNode(tmp_path / "n2", pki)) as other:
+        await asyncio.to_thread(other.sync, store, SyncOptions(reserve_bytes=0))
+        body = {"apiVersion": API_VERSION, "kind": "NodeModels", "metadata": {"name": "n2"}}
+        await node.kube.apply(
+            NODE_MODELS, {**body, "spec": node_spec([desired("memory://models")])}, manager="tessera-controller"
+        )
+        await node.kube.apply(
+            NODE_MODELS,
+            {**body, "status": node_status((), folder="/m", free_bytes=0, reason="", peer=other.address)},
+            manager="tessera-agent",
+            subresource="status",
+        )
+        await node.tell(desired("memory://models"))
+        running = asyncio.create_task(service.run())
+        async with node.running(
+            disk=ModelDisk(node.folder, most_percent=99, sharing=service.sharing), sources=Sources()
+        ):
+            reported = await node.reports(lambda each: each.name == "n1" and any(map(has(), each.observed)))
+            assert reported.peer == f"127.0.0.1:{port}"
+            assert service.sharing.bytes_from_peers == MIB
+            lines = {*node.measures.render().decode().splitlines()}
+            assert {
+                f'tessera_node_models_read_bytes_total{{source="peers"}} {MIB}',
+                'tessera_node_models_read_bytes_total{source="stores"} 2',
+                "tessera_node_models_peers_dropped 0",
+            } <= lines
+            # What is there is given: by an agent that knows the certificate, at the address that was reported.
+            key = content_key(f"md5:{hashlib.md5(content['large']).hexdigest()}", MIB)
+            view = memoryview(bytearray(MIB))
+            with contextlib.closing(PeerConnections(asking_context_of(peer_tls(pki)), PeerPatience())) as peers:
+                await asyncio.to_thread(peers.fill, reported.peer, f"held/{key}/0", view, lambda: False)
+                assert bytes(view) == content["large"]
+                await node.tell()
+                await until_gone(node.folder / "llama")
+                with pytest.raises(Absent):
+                    await asyncio.to_thread(peers.fill, reported.peer, f"held/{key}/0", view, lambda: False)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_port_of_peers_that_is_taken_is_said(pki: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = PeerSettings("127.0.0.1", taken.getsockname()[1], peer_tls(pki))
+        with pytest.raises(Unavailable, match="in use"):
+            await PeerService(settings, logger()).serve()

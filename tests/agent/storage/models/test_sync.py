@@ -12,8 +12,8 @@ import pytest
 from harness.flakys3 import FlakyS3
 from tessera.agent.storage.models.digests import start_checksum
 from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.reading import Limits
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
-from tessera.agent.storage.models.transfer import Limits
 from tessera.agent.storage.models.verify import damaged_files
 from tessera.clients.store import MemoryStore, Store, open_store
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
@@ -116,6 +116,12 @@ def test_many_small_objects_are_each_asked_for_once_and_go_on_where_they_were_cu
     assert done.requests == server.gets + 1 == done.bytes // len(MANY["small/000"]) + 1  # the listing
     assert 0 < server.gets < len(MANY)
     assert content(tmp_path / "current") == MANY
+
+
+def test_an_empty_object_of_a_store_whose_etags_are_no_checksums_is_no_error(tmp_path: Path, server: FlakyS3) -> None:
+    server.encrypted = True
+    run(s3(server), tmp_path)
+    assert content(tmp_path / "current") == CONTENTS
 
 
 def test_one_damaged_object_of_many_leaves_no_revision(tmp_path: Path, server: FlakyS3) -> None:

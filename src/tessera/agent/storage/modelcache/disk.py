@@ -3,13 +3,15 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.readers import revisions_in_use
+from tessera.agent.storage.models.sharing import Sharing
+from tessera.agent.storage.models.sync import hold
 from tessera.clients.disks import HostImages, Images
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import superseded
@@ -38,17 +40,27 @@ class ModelDisk:
         root: the host's root folder.
         most_percent: how full its disk may get.
         images: what mounts the images of packed revisions.
+        sharing: the peers that get what is there, and from which it comes.
 
     """
 
     def __init__(
-        self, folder: Path, *, root: Path = Path("/"), most_percent: int = 85, images: Images | None = None
+        self,
+        folder: Path,
+        *,
+        root: Path = Path("/"),
+        most_percent: int = 85,
+        images: Images | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.folder = folder
         self._here = root / folder.relative_to("/")
         self._images = HostImages(root) if images is None else images
         self._most_percent = most_percent
         self._facts: dict[tuple[str, str], tuple[int, int]] = {}
+        self.sharing = sharing
+        self._given: dict[str, tuple[str, ...]] = {}
+        """The revisions of each model that peers get."""
 
     def problem(self) -> str:
         """Return why nothing can be kept there; empty where it can."""
@@ -106,7 +118,19 @@ class ModelDisk:
                 revisions = tuple(each for each in manifests if self.has(path.name, each))
                 current = self.model(path.name).current()
                 found[path.name] = OnDisk(current if current in revisions else "", revisions)
+        self._give(found)
         return found
+
+    def _give(self, there: Mapping[str, OnDisk]) -> None:
+        """Let peers have what is there, and nothing else."""
+        if self.sharing is None:
+            return
+        for name in self._given.keys() | there.keys():
+            revisions = there[name].revisions if name in there else ()
+            if revisions != self._given.get(name):
+                with contextlib.suppress(TesseraError, OSError):  # a broken manifest is said by the next sync
+                    hold(self.sharing, self.model(name))
+        self._given = {name: each.revisions for name, each in there.items()}
 
     def _mount(self, name: str) -> None:
         """Mount the images of a model that are not, as after a reboot; what cannot be is not there for pods."""

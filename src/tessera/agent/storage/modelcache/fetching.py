@@ -136,7 +136,7 @@ class _Fetch:
                 exclude=model.exclude,
                 reserve_bytes=self._disk.reserve_bytes,
             )
-            done = sync(self._store, folder, options, self._progress, self._make_room)
+            done = sync(self._store, folder, options, self._progress, self._make_room, self._disk.sharing)
             if model.revision and done.revision != model.revision:
                 if before:
                     folder.flip(before)

@@ -5,6 +5,7 @@ record, and when a source was looked at last is in the status.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -37,11 +38,12 @@ from tessera.core.storage.models.cache import (
     environment_name,
     folder_name,
     offer_of,
+    peers_of,
     revisions_held,
 )
-from tessera.core.usage.processmetrics import MODEL_BYTES, MODELS
+from tessera.core.usage.processmetrics import MODEL_BYTES, MODEL_BYTES_GIVEN, MODEL_BYTES_READ, MODELS, PEERS_DROPPED
 from tessera.core.workload.resources import MODEL_RESOURCE
-from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -53,6 +55,8 @@ _MANAGER = "tessera-agent"
 _NAMESPACE = "tessera-system"
 _TEND_S = 0.2
 """A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
+_FIRST_MEET_S, _MEET_S = 1.0, 30.0
+"""Between two looks at who fetches the same model: soon after the beginning, because not all learn of it at once."""
 _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a log that grows writes no report."""
 _ABSENT = OnDisk("", ())
@@ -90,6 +94,7 @@ class ModelKeeper:
         self._node = node
         self._kube = kube
         self._disk = places.disk
+        self._sharing = places.disk.sharing
         self._sources = places.sources
         self._plugins = places.plugins
         self._interval_s = interval_s
@@ -129,6 +134,11 @@ class ModelKeeper:
             measures.turned("models")
             measures.set(MODELS, {(("state", state),): count for state, count in self._states.items()})
             measures.set(MODEL_BYTES, {(): self._bytes})
+            if self._sharing is not None:
+                read = {"peers": self._sharing.bytes_from_peers, "stores": self._sharing.bytes_from_stores}
+                measures.set(MODEL_BYTES_READ, {(("source", each),): count for each, count in read.items()})
+                measures.set(MODEL_BYTES_GIVEN, {(): self._sharing.bytes_given})
+                measures.set(PEERS_DROPPED, {(): len(self._sharing.liars)})
 
         servers = PluginServers[ModelOffer](
             self._plugins, lambda offer: OfferedModel(offer, self._give), view.allocatable, self._log
@@ -137,6 +147,8 @@ class ModelKeeper:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._store.run())
                 tasks.create_task(self._tend(servers))
+                if self._sharing is not None:
+                    tasks.create_task(self._meet_again())
                 await self._store.synced()
                 while True:
                     await one_turn(lambda: self.look(view, servers), self._complain, done)
@@ -298,6 +310,7 @@ class ModelKeeper:
             TesseraError: its Secret cannot be read or has no credentials, or it is no source for models.
 
         """
+        await self._meet(model)
         credentials: dict[str, str] = {}
         if model.secret:
             subject, hint = f"Secret {_NAMESPACE}/{model.secret}", "name it in the chart's value agent.modelSecrets"
@@ -313,6 +326,27 @@ class ModelKeeper:
                 )
             credentials = read_credentials(secret)
         return self._sources.open(model, credentials)
+
+    async def _meet_again(self) -> None:
+        """Look who fetches the same model, as long as one is fetched."""
+        pause = _FIRST_MEET_S
+        while True:
+            await asyncio.sleep(pause)
+            model = self._desired.get(self._fetches.busy)
+            pause = _FIRST_MEET_S if model is None else min(2 * pause, _MEET_S)
+            if model is not None:
+                await self._meet(model)
+
+    async def _meet(self, model: DesiredModel) -> None:
+        """Learn which nodes fetch a model, too; without an answer the node fetches it alone."""
+        if self._sharing is None:
+            return
+        nodes = []
+        with contextlib.suppress(TesseraError):
+            for each in (await self._kube.list(KIND)).objects:
+                with contextlib.suppress(InvalidInput):  # what one agent of another version says is no reason
+                    nodes.append(read_node_models(each))
+        self._sharing.meet(peers_of(model, nodes))
 
     def _neighbours(self) -> dict[str, Neighbour]:
         desired, held = self._desired, self._held
@@ -335,7 +369,8 @@ class ModelKeeper:
         self._bytes = sum(each.bytes for each in reports)
         free = 0 if problem else await asyncio.to_thread(self._disk.free_bytes)
         rounded = free >> _ROUND << _ROUND
-        status = node_status(reports, folder=str(self._disk.folder), free_bytes=rounded, reason=problem)
+        peer = self._sharing.me if self._sharing is not None and not problem else ""
+        status = node_status(reports, folder=str(self._disk.folder), free_bytes=rounded, reason=problem, peer=peer)
         if found.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": self._node}, "status": status}
             await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")

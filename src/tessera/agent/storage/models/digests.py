@@ -6,7 +6,7 @@ from typing import Protocol
 
 from blake3 import blake3
 
-__all__ = ["Checksum", "chunk_digest", "start_checksum"]
+__all__ = ["Checksum", "chunk_digest", "start_checksum", "start_chunk"]
 
 
 class Checksum(Protocol):
@@ -22,6 +22,11 @@ class Checksum(Protocol):
 def chunk_digest(data: memoryview | bytes) -> str:
     """Return the BLAKE3 of a chunk, as hex."""
     return blake3(data).hexdigest()
+
+
+def start_chunk() -> Checksum:
+    """Return what computes the digest of a chunk that comes in pieces."""
+    return blake3()
 
 
 _KINDS: dict[str, Callable[[], Checksum]] = {

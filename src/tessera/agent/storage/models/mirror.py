@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.plainfiles import PlainFiles
+from tessera.agent.storage.models.reading import Progress
 from tessera.agent.storage.models.sync import Synced, SyncOptions, clear_room, desired_objects, stage
-from tessera.agent.storage.models.transfer import Progress
 from tessera.agent.storage.models.verify import found_file
 from tessera.clients.store import Store
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject

@@ -12,7 +12,10 @@ import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.packed import write_image
-from tessera.agent.storage.models.transfer import Limits, Progress, Transfer, listed
+from tessera.agent.storage.models.reading import Limits, Progress
+from tessera.agent.storage.models.shared import SharedTransfer
+from tessera.agent.storage.models.sharing import Sharing
+from tessera.agent.storage.models.transfer import Transfer, listed
 from tessera.clients.store import Store
 from tessera.core.storage.models.packing import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
@@ -21,7 +24,7 @@ from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObj
 from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty
 from tessera.errors import Conflict, Unavailable, Unsupported
 
-__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "stage", "sync"]
+__all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "hold", "stage", "sync"]
 
 _RESERVE = 64 * 2**20
 
@@ -66,6 +69,7 @@ def sync(
     options: SyncOptions,
     report: Callable[[int, int], None] = lambda _done, _total: None,
     make_room: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
+    sharing: Sharing | None = None,
 ) -> Synced:
     """Make `current` the revision that the store has now; readers see the former one until it is complete.
 
@@ -75,6 +79,7 @@ def sync(
         options: what is desired.
         report: gets bytes done and bytes in all.
         make_room: gets the bytes that are needed, and what is kept here, before anything here is evicted.
+        sharing: the peers with which it is fetched together, which get it from here, too.
 
     Raises:
         TesseraError: the store does not answer, the disk is full, another process syncs there; `current` is as before.
@@ -83,9 +88,11 @@ def sync(
     begun = time.monotonic()
     if (folder.top / NOTES / "mirror.json").exists():
         raise Conflict(str(folder.top), found="it is a mirror", hint="use --mirror there")
-    with folder.locked():
+    with folder.locked(), sharing.shelf if sharing is not None else contextlib.nullcontext():
         # 1. What does the store have?
         objects = desired_objects(store, options)
+        if sharing is not None:
+            sharing.begin(objects)
         packed = _packed(objects, folder, options.pack)
         # 2. What of it is on the disk?
         manifests = folder.manifests()
@@ -98,7 +105,7 @@ def sync(
         if manifest is None:
             staged = folder.staging / plan.identity
             clear_room(folder, plan, staged, options, make_room, copied=_copied(plan, folder, packed=packed))
-            fetched = stage(store, folder, plan, staged, (options.limits, progress))
+            fetched = stage(store, folder, plan, staged, (options.limits, progress), sharing)
             kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
             manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
             # 4. Show it to readers.
@@ -109,6 +116,8 @@ def sync(
                 folder.publish_image(manifest, staged / "image")
             else:
                 folder.publish(manifest, staged / "files")
+            if sharing is not None:
+                hold(sharing, folder)
             shutil.rmtree(staged)
         folder.make_readable(manifest.revision)
         folder.flip(manifest.revision)
@@ -118,6 +127,12 @@ def sync(
                 folder.evict(name)
     seconds = time.monotonic() - begun
     return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
+
+
+def hold(sharing: Sharing, folder: ModelFolder) -> None:
+    """Give peers the revisions of a folder, but for packed ones."""
+    plain = [each for name, each in folder.manifests().items() if folder.image(name) is None]
+    sharing.shelf.hold(folder.versions, plain)
 
 
 def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) -> bool:
@@ -199,13 +214,24 @@ def clear_room(
 
 
 def stage(
-    store: Store, folder: ModelFolder, plan: SyncPlan, staged: Path, how: tuple[Limits, Progress]
+    store: Store,
+    folder: ModelFolder,
+    plan: SyncPlan,
+    staged: Path,
+    how: tuple[Limits, Progress],
+    sharing: Sharing | None = None,
 ) -> tuple[ModelFile, ...]:
     """Fetch and link all files of a plan into a folder of their own, `staged/files`; return those that were fetched."""
     files = staged / "files"
     files.mkdir(parents=True, exist_ok=True)
     with _full_disk_named(folder, staged):
-        fetched = Transfer(store, staged, *how).run(plan.fetched)
+        shared = tuple(each for each in plan.fetched if sharing is not None and sharing.takes(each))
+        own = tuple(each for each in plan.fetched if sharing is None or not sharing.takes(each))
+        fetched = Transfer(store, staged, *how).run(own)
+        if sharing is not None:
+            sharing.read(how[1].fetched)
+        if shared and sharing is not None:
+            fetched += SharedTransfer(store, staged, how, sharing).run(shared)
         for path, (name, file) in plan.kept.items():
             target = files / path
             target.parent.mkdir(parents=True, exist_ok=True)

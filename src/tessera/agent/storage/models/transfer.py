@@ -5,82 +5,26 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
+from tessera.agent.storage.models.reading import Limits, Progress, Reader, unavailable
 from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
 from tessera.clients.store import Body, Changed, Refused, Store, Temporary
-from tessera.core.storage.models.retries import Attempts, Patience, RateLimit
-from tessera.core.storage.models.revisions import CHUNK_BYTES, ModelFile, StoredObject, chunk_count, chunk_range
+from tessera.core.storage.models.retries import Attempts, Patience
+from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
 from tessera.core.storage.models.syncplans import Span, spans
-from tessera.errors import Conflict, Unavailable
+from tessera.errors import Unavailable
 
-__all__ = ["Limits", "Progress", "Transfer", "listed"]
+__all__ = ["Transfer", "listed"]
 
-_THREADS = 8
-_TICKS = 10
-"""Parts of a second by which rates are measured and limited."""
-_LEAST_READ = 16 * 1024
 _SMALL_BYTES = 64 * 1024
 _MANY = 100
 _AHEAD = 32
 """More than a hundred small objects are fetched by one thread, which has asked for the next 32 when it reads one: eight
 threads spend as long on taking the interpreter's lock from each other as on all else."""
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """How hard a transfer works.
-
-    Args:
-        patience: with stores that do not answer.
-        bytes_per_second: the bandwidth limit; 0 for none.
-        threads: requests at once; those for many small objects come beside them.
-
-    """
-
-    patience: Patience = Patience()
-    bytes_per_second: float = 0.0
-    threads: int = _THREADS
-
-
-class Progress:
-    """Bytes that were fetched, and the most that came within a second.
-
-    Args:
-        report: is called with bytes done and bytes in all.
-        total: bytes in all.
-
-    """
-
-    def __init__(self, report: Callable[[int, int], None], total: int) -> None:
-        self._report = report
-        self._total = total
-        self._lock = threading.Lock()
-        self._tick = 0
-        self._ticks = deque([0], maxlen=_TICKS)
-        self.fetched = 0
-        self.done = 0
-        self.peak = 0
-
-    def add(self, size: int, *, fetched: bool) -> None:
-        """Note bytes that are there: fetched now, or found of an earlier attempt."""
-        with self._lock:
-            self.done += size
-            self.fetched += size if fetched else 0
-            self._report(self.done, self._total)
-
-    def received(self, size: int) -> None:
-        """Note bytes as they come, also those of chunks that are fetched again."""
-        with self._lock:
-            tick = int(time.monotonic() * _TICKS)
-            self._ticks.extend([0] * min(tick - self._tick, _TICKS))
-            self._tick = tick
-            self._ticks[-1] += size
-            self.peak = max(self.peak, sum(self._ticks))
 
 
 def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
@@ -97,15 +41,11 @@ def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
         except Temporary as error:
             wait = attempts.wait_after_failure(time.monotonic(), random.random(), error.retry_after_s)  # noqa: S311
             if wait is None:
-                raise _unavailable(store.source, str(error)) from error
+                raise unavailable(store.source, str(error)) from error
             time.sleep(wait)
         except Refused as error:
             fix = "check the address, and your right to read it"
             raise Unavailable(store.source, found=str(error), hint=fix) from error
-
-
-def _unavailable(subject: str, found: str) -> Unavailable:
-    return Unavailable(subject, found=found, hint="sync again: what was fetched is kept")
 
 
 class _File:
@@ -115,7 +55,8 @@ class _File:
         self.found = found
         self.path = path
         self.digests: list[str] = [""] * chunk_count(found.size)
-        self.checksum: Checksum | None = start_checksum(found.checksum, found.size)
+        # Nothing is read of what is empty, and so no answer says whether its ETag is a checksum.
+        self.checksum: Checksum | None = start_checksum(found.checksum, found.size) if found.size else None
         self.in_order = 0
         self.turn = threading.Condition()
         self.chunks = ChunkFile(path, found.size) if len(self.digests) > 1 else None
@@ -142,12 +83,10 @@ class Transfer:
         self._folder = folder
         self._limits = limits
         self._progress = progress
-        self._stop = threading.Event()
+        self._reader = Reader(store, limits, progress)
+        self._stop = self._reader.stop
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
-        rate = limits.bytes_per_second
-        self._rate = RateLimit(rate, time.monotonic()) if rate else None
-        self._burst = max(_LEAST_READ, int(rate / _TICKS)) if rate else CHUNK_BYTES
 
     def run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
         """Fetch the objects and return them as files, in the same order.
@@ -220,7 +159,7 @@ class Transfer:
         """Return what each thread works through, and how many objects it asks for ahead."""
         row, threads = spans(objects), self._limits.threads
         small = {index for index, each in enumerate(objects) if each.size <= _SMALL_BYTES}
-        if not self._store.asks_ahead or self._rate is not None or len(small) <= _MANY:
+        if not self._store.asks_ahead or self._limits.bytes_per_second or len(small) <= _MANY:
             return [(row, 0)] * threads
         all_spans = tuple(row)
         others = iter([span for span in all_spans if span.object not in small])
@@ -258,7 +197,7 @@ class Transfer:
 
     def _span(self, span: Span, buffer: memoryview) -> None:
         file = self._files[span.object]
-        attempts = Attempts(self._limits.patience, time.monotonic())
+        attempts = self._reader.attempts()
         chunk, done = span.first, 0
         stop = chunk_range(file.found.size, span.stop - 1)[1]
         while chunk < span.stop and self._has(span.object, chunk, buffer):
@@ -275,47 +214,16 @@ class Transfer:
                     while chunk < span.stop:
                         first, last = chunk_range(file.found.size, chunk)
                         while done < last - first:
-                            done += self._receive(body, buffer[done : last - first], attempts)
+                            done += self._reader.receive(body, buffer[done : last - first], attempts)
                         self._store_chunk(span.object, chunk, buffer[:done])
                         chunk, done = chunk + 1, 0
-            except Temporary as error:
-                self._wait(file, error, attempts)
-            except Changed as error:
-                raise Conflict(
-                    f"{self._store.source}: object {file.found.path}",
-                    found=f"it changed while it was fetched ({error})",
-                    hint="sync again",
-                ) from error
-            except Refused as error:
-                raise _unavailable(f"{self._store.source}: object {file.found.path}", str(error)) from error
+            except (Temporary, Refused, Changed) as error:
+                if problem := self._reader.failed(file.found, error, attempts):
+                    raise problem from error
 
     def _check_etag(self, file: _File, body: Body) -> None:
         if not body.etag_is_checksum and file.found.checksum == f"md5:{file.found.etag}":
             file.checksum = None
-
-    def _receive(self, body: Body, view: memoryview, attempts: Attempts) -> int:
-        count = body.readinto(view[: self._burst])
-        now = time.monotonic()
-        self._progress.received(count)
-        if count == 0:
-            raise Temporary("the body ended too early")
-        attempts.progress(now, count)
-        if attempts.has_stalled(now):
-            raise Temporary("it comes too slowly")
-        if self._stop.is_set():
-            raise Temporary("another object failed")
-        if self._rate is not None:
-            with self._lock:
-                delay = self._rate.delay(now, count)
-            self._stop.wait(delay)
-            attempts.pause(delay)
-        return count
-
-    def _wait(self, file: _File, error: Temporary, attempts: Attempts) -> None:
-        wait = attempts.wait_after_failure(time.monotonic(), random.random(), error.retry_after_s)  # noqa: S311
-        if wait is None:
-            raise _unavailable(f"{self._store.source}: object {file.found.path}", str(error)) from error
-        self._stop.wait(wait)
 
     def _has(self, index: int, chunk: int, buffer: memoryview) -> bool:
         """Take over a chunk that an earlier attempt has written, if it is what the journal says."""

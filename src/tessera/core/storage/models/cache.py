@@ -35,6 +35,7 @@ __all__ = [
     "models_of_nodes",
     "next_fetch",
     "offer_of",
+    "peers_of",
     "revisions_held",
     "summary",
     "victims",
@@ -132,6 +133,8 @@ class NodeModels(msgspec.Struct, frozen=True, kw_only=True):
     observed: tuple[ObservedModel, ...] = ()
     reason: str = ""
     """Why the node cannot have any model."""
+    peer: str = ""
+    """Where it gives chunks to other nodes; empty where it does not."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,6 +277,15 @@ def _is_due(model: DesiredModel, found: ObservedModel | None, now_s: float) -> b
     if not found.revision:
         return True
     return bool(model.interval_s) and not model.revision and now_s - found.checked_s >= model.interval_s
+
+
+def peers_of(model: DesiredModel, nodes: Iterable[NodeModels]) -> tuple[str, ...]:
+    """Return the addresses of the nodes that shall have what this source has."""
+
+    def wants(node: NodeModels) -> bool:
+        return any((each.source, each.endpoint) == (model.source, model.endpoint) for each in node.desired or ())
+
+    return tuple(node.peer for node in nodes if node.peer and wants(node))
 
 
 def offer_of(model: str, revision: str) -> ModelOffer:

@@ -1,0 +1,95 @@
+"""The node's place among its peers, as long as the agent runs: the port that gives chunks, and certificates renewed."""
+
+import asyncio
+import socket
+
+import msgspec
+
+from tessera.agent.storage.models.peerserver import PeerServer
+from tessera.agent.storage.models.sharing import Sharing
+from tessera.certificates import Certificates, Tls, asking_context_of, context_of
+from tessera.clients.store.peers import PeerConnections
+from tessera.core.storage.models.peers import PeerPatience
+from tessera.errors import Unavailable
+from tessera.log import Logger
+
+__all__ = ["PeerService", "PeerSettings"]
+
+_LOOK_S, _RETRY_S = 60.0, 10.0
+
+
+class PeerSettings(msgspec.Struct, frozen=True):
+    """Where a node gives chunks, and what it and its peers are known by.
+
+    Args:
+        host: address of the pod; of no other the port is opened.
+        port: number.
+        tls: certificate, key and the authority of all agents.
+
+    """
+
+    host: str
+    port: int
+    tls: Tls
+
+    @property
+    def address(self) -> str:
+        """Address and port, as peers ask it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class PeerService:
+    """The port, and what the node knows of its peers.
+
+    Args:
+        settings: where.
+        log: records peers that are dropped.
+
+    Raises:
+        InvalidInput: the TLS files.
+
+    """
+
+    def __init__(self, settings: PeerSettings, log: Logger) -> None:
+        self._settings = settings
+        self._log = log
+        patience = PeerPatience()
+        self._answering, self._asking = context_of(settings.tls), asking_context_of(settings.tls)
+        connections = PeerConnections(self._asking, patience)
+        self.sharing = Sharing(settings.address, connections, patience, self._dropped)
+
+    def _dropped(self, peer: str, what: str) -> None:
+        self._log.error("peer_dropped", peer=peer, gave_wrong=what)
+
+    async def run(self) -> None:
+        """Give chunks until cancelled; while the port cannot be opened, that is logged, and it is tried again."""
+        while True:
+            try:
+                await self.serve()
+            except Unavailable as error:
+                self._log.error("peers_not_served", reason=str(error))
+            await asyncio.sleep(_RETRY_S)
+
+    async def serve(self) -> None:
+        """Give chunks until cancelled.
+
+        Raises:
+            Unavailable: the port is taken, or the address is not this pod's.
+
+        """
+        settings = self._settings
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        try:
+            listener = socket.create_server((settings.host, settings.port), family=family, backlog=128)
+        except OSError as error:
+            found, fix = error.strerror or str(error), "free it, or choose another with --peer-port"
+            raise Unavailable(f"port of peers {settings.address}", found=found, hint=fix) from error
+        server = PeerServer(listener, self._answering, self.sharing.shelf, self.sharing.patience, self.sharing.gave)
+        server.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for context in (self._answering, self._asking):
+                    tasks.create_task(Certificates(settings.tls, context, self._log).follow(_LOOK_S))
+        finally:
+            await asyncio.to_thread(server.close)
+            self.sharing.close()

@@ -1,0 +1,170 @@
+"""Reads ranges of objects from a store: with patience, within the bandwidth limit, and told to the progress."""
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from tessera.clients.store import Body, Changed, Refused, Store, Temporary
+from tessera.core.storage.models.retries import Attempts, Patience, RateLimit
+from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
+from tessera.errors import Conflict, TesseraError, Unavailable
+
+__all__ = ["Limits", "Progress", "Reader", "unavailable"]
+
+_THREADS = 8
+_TICKS = 10
+"""Parts of a second by which rates are measured and limited."""
+_LEAST_READ = 16 * 1024
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How hard a transfer works.
+
+    Args:
+        patience: with stores that do not answer.
+        bytes_per_second: the bandwidth limit; 0 for none.
+        threads: requests at once; those for many small objects come beside them.
+
+    """
+
+    patience: Patience = Patience()
+    bytes_per_second: float = 0.0
+    threads: int = _THREADS
+
+
+class Progress:
+    """Bytes that were fetched, and the most that came within a second.
+
+    Args:
+        report: is called with bytes done and bytes in all.
+        total: bytes in all.
+
+    """
+
+    def __init__(self, report: Callable[[int, int], None], total: int) -> None:
+        self._report = report
+        self._total = total
+        self._lock = threading.Lock()
+        self._tick = 0
+        self._ticks = deque([0], maxlen=_TICKS)
+        self.fetched = 0
+        self.done = 0
+        self.peak = 0
+
+    def add(self, size: int, *, fetched: bool) -> None:
+        """Note bytes that are there: fetched now, or found of an earlier attempt."""
+        with self._lock:
+            self.done += size
+            self.fetched += size if fetched else 0
+            self._report(self.done, self._total)
+
+    def received(self, size: int) -> None:
+        """Note bytes as they come, also those of chunks that are fetched again."""
+        with self._lock:
+            tick = int(time.monotonic() * _TICKS)
+            self._ticks.extend([0] * min(tick - self._tick, _TICKS))
+            self._tick = tick
+            self._ticks[-1] += size
+            self.peak = max(self.peak, sum(self._ticks))
+
+
+def unavailable(subject: str, found: str) -> Unavailable:
+    """Return the error of a store that does not answer; what was fetched is kept."""
+    return Unavailable(subject, found=found, hint="sync again: what was fetched is kept")
+
+
+class Reader:
+    """Reads from one store, in several threads, until it is stopped.
+
+    Args:
+        store: where from.
+        limits: how hard.
+        progress: is told of all bytes.
+
+    """
+
+    def __init__(self, store: Store, limits: Limits, progress: Progress) -> None:
+        self.store = store
+        self.progress = progress
+        self.stop = threading.Event()
+        self._patience = limits.patience
+        self._lock = threading.Lock()
+        rate = limits.bytes_per_second
+        self._rate = RateLimit(rate, time.monotonic()) if rate else None
+        self._burst = max(_LEAST_READ, int(rate / _TICKS)) if rate else CHUNK_BYTES
+
+    def subject(self, found: StoredObject) -> str:
+        """Return an object's name for errors."""
+        return f"{self.store.source}: object {found.path}"
+
+    def attempts(self) -> Attempts:
+        """Return the attempts to read a range, which begin now."""
+        return Attempts(self._patience, time.monotonic())
+
+    def receive(self, body: Body, view: memoryview, attempts: Attempts) -> int:
+        """Read what is there, within the limit.
+
+        Raises:
+            Temporary: the body ended, comes too slowly, or the transfer ends.
+
+        """
+        count = body.readinto(view[: self._burst])
+        now = time.monotonic()
+        self.progress.received(count)
+        if count == 0:
+            raise Temporary("the body ended too early")
+        attempts.progress(now, count)
+        if attempts.has_stalled(now):
+            raise Temporary("it comes too slowly")
+        if self.stop.is_set():
+            raise Temporary("another object failed")
+        if self._rate is not None:
+            with self._lock:
+                delay = self._rate.delay(now, count)
+            self.stop.wait(delay)
+            attempts.pause(delay)
+        return count
+
+    def failed(
+        self, found: StoredObject, error: Temporary | Refused | Changed, attempts: Attempts
+    ) -> TesseraError | None:
+        """Wait before the next attempt; return what to raise where there is none."""
+        if isinstance(error, Changed):
+            return Conflict(
+                self.subject(found),
+                found=f"it changed while it was fetched ({error})",
+                hint="sync again",
+            )
+        wait = None
+        if isinstance(error, Temporary):
+            wait = attempts.wait_after_failure(time.monotonic(), random.random(), error.retry_after_s)  # noqa: S311
+        if wait is None:
+            return unavailable(self.subject(found), str(error))
+        self.stop.wait(wait)
+        return None
+
+    def fill(self, found: StoredObject, start: int, view: memoryview) -> bool:
+        """Fill the view with the bytes from `start` on; return whether the object's ETag is a checksum.
+
+        Raises:
+            TesseraError: the store does not answer, refuses, or the object has changed; or the transfer ends.
+
+        """
+        attempts, done, proves = self.attempts(), 0, True
+        while done < len(view):
+            if self.stop.is_set():
+                raise unavailable(self.subject(found), "the transfer ended")
+            try:
+                attempts.start(time.monotonic())
+                with self.store.read(found, start + done, start + len(view)) as body:
+                    proves = body.etag_is_checksum
+                    while done < len(view):
+                        done += self.receive(body, view[done:], attempts)
+            except (Temporary, Refused, Changed) as error:
+                if problem := self.failed(found, error, attempts):
+                    raise problem from error
+        return proves

@@ -1,0 +1,493 @@
+"""Fetches objects together with peers: each chunk is read from the store by its owner, and given to the others.
+
+What a peer gave is hearsay until the whole object has the store's checksum, and is passed on to nobody before. Where an
+object turns out wrong, others are asked about its chunks, and the store where they differ: whoever gave a wrong one is
+named and dropped, and what it gave is fetched anew.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from tessera.agent.storage.models.chunkfiles import aligned_buffer
+from tessera.agent.storage.models.digests import chunk_digest
+from tessera.agent.storage.models.reading import Limits, Progress, Reader
+from tessera.agent.storage.models.sharedfiles import EARLIER, STORE, Gift, SharedFile
+from tessera.agent.storage.models.sharing import Sharing
+from tessera.agent.storage.models.shelf import Piece
+from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
+from tessera.clients.store import Store
+from tessera.clients.store.peers import Absent, Pending
+from tessera.core.storage.models.peers import asking_order, order_of_doubt
+from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_range
+from tessera.core.storage.models.syncplans import spans
+from tessera.errors import TesseraError, Unavailable
+
+__all__ = ["SharedTransfer"]
+
+_READERS = 32
+"""Requests to the store at once, of all nodes together, as far as each makes at least one."""
+_LEAST_ASKERS = 4
+_FOR_OTHERS = 2
+_PAUSE_S = 0.1
+
+_Task = tuple[int, int]
+"""An object and one of its chunks."""
+
+
+class SharedTransfer:
+    """Fetches objects that a store proves, of one store below one folder.
+
+    Args:
+        store: where from.
+        folder: where to; its sub-folder `files` gets the files, `journal-shared` says what of them is there.
+        how: how hard, and who is told of all bytes.
+        sharing: the peers.
+
+    """
+
+    def __init__(self, store: Store, folder: Path, how: tuple[Limits, Progress], sharing: Sharing) -> None:
+        self._folder = folder
+        self._sharing = sharing
+        self._progress = how[1]
+        self._reader = Reader(store, *how)
+        self._threads = how[0].threads
+        self._changed = threading.Condition()
+        self._own: deque[_Task] = deque()
+        self._others: deque[tuple[_Task, float]] = deque()
+        """With the time at which a peer was first asked in vain, or 0."""
+        self._wanted: deque[_Task] = deque()
+        """What peers ask for and is not there."""
+        self._missing: set[_Task] = set()
+        self._reading: set[_Task] = set()
+        self._writing: set[_Task] = set()
+        self._counted: set[_Task] = set()
+        """What the progress was told of."""
+        self._known: dict[_Task, str] = {}
+        self._files: list[SharedFile] = []
+        self._journal = -1
+        self._ended = False
+        self._failure: BaseException | None = None
+
+    def run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
+        """Fetch the objects and return them as files, in the same order; peers get them until the fetch ends.
+
+        Raises:
+            TesseraError: the store does not answer, refuses, or sends what does not match its own checksum.
+            OSError: the disk is full or broken.
+
+        """
+        helpers: list[threading.Thread] = []
+        try:
+            self._open(objects)
+            helpers += self._started(_FOR_OTHERS, self._read_wanted)
+            tasks: list[_Task] | None = [
+                (span.object, chunk) for span in spans(objects) for chunk in range(span.first, span.stop)
+            ]
+            buffer, wrong = aligned_buffer(), [0]
+            while tasks is not None:
+                self._pass(tasks)
+                wrong = self._judged(buffer)
+                if not wrong:
+                    return tuple(each.as_model_file() for each in self._files)
+                tasks = self._repairs(wrong, buffer)
+            raise self._mismatch(wrong)
+        finally:
+            self._end(helpers)
+
+    def _open(self, objects: tuple[StoredObject, ...]) -> None:
+        """Make the files, and let peers ask for them."""
+        files = self._folder / "files"
+        for folder in sorted({(files / each.path).parent for each in objects}):
+            folder.mkdir(parents=True, exist_ok=True)
+        journal = self._folder / "journal-shared"
+        self._known = dict(read_journal(journal.read_bytes())) if journal.exists() else {}
+        self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        os.write(self._journal, b"\n")  # ends a line that a crash has torn
+        for index, each in enumerate(objects):
+            self._files.append(SharedFile(index, each, str(files / each.path)))
+        for file in self._files:
+            self._sharing.shelf.offer(file.key, Gift(self.take, file.index))
+
+    def _end(self, helpers: list[threading.Thread]) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._reader.stop.set()
+        for helper in helpers:
+            helper.join()
+        if self._journal >= 0:
+            os.close(self._journal)
+        for file in self._files:
+            file.chunks.close()
+
+    # One pass: all tasks are done when it ends
+
+    def _pass(self, tasks: list[_Task]) -> None:
+        me = self._sharing.me
+        own = [each for each in tasks if self._owner(each) in {me, STORE}]
+        others = [each for each in tasks if self._owner(each) not in {me, STORE}]
+        with self._changed:
+            self._missing = set(tasks)
+            self._own = deque(own)
+            order = asking_order(len(others), me, self._sharing.members)
+            self._others = deque((others[place], 0.0) for place in order)
+        readers = max(1, min(self._threads, _READERS // max(1, self._sharing.members)))
+        workers = self._started(readers, self._read_own)
+        workers += self._started(max(_LEAST_ASKERS, self._threads - readers), self._ask_others)
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._missing or self._failure is not None)
+        finally:
+            if self._failure is not None or self._missing:
+                self._reader.stop.set()
+            for worker in workers:
+                worker.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _owner(self, task: _Task) -> str:
+        file = self._files[task[0]]
+        return STORE if file.alone else self._sharing.owner(file.key, task[1])
+
+    def _started(self, count: int, work: Callable[[memoryview], None]) -> list[threading.Thread]:
+        def until_failure() -> None:
+            try:
+                work(aligned_buffer())
+            except BaseException as error:  # noqa: BLE001 - raised again by run()
+                with self._changed:
+                    self._failure = self._failure or error
+                    self._changed.notify_all()
+                self._reader.stop.set()
+
+        threads = [threading.Thread(target=until_failure, daemon=True) for _ in range(count)]
+        for each in threads:
+            each.start()
+        return threads
+
+    def _read_own(self, buffer: memoryview) -> None:
+        """Read from the store what the node owns, then help to ask others."""
+        while not self._reader.stop.is_set():
+            with self._changed:
+                task = self._own.popleft() if self._own else None
+            if task is None:
+                self._ask_others(buffer)
+                return
+            if self._owner(task) not in {self._sharing.me, STORE}:  # somebody came meanwhile, whose turn it is
+                with self._changed:
+                    self._others.append((task, 0.0))
+            elif not self._resumed(task, buffer) and not self._from_holder(task, buffer):
+                self._from_store(task, buffer)
+
+    def _from_holder(self, task: _Task, buffer: memoryview) -> bool:
+        """Fetch a chunk that is the node's own from a peer that has the object already; return whether there is one."""
+        file, chunk = self._files[task[0]], task[1]
+        first, last = chunk_range(file.found.size, chunk)
+        view = buffer[: last - first]
+        if file.alone or not (peer := self._sharing.holder(file.key, chunk)):
+            return False
+        if not self._sharing.ask_holder(peer, file.key, chunk, view, lambda: self._is_done(task)):
+            return False
+        self._keep(task, view, peer)
+        return not file.alone
+
+    def _ask_others(self, buffer: memoryview) -> None:
+        while not self._reader.stop.is_set():
+            with self._changed:
+                task, since = self._others.popleft() if self._others else (None, 0.0)
+            if task is None:
+                return
+            if not self._resumed(task, buffer):
+                self._from_others(task, since, buffer)
+
+    def _read_wanted(self, buffer: memoryview) -> None:
+        """Read from the store what peers ask for. It never waits for a peer, so that no two wait for each other."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted or self._ended or self._failure is not None)
+                if self._ended or self._failure is not None:
+                    return
+                task = self._wanted.popleft()
+            try:
+                self._from_store(task, buffer)
+            except TesseraError:
+                continue  # they ask somebody else; what this node needs itself it tries once more
+
+    def _from_others(self, task: _Task, since: float, buffer: memoryview) -> None:
+        """Fetch a chunk from its owner, who may still have to read it; from others or the store where that fails."""
+        file, chunk = self._files[task[0]], task[1]
+        first, last = chunk_range(file.found.size, chunk)
+        tried = sorted(file.doubted)
+        while not file.alone and (peer := self._sharing.whom(file.key, chunk, tried)):
+            try:
+                if self._sharing.ask(peer, file.key, chunk, buffer[: last - first], lambda: self._is_done(task)):
+                    self._keep(task, buffer[: last - first], peer)
+                    break
+            except Pending:
+                now = time.monotonic()
+                if not since or now - since < self._sharing.patience.chunk_s:
+                    with self._changed:
+                        self._others.append((task, since or now))
+                    self._reader.stop.wait(_PAUSE_S)
+                    return
+                self._sharing.failed(peer)
+            tried.append(peer)
+        if not self._is_done(task):
+            self._from_store(task, buffer)
+
+    def _is_done(self, task: _Task) -> bool:
+        return self._reader.stop.is_set() or task not in self._missing
+
+    def _from_store(self, task: _Task, buffer: memoryview) -> None:
+        file, chunk = self._files[task[0]], task[1]
+        with self._changed:
+            self._changed.wait_for(lambda: task not in self._reading or self._reader.stop.is_set())
+            if file.givers.get(chunk) == STORE or self._reader.stop.is_set():
+                self._missing.discard(task)
+                self._changed.notify_all()
+                return
+            self._reading.add(task)
+        first, last = chunk_range(file.found.size, chunk)
+        try:
+            is_checksum = self._reader.fill(file.found, first, buffer[: last - first])
+            if not is_checksum:
+                self._trust_no_etag()
+            self._sharing.read(last - first)
+            self._keep(task, buffer[: last - first], STORE)
+        finally:
+            with self._changed:
+                self._reading.discard(task)
+                self._changed.notify_all()
+
+    def _trust_no_etag(self) -> None:
+        """Fetch alone what an ETag would prove: where the store encrypts with a key of its own, it is no checksum."""
+        with self._changed:
+            for file in self._files:
+                if file.found.checksum == f"md5:{file.found.etag}":
+                    file.provable, file.alone = False, True
+
+    def _resumed(self, task: _Task, buffer: memoryview) -> bool:
+        """Take over what an earlier attempt has written, if it is what the journal says; nobody knows who gave it."""
+        file, chunk = self._files[task[0]], task[1]
+        digest = self._known.pop(task, None)
+        first, last = chunk_range(file.found.size, chunk)
+        view = buffer[: last - first]
+        if digest is None or not file.chunks.read(view, first) or chunk_digest(view) != digest:
+            return False
+        with self._changed:
+            if chunk in file.givers:
+                return False
+            file.digests[chunk], file.givers[chunk] = digest, EARLIER
+        self._progress.add(len(view), fetched=False)
+        self._counted.add(task)
+        self._done(task, buffer)
+        return True
+
+    # What is there
+
+    def _keep(self, task: _Task, view: memoryview, giver: str) -> None:
+        """Write a chunk, unless it is there; what the store has replaces what a peer gave, who is named."""
+        file, chunk = self._files[task[0]], task[1]
+        digest = chunk_digest(view)
+        with self._changed:
+            self._changed.wait_for(lambda: task not in self._writing)
+            former = file.givers.get(chunk)
+            differs = former is not None and file.digests[chunk] != digest
+            if differs and STORE in {former, giver}:
+                self._name(file, chunk, former or giver)
+            write = former is None or (differs and giver == STORE)
+            if write:
+                self._writing.add(task)
+            elif giver == STORE:
+                file.givers[chunk] = STORE
+        if write:
+            self._write(task, view, digest, giver)
+            if task not in self._counted:
+                self._counted.add(task)
+                self._progress.add(len(view), fetched=True)
+        self._done(task, view, in_hand=write)
+
+    def _write(self, task: _Task, view: memoryview, digest: str, giver: str) -> None:
+        file, chunk = self._files[task[0]], task[1]
+        try:
+            file.chunks.write(view, chunk_range(file.found.size, chunk)[0])
+            os.write(self._journal, write_journal_line(*task, digest))
+        finally:
+            with self._changed:
+                self._writing.discard(task)
+                file.stale = file.stale or chunk in file.givers
+                file.digests[chunk], file.givers[chunk] = digest, giver
+                self._changed.notify_all()
+
+    def _name(self, file: SharedFile, chunk: int, peer: str) -> None:
+        if peer not in {STORE, EARLIER}:
+            self._sharing.lied(peer, f"chunk {chunk} of {self._reader.subject(file.found)}")
+
+    def _done(self, task: _Task, buffer: memoryview, *, in_hand: bool = True) -> None:
+        file = self._files[task[0]]
+        self._sum(file, buffer, task[1] if in_hand else -1)
+        with self._changed:
+            if not file.alone or file.givers.get(task[1]) == STORE:
+                self._missing.discard(task)
+            self._changed.notify_all()
+
+    def _sum(self, file: SharedFile, buffer: memoryview, in_hand: int = -1) -> None:
+        """Feed the checksum with the chunks that follow, in their order: that in hand, and what the disk has."""
+        with self._changed:
+            if file.summing:
+                return  # who does it looks once more when it is through
+            file.summing = True
+        while True:
+            with self._changed:
+                chunk = file.summed
+                there = chunk in file.givers and (file.index, chunk) not in self._writing
+                if not there or file.is_summed or file.checksum is None:
+                    file.summing = False
+                    self._changed.notify_all()
+                    return
+            first, last = chunk_range(file.found.size, chunk)
+            if chunk != in_hand:
+                in_hand = -1  # the buffer has another one from now on
+                buffer = aligned_buffer() if len(buffer) < last - first else buffer
+                if not file.chunks.read(buffer[: last - first], first):
+                    raise OSError(f"{file.path}: shorter than what was written")
+            file.checksum.update(buffer[: last - first])
+            with self._changed:
+                file.summed += 1
+
+    # What is wrong
+
+    def _judged(self, buffer: memoryview) -> list[int]:
+        """Return which objects are not what the store has; peers get all chunks of the others."""
+        wrong = []
+        for index, file in enumerate(self._files):
+            while not file.proven:
+                self._sum(file, buffer)
+                with self._changed:
+                    self._changed.wait_for(partial(self._rests, file))
+                    file.proven = file.is_right
+                    self._changed.notify_all()
+                    if file.proven:
+                        for peer, chunk in file.lies.items():
+                            self._name(file, chunk, peer)
+                    if file.is_summed and not file.proven:
+                        wrong.append(index)
+                        break
+        return wrong
+
+    def _rests(self, file: SharedFile) -> bool:
+        """Return whether no helper is at work on it."""
+        return not file.summing and all(index != file.index for index, _ in self._writing)
+
+    def _repairs(self, wrong: list[int], buffer: memoryview) -> list[_Task] | None:
+        """Return what to fetch anew; None where the store itself does not have what it says."""
+        files = [self._files[index] for index in wrong]
+        tasks = self._dropped((file, liar) for file in files for liar in self._sharing.liars)
+        if not tasks and not any(file.stale for file in files):
+            doubted = self._doubt([file for file in files if not file.alone], buffer)
+            if doubted is None and not any(file.stale for file in files):
+                doubted = [(file.index, chunk) for file in files for chunk in file.hearsay]
+                if not doubted:
+                    return None
+                for file in files:
+                    file.alone = True
+            tasks = doubted or []
+        with self._changed:
+            for file in files:
+                self._changed.wait_for(partial(self._rests, file))
+                file.restart()
+        return tasks
+
+    def _dropped(self, doubted: Iterable[tuple[SharedFile, str]]) -> list[_Task]:
+        """Take what peers gave out of files, which are not to be asked about these any more; return what to fetch."""
+        found = []
+        with self._changed:
+            for file, peer in doubted:
+                file.doubted.add(peer)
+                found += [(file.index, chunk) for chunk in file.drop(peer)]
+        return found
+
+    def _doubt(self, wrong: list[SharedFile], buffer: memoryview) -> list[_Task] | None:
+        """Ask others about the chunks of wrong files until one differs; return what to fetch anew, None for nothing.
+
+        All that its giver gave of wrong files is dropped: it is the likeliest to be wrong, and is fetched at once.
+        """
+        for file in sorted(wrong, key=lambda file: (len(set(file.hearsay.values())), file.index)):
+            heard = {chunk: giver for chunk, giver in file.hearsay.items() if giver != EARLIER}
+            for chunk in order_of_doubt(heard):
+                first, last = chunk_range(file.found.size, chunk)
+                view = buffer[: last - first]
+                other = self._second_opinion(file, chunk, heard[chunk], view)
+                if other and chunk_digest(view) != file.digests[chunk]:
+                    tasks = self._dropped((each, heard[chunk]) for each in wrong)
+                    self._keep((file.index, chunk), view, other)
+                    return [each for each in tasks if each != (file.index, chunk)]
+                if not other:
+                    self._from_store((file.index, chunk), buffer)
+                    if heard[chunk] in self._sharing.liars:
+                        return self._dropped((each, heard[chunk]) for each in wrong)
+        return None
+
+    def _second_opinion(self, file: SharedFile, chunk: int, giver: str, view: memoryview) -> str:
+        """Fill the view with what another peer has for a chunk; return who, or nothing where it is the store's turn."""
+        other = self._sharing.whom(file.key, chunk, {giver, *file.doubted})
+        try:
+            if other and self._sharing.ask(other, file.key, chunk, view, self._reader.stop.is_set):
+                return other
+        except Pending:
+            pass
+        return ""
+
+    def _mismatch(self, wrong: list[int]) -> Unavailable:
+        """Forget what is wrong, and return the error that says so."""
+        journal = self._folder / "journal-shared"
+        known = read_journal(journal.read_bytes())
+        lines = (write_journal_line(*key, digest) for key, digest in known.items() if key[0] not in wrong)
+        scratch = journal.with_suffix(".new")
+        scratch.write_bytes(b"".join(lines))
+        scratch.replace(journal)
+        file = self._files[wrong[0]]
+        return Unavailable(
+            self._reader.subject(file.found),
+            found=f"content whose checksum is {file.checksum_now}",
+            expected=file.found.checksum,
+            hint="sync again; if it stays so, the object is broken in the store or on the way",
+        )
+
+    # What peers get
+
+    def take(self, task: _Task, wait_s: float | None) -> Piece:
+        """Return a chunk that the store has, or has proven; see that it is read where it is not there.
+
+        Args:
+            task: which.
+            wait_s: how long to wait for it; None to return it only where the whole object is proven.
+
+        Raises:
+            Absent: there is no such chunk, or the transfer has failed.
+            Pending: it is not there after so many seconds.
+
+        """
+        file, chunk = self._files[task[0]], task[1]
+        if chunk >= len(file.digests) or (wait_s is None and not file.proven):
+            raise Absent
+        if wait_s is None:
+            return file.piece(chunk)
+        until = time.monotonic() + wait_s
+        with self._changed:
+            while True:
+                if file.proven or (file.givers.get(chunk) == STORE and task not in self._writing):
+                    return file.piece(chunk)
+                if self._ended or self._failure is not None:
+                    raise Absent
+                if task not in self._wanted and task not in self._reading:
+                    self._wanted.append(task)
+                    self._changed.notify_all()
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise Pending
+                self._changed.wait(left)

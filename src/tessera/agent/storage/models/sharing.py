@@ -1,0 +1,152 @@
+"""A node among its peers: whom it asks for chunks, what it gives them, and what it has found out about them."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from tessera.agent.storage.models.shelf import Shelf
+from tessera.clients.store import Temporary
+from tessera.clients.store.peers import Absent, PeerConnections
+from tessera.core.storage.models.peers import LEAST_BYTES, Owners, PeerPatience, Peers, content_key
+from tessera.core.storage.models.revisions import StoredObject, chunk_count
+
+__all__ = ["Sharing"]
+
+
+class Sharing:
+    """What a node shares with its peers; used by several threads at once.
+
+    Args:
+        me: its own address and port, as peers know it.
+        connections: to peers.
+        patience: with them.
+        report: is told who gave what the store does not have, once for each peer.
+
+    """
+
+    def __init__(
+        self,
+        me: str,
+        connections: PeerConnections,
+        patience: PeerPatience | None = None,
+        report: Callable[[str, str], None] = lambda _peer, _what: None,
+    ) -> None:
+        self.me = me
+        self.shelf = Shelf()
+        self.patience = patience or PeerPatience()
+        self._connections = connections
+        self._report = report
+        self._peers = Peers(me, self.patience)
+        self._lock = threading.Lock()
+        self._members: tuple[str, ...] = (me,)
+        self._contents: dict[str, int] = {}
+        self._owners = Owners({}, [me])
+        self.bytes_from_peers = 0
+        self.bytes_from_stores = 0
+        self.bytes_given = 0
+
+    def meet(self, members: Iterable[str]) -> None:
+        """Share with these from now on; whether the node itself is among them does not matter."""
+        with self._lock:
+            former, self._members = self._members, tuple(sorted({*members, self.me}))
+            if self._members != former:
+                self._owners = Owners(self._contents, self._members)
+
+    def begin(self, objects: Iterable[StoredObject]) -> None:
+        """Share all objects of a source from now on, so that nodes know the same owners, whatever they lack."""
+        with self._lock:
+            keys = {content_key(each.checksum, each.size): each.size for each in objects if self.takes(each)}
+            self._peers.begin()
+            self._contents = {key: chunk_count(size) for key, size in keys.items()}
+            self._owners = Owners(self._contents, self._members)
+
+    @property
+    def members(self) -> int:
+        """How many share, the node itself among them."""
+        return len(self._members)
+
+    @property
+    def liars(self) -> Mapping[str, str]:
+        """Who was dropped for good, each with what it gave."""
+        with self._lock:
+            return dict(self._peers.liars)
+
+    def takes(self, found: StoredObject) -> bool:
+        """Return whether an object comes from peers: where the store's own checksum proves it, and it is not small."""
+        return found.size > LEAST_BYTES and found.ranges and bool(content_key(found.checksum, found.size))
+
+    def owner(self, key: str, chunk: int) -> str:
+        """Return who reads a chunk from the store for all."""
+        with self._lock:
+            return self._owners.owner(key, chunk)
+
+    def whom(self, key: str, chunk: int, besides: Collection[str]) -> str:
+        """Return the peer to ask for a chunk; empty for the store."""
+        with self._lock:
+            return self._peers.whom(self._owners, key, chunk, time.monotonic(), besides)
+
+    def holder(self, key: str, chunk: int) -> str:
+        """Return the peer that may have a chunk which is this node's to read; empty where it is not to be asked."""
+        with self._lock:
+            return self._peers.holder(self._owners, key, chunk, time.monotonic())
+
+    def ask(self, peer: str, key: str, chunk: int, view: memoryview, is_done: Callable[[], bool]) -> bool:
+        """Fill the view with a peer's chunk; return whether it gave one before it is needed no more.
+
+        Raises:
+            Pending: it has it not yet.
+
+        """
+        try:
+            return self._filled(peer, f"chunks/{key}/{chunk}", view, is_done)
+        except Absent:
+            with self._lock:
+                self._peers.has_not(peer, key, time.monotonic())
+            return False
+
+    def ask_holder(self, peer: str, key: str, chunk: int, view: memoryview, is_done: Callable[[], bool]) -> bool:
+        """Fill the view with a chunk that a peer has already; return whether it has it."""
+        try:
+            return self._filled(peer, f"held/{key}/{chunk}", view, is_done)
+        except Absent:
+            with self._lock:
+                self._peers.holds_not(peer, key, time.monotonic())
+            return False
+
+    def _filled(self, peer: str, target: str, view: memoryview, is_done: Callable[[], bool]) -> bool:
+        try:
+            self._connections.fill(peer, target, view, is_done)
+        except Temporary:
+            if not is_done():
+                self.failed(peer)
+            return False
+        with self._lock:
+            self._peers.served(peer)
+            self.bytes_from_peers += len(view)
+        return True
+
+    def failed(self, peer: str) -> None:
+        """Note that a peer is gone, or slow."""
+        with self._lock:
+            self._peers.failed(peer, time.monotonic())
+
+    def lied(self, peer: str, what: str) -> None:
+        """Drop a peer, which gave what the store does not have."""
+        with self._lock:
+            new = self._peers.lied(peer, what)
+        if new:
+            self._report(peer, what)
+
+    def read(self, size: int) -> None:
+        """Note bytes that were read from a store."""
+        with self._lock:
+            self.bytes_from_stores += size
+
+    def gave(self, size: int) -> None:
+        """Note bytes that were given to peers."""
+        with self._lock:
+            self.bytes_given += size
+
+    def close(self) -> None:
+        """Close connections to peers."""
+        self._connections.close()

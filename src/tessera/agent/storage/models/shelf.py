@@ -1,0 +1,117 @@
+"""What a node gives its peers: chunks of what it fetches now, and of the revisions that it has."""
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, Protocol, Self
+
+import msgspec
+
+from tessera.clients.store.peers import Absent, Pending
+from tessera.core.storage.models.peers import LEAST_BYTES, content_key
+from tessera.core.storage.models.revisions import Manifest, chunk_range
+
+__all__ = ["Given", "OpenPiece", "Piece", "Shelf"]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A chunk on the disk, and the digest that it had when it was written."""
+
+    path: Path
+    offset: int
+    size: int
+    digest: str
+
+
+class OpenPiece(NamedTuple):
+    """A chunk, and the number of the open file that it is in; whoever gets it closes that."""
+
+    number: int
+    piece: Piece
+
+
+class Given(Protocol):
+    """Content that is being fetched."""
+
+    def take(self, chunk: int, wait_s: float | None) -> Piece:
+        """Return a chunk, which is fetched first where it is missing.
+
+        Args:
+            chunk: index.
+            wait_s: how long to wait for it; None to fetch nothing, and give only what is proven as a whole.
+
+        Raises:
+            Absent: there is no such chunk, or the fetch has ended.
+            Pending: it is not there after so many seconds.
+
+        """
+
+
+class Shelf:
+    """What can be asked for, by keys of content: no name of a file comes from a peer.
+
+    As a context it is one fetch.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fetched: dict[str, Given] = {}
+        self._held: dict[str, dict[str, tuple[Path, tuple[str, ...], int]]] = {}
+        """By folder: key, path, digests of chunks and size of each file of its revisions."""
+
+    def __enter__(self) -> Self:
+        """Begin a fetch."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """End it: what was being fetched is held now, or was given up."""
+        with self._lock:
+            self._fetched.clear()
+
+    def offer(self, key: str, given: Given) -> None:
+        """Give what is being fetched."""
+        with self._lock:
+            self._fetched[key] = given
+
+    def hold(self, versions: Path, manifests: Iterable[Manifest]) -> None:
+        """Give the files of a folder's revisions, and of no others there; those of packed ones are no files."""
+        held = {}
+        for manifest in manifests:
+            for file in manifest.files:
+                key = content_key(file.checksum, file.size) if file.size > LEAST_BYTES else ""
+                if key:
+                    held[key] = (versions / manifest.revision / file.path, file.chunks, file.size)
+        with self._lock:
+            self._held[str(versions)] = held
+
+    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenPiece:
+        """Return a chunk of content.
+
+        Args:
+            key: of the content.
+            chunk: index.
+            wait_s: how long to wait for it; None to give only what is proven as a whole.
+
+        Raises:
+            Absent: there is nothing of it here.
+            Pending: it is not there after so many seconds.
+
+        """
+        with self._lock:
+            given = self._fetched.get(key)
+            held = next((folder[key] for folder in self._held.values() if key in folder), None)
+        if held is not None and chunk < len(held[1]):
+            path, digests, size = held
+            first, last = chunk_range(size, chunk)
+            return _opened(Piece(path, first, last - first, digests[chunk]), Absent)
+        if given is not None:
+            return _opened(given.take(chunk, wait_s), Pending)  # it has just been published, and is held soon
+        raise Absent
+
+
+def _opened(piece: Piece, missing: type[Exception]) -> OpenPiece:
+    try:
+        return OpenPiece(os.open(piece.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), piece)
+    except OSError as error:
+        raise missing from error

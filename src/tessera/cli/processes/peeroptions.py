@@ -1,0 +1,57 @@
+"""The port at which an agent gives chunks of models to agents of other nodes."""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tessera.agent.storage.modelcache.peers import PeerService, PeerSettings
+from tessera.certificates import Tls
+from tessera.cli.options import with_options
+from tessera.errors import InvalidInput, shown
+from tessera.log import logger
+
+__all__ = ["peer_options", "peer_service"]
+
+_PORT = 9443
+_FILES = ("tls.crt", "tls.key", "ca.crt")
+
+peer_options = with_options(
+    click.option(
+        "--peer-address",
+        default="",
+        metavar="ADDRESS",
+        help="Address of this pod, at which it gives chunks of models to agents of other nodes.  [default: none]",
+    ),
+    click.option("--peer-port", type=click.IntRange(1, 65535), default=_PORT, show_default=True, help="Its port."),
+    click.option(
+        "--peer-tls",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Folder with tls.crt, tls.key and ca.crt of all agents, read again when they are replaced.",
+    ),
+)
+"""Adds the options of that port to the agent's command."""
+
+
+def peer_service(given: Mapping[str, Any]) -> PeerService | None:
+    """Return what the options of `peer_options` say; None where there are no peers.
+
+    Raises:
+        InvalidInput: one of the options without the other, an address that is none, or files that cannot be used.
+
+    """
+    host, folder = given["peer_address"], given["peer_tls"]
+    if bool(host) != bool(folder):
+        fix = "give --peer-address and --peer-tls, or neither"
+        raise InvalidInput("peers", found="one of their options is missing", hint=fix)
+    if not host:
+        return None
+    try:
+        address = str(ip_address(host))
+    except ValueError as error:
+        raise InvalidInput("--peer-address", found=shown(host), expected="an IP address of this pod") from error
+    certificate, key, authority = (folder / each for each in _FILES)
+    tls = Tls(certificate=certificate, key=key, client_authority=authority)
+    return PeerService(PeerSettings(address, given["peer_port"], tls), logger(node=given["node"]))

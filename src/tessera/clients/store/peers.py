@@ -1,0 +1,99 @@
+"""Chunks of models that agents of other nodes have: asked for over TLS where both sides show a certificate."""
+
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from tessera.clients.store.http1 import Endpoint, Response
+from tessera.clients.store.protocol import Refused, Temporary
+from tessera.core.storage.models.peers import PeerPatience
+
+__all__ = ["PEER_NAME", "Absent", "PeerConnections", "Pending"]
+
+PEER_NAME = "tessera-peers.tessera-system.svc"
+"""The DNS name that a certificate of an agent has, for those who ask and those who answer: not every certificate of
+the authority is an agent's."""
+_ABSENT, _PENDING, _OK = 404, 202, 200
+
+
+class Absent(Exception):
+    """The peer has nothing of this content, and does not fetch it."""
+
+
+class Pending(Exception):
+    """The peer fetches the chunk, and has it not yet."""
+
+
+class PeerConnections:
+    """Connections to peers, which are kept; used by several threads at once.
+
+    Args:
+        context: shows our certificate, and knows the authority of theirs.
+        patience: with them.
+
+    """
+
+    def __init__(self, context: ssl.SSLContext, patience: PeerPatience) -> None:
+        self._context = context
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._endpoints: dict[str, Endpoint] = {}
+
+    def fill(self, peer: str, target: str, view: memoryview, is_done: Callable[[], bool]) -> None:
+        """Fill the view with a chunk of a peer.
+
+        Args:
+            peer: address and port.
+            target: `chunks/KEY/NUMBER`, or `held/KEY/NUMBER` for what the peer has proven.
+            view: as long as the chunk.
+            is_done: says whether it is needed no more.
+
+        Raises:
+            Absent: it has nothing of it.
+            Pending: it has it not yet.
+            Temporary: it is gone, too slow, or answers what is no chunk.
+
+        """
+        endpoint, until = self._endpoint(peer), time.monotonic() + self._patience.chunk_s
+        try:
+            with endpoint.request("GET", f"/{target}", {"Host": PEER_NAME}) as response:
+                if response.status == _PENDING and response.complete:
+                    raise Pending
+                _check(response, len(view))
+                done = 0
+                while done < len(view):
+                    done += _received(response, view[done:])
+                    if is_done() or time.monotonic() > until:
+                        raise Temporary(f"{peer}: it comes too slowly")
+        except Refused as error:
+            if error.status == _ABSENT:
+                raise Absent from error
+            raise Temporary(f"{peer}: {error}") from error
+
+    def _endpoint(self, peer: str) -> Endpoint:
+        with self._lock:
+            if peer not in self._endpoints:
+                address = urlsplit(f"https://{peer}")
+                self._endpoints[peer] = Endpoint(address, self._patience.silent_s, (self._context, PEER_NAME))
+            return self._endpoints[peer]
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        with self._lock:
+            for endpoint in self._endpoints.values():
+                endpoint.close()
+            self._endpoints.clear()
+
+
+def _check(response: Response, size: int) -> None:
+    if response.status != _OK or response.length != size:
+        raise Temporary(f"{response.length} bytes with status {response.status} where {size} are expected")
+
+
+def _received(response: Response, view: memoryview) -> int:
+    count = response.readinto(view)
+    if count == 0:
+        raise Temporary("the body ended too early")
+    return count

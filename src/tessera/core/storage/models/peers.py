@@ -1,0 +1,238 @@
+"""Which node reads a chunk from the store for all, whom the others ask for it, and when a peer is given up.
+
+A node takes over from peers only what the store's own checksum of the whole object proves in the end, and passes on
+only what it has read from the store itself, or what is proven: so whoever gave a wrong chunk has made it wrong, and is
+named (docs/decisions/0034-nodes-give-each-other-chunks.md).
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["LEAST_BYTES", "Owners", "PeerPatience", "Peers", "asking_order", "content_key", "order_of_doubt"]
+
+LEAST_BYTES = 64 * 1024
+"""Smaller objects are read from the store: a request to a peer costs as much as one to the store."""
+_PROOFS = frozenset({"md5", "sha1", "sha256", "git"})
+_SLACK_PERCENT = 10
+"""How much more than its share of an object a member owns at most. Without slack a member that leaves moves a tenth of
+what others own, with 10 % a fiftieth."""
+_TRIES = 3
+_GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+_Words = npt.NDArray[np.uint64]
+_Chunk = TypeVar("_Chunk", bound=Hashable)
+
+
+class PeerPatience(msgspec.Struct, frozen=True):
+    """How long peers are waited for, in seconds.
+
+    Args:
+        silent_s: a peer that sends nothing for so long, or does not take a connection, is gone.
+        chunk_s: a chunk that takes longer in all is asked of the next one.
+        held_s: how long a peer keeps a question that it cannot answer yet; less than `silent_s`.
+        first_away_s: how long a peer that failed is not asked, which doubles with each failure.
+        longest_away_s: no pause is longer.
+        absent_s: how long a peer that has nothing of an object is not asked for that.
+
+    """
+
+    silent_s: float = 6.0
+    chunk_s: float = 60.0
+    held_s: float = 3.0
+    first_away_s: float = 2.0
+    longest_away_s: float = 60.0
+    absent_s: float = 5.0
+
+
+def content_key(checksum: str, size: int) -> str:
+    """Return the name that the same content has on all nodes; empty where the store's checksum proves nothing.
+
+    Args:
+        checksum: of the whole content, as the store lists it.
+        size: bytes.
+
+    """
+    kind, _, digest = checksum.partition(":")
+    if kind not in _PROOFS or not digest:
+        return ""
+    return hashlib.sha256(f"{size} {checksum}".encode()).hexdigest()
+
+
+class Owners:
+    """Who reads which chunk from the store: rendezvous hashing, with a bound on what one member owns of all.
+
+    Whoever knows the same contents and members computes the same owners; who knows a member more or less differs in
+    what that one owns, and in little else.
+
+    Args:
+        contents: number of chunks by the key of the content.
+        members: addresses; at least one.
+
+    """
+
+    def __init__(self, contents: Mapping[str, int], members: Iterable[str]) -> None:
+        self._members = tuple(sorted(set(members)))
+        self._seeds = np.array([_seed(each) for each in self._members], dtype=np.uint64)
+        self._keys = {key: _seed(key) for key in sorted(contents)}
+        self._owners: dict[tuple[str, int], int] = {}
+        most = -(-sum(contents.values()) * (100 + _SLACK_PERCENT) // (100 * len(self._members)))
+        owned = [0] * len(self._members)
+        for key in self._keys:
+            for chunk in range(contents[key]):
+                scores = self._scores(key, chunk)
+                member = int(scores.argmax())
+                if owned[member] >= most:
+                    member = next(int(each) for each in np.argsort(scores)[::-1] if owned[each] < most)
+                owned[member] += 1
+                self._owners[key, chunk] = member
+
+    def _scores(self, key: str, chunk: int) -> _Words:
+        place = _mixed(np.array([self._keys[key]], dtype=np.uint64) + np.array([chunk], dtype=np.uint64) * _GOLDEN)
+        return _mixed(place ^ self._seeds)
+
+    def owner(self, key: str, chunk: int) -> str:
+        """Return who reads a chunk from the store."""
+        return self._members[self._owners[key, chunk]]
+
+    def row(self, key: str, chunk: int) -> tuple[str, ...]:
+        """Return all members in the order in which they stand in for each other: the owner first."""
+        owner = self._owners[key, chunk]
+        others = (int(each) for each in np.argsort(self._scores(key, chunk))[::-1] if each != owner)
+        return tuple(self._members[each] for each in (owner, *others))
+
+
+def _seed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def _mixed(values: _Words) -> _Words:
+    """Return well mixed words. Source: splitmix64, Steele, Lea and Flood, OOPSLA 2014."""
+    values = (values ^ (values >> np.uint64(30))) * _FIRST
+    values = (values ^ (values >> np.uint64(27))) * _SECOND
+    return values ^ (values >> np.uint64(31))
+
+
+class Peers:
+    """What a node has found out about its peers; what the clock says is handed in.
+
+    Args:
+        me: the node's own address.
+        patience: with them.
+
+    """
+
+    def __init__(self, me: str, patience: PeerPatience | None = None) -> None:
+        self._me = me
+        self._patience = patience or PeerPatience()
+        self._failures: defaultdict[str, int] = defaultdict(int)
+        self._away_until: dict[str, float] = {}
+        self._absent_until: dict[tuple[str, str], float] = {}
+        self._unheld_until: dict[tuple[str, str], float] = {}
+        self.liars: dict[str, str] = {}
+        """Who gave what the store does not have, and what that was."""
+
+    def begin(self) -> None:
+        """Forget who lacks what, when another fetch begins; who is away, and who lied, stays so."""
+        self._absent_until.clear()
+        self._unheld_until.clear()
+
+    def whom(self, owners: Owners, key: str, chunk: int, now: float, besides: Collection[str] = ()) -> str:
+        """Return the peer to ask for a chunk; empty where the node is to read it from the store.
+
+        That is where it is its turn, or three others were asked in vain.
+
+        Args:
+            owners: of all chunks.
+            key: of its content.
+            chunk: index.
+            now: seconds of a monotonic clock.
+            besides: who was asked already, or is not to be asked.
+
+        """
+        if len(besides) >= _TRIES:
+            return ""
+        for each in owners.row(key, chunk):
+            if each == self._me:
+                return ""
+            if each not in besides and not self._is_away(each, key, now):
+                return each
+        return ""
+
+    def holder(self, owners: Owners, key: str, chunk: int, now: float) -> str:
+        """Return the peer that is asked whether it has a chunk already, before the node reads it for all; or nothing.
+
+        A node that joins others which have the model is to read nothing from the store.
+        """
+        row = owners.row(key, chunk)
+        peer = next((each for each in row if each != self._me), "")
+        away = not peer or self._is_away(peer, key, now) or now < self._unheld_until.get((peer, key), now)
+        return "" if away else peer
+
+    def _is_away(self, peer: str, key: str, now: float) -> bool:
+        return (
+            peer in self.liars
+            or now < self._away_until.get(peer, now)
+            or now < self._absent_until.get((peer, key), now)
+        )
+
+    def served(self, peer: str) -> None:
+        """Note that a peer gave a chunk."""
+        self._failures.pop(peer, None)
+
+    def failed(self, peer: str, now: float) -> None:
+        """Note that a peer is gone, or slow: it is let alone for a while, each time longer."""
+        wait = self._patience.first_away_s * 2.0 ** min(self._failures[peer], 16)
+        self._failures[peer] += 1
+        self._away_until[peer] = now + min(wait, self._patience.longest_away_s)
+
+    def has_not(self, peer: str, key: str, now: float) -> None:
+        """Note that a peer has nothing of an object, and does not fetch it."""
+        self._absent_until[peer, key] = now + self._patience.absent_s
+
+    def holds_not(self, peer: str, key: str, now: float) -> None:
+        """Note that a peer has not all of an object yet."""
+        self._unheld_until[peer, key] = now + self._patience.absent_s
+
+    def lied(self, peer: str, what: str) -> bool:
+        """Drop a peer for good; return whether it was not dropped before."""
+        known = peer in self.liars
+        self.liars.setdefault(peer, what)
+        return not known
+
+
+def order_of_doubt(givers: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:
+    """Return chunks of a wrong object in the order in which others are asked about them.
+
+    One of each giver first, so that whoever gave many wrong ones is found with the fewest questions.
+
+    Args:
+        givers: who gave each chunk, in an order that is the same on all nodes.
+
+    """
+    rounds: defaultdict[str, int] = defaultdict(int)
+    ranked = []
+    for place, (chunk, giver) in enumerate(givers.items()):
+        ranked.append((rounds[giver], place, chunk))
+        rounds[giver] += 1
+    return tuple(chunk for _, _, chunk in sorted(ranked, key=lambda each: each[:2]))
+
+
+def asking_order(count: int, me: str, members: int) -> tuple[int, ...]:
+    """Return the order in which a node asks for so many chunks that others own.
+
+    Early ones are asked for early, because their owners have them first; nearby ones in another order on each node, so
+    that not all ask the same owner at once.
+    """
+    block = max(1, 2 * members)
+    found: list[int] = []
+    for first in range(0, count, block):
+        row = range(first, min(count, first + block))
+        turn = _seed(me) % len(row)
+        found += [*row[turn:], *row[:turn]]
+    return tuple(found)

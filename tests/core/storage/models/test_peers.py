@@ -1,0 +1,159 @@
+"""Who owns which chunk, whom a node asks for it, and when it gives a peer up."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.core.storage.models.peers import Owners, PeerPatience, Peers, asking_order, content_key, order_of_doubt
+
+ADDRESSES = [f"10.0.{net}.{host}:9443" for net in range(4) for host in range(16)]
+MEMBERS = st.lists(st.sampled_from(ADDRESSES), min_size=1, max_size=24, unique=True)
+KEYS = st.integers(0, 10**6).map(lambda number: content_key(f"md5:{number:032x}", 1))
+CHUNKS = st.integers(1, 60)
+
+
+@given(KEYS, CHUNKS, MEMBERS)
+def test_every_chunk_has_one_owner_who_stands_first_in_a_row_of_all(key: str, chunks: int, members: list[str]) -> None:
+    owners = Owners({key: chunks}, members)
+    for chunk in range(chunks):
+        row = owners.row(key, chunk)
+        assert row[0] == owners.owner(key, chunk)
+        assert sorted(row) == sorted(members)
+
+
+@given(KEYS, CHUNKS, MEMBERS, st.data())
+def test_all_who_know_the_same_members_know_the_same_owners(
+    key: str, chunks: int, members: list[str], data: st.DataObject
+) -> None:
+    shuffled = data.draw(st.permutations([*members, members[0]]))
+    one, other = Owners({key: chunks}, members), Owners({key: chunks}, shuffled)
+    assert [one.row(key, chunk) for chunk in range(chunks)] == [other.row(key, chunk) for chunk in range(chunks)]
+
+
+@given(st.dictionaries(KEYS, st.integers(1, 20), min_size=1, max_size=20), MEMBERS)
+def test_nobody_owns_more_than_a_tenth_above_its_share_of_all(contents: dict[str, int], members: list[str]) -> None:
+    owners = Owners(contents, members)
+    owned = Counter(owners.owner(key, chunk) for key, chunks in contents.items() for chunk in range(chunks))
+    assert owned.total() == sum(contents.values())
+    assert max(owned.values()) <= 1 + owned.total() * 1.1 / len(members)
+
+
+@given(KEYS, CHUNKS, MEMBERS, st.data())
+def test_a_peer_that_leaves_moves_its_own_chunks_alone(
+    key: str, chunks: int, members: list[str], data: st.DataObject
+) -> None:
+    owners, gone = Owners({key: chunks}, members), data.draw(st.sampled_from(members))
+    peers = Peers("me")
+    before = [peers.whom(owners, key, chunk, 0.0) for chunk in range(chunks)]
+    peers.failed(gone, 0.0)
+    after = [peers.whom(owners, key, chunk, 0.0) for chunk in range(chunks)]
+    assert before == [owners.owner(key, chunk) for chunk in range(chunks)]
+    assert gone not in after
+    assert all(then == now for then, now in zip(before, after, strict=True) if then != gone)
+
+
+def test_who_does_not_know_a_member_yet_differs_in_little_else() -> None:
+    key, chunks, moved, others = content_key("md5:" + "0" * 32, 1), 640, 0, 0
+    for count in range(4, 64, 4):
+        known = ADDRESSES[:count]
+        mine, theirs = Owners({key: chunks}, known), Owners({key: chunks}, known[:-1])
+        stays = [chunk for chunk in range(chunks) if mine.owner(key, chunk) != known[-1]]
+        others += len(stays)
+        moved += sum(mine.owner(key, chunk) != theirs.owner(key, chunk) for chunk in stays)
+    assert moved / others < 0.03
+
+
+@given(KEYS, CHUNKS, MEMBERS, st.data())
+def test_where_it_is_the_nodes_turn_it_reads_the_store(
+    key: str, chunks: int, members: list[str], data: st.DataObject
+) -> None:
+    owners, me = Owners({key: chunks}, members), data.draw(st.sampled_from(members))
+    peers = Peers(me)
+    for chunk in range(chunks):
+        asked = peers.whom(owners, key, chunk, 0.0)
+        assert asked == ("" if owners.owner(key, chunk) == me else owners.owner(key, chunk))
+
+
+@given(KEYS, CHUNKS, MEMBERS)
+def test_whoever_lied_is_asked_nothing_and_where_all_lie_the_store_is_read(
+    key: str, chunks: int, members: list[str]
+) -> None:
+    owners, peers = Owners({key: chunks}, members), Peers("me")
+    for count, liar in enumerate(members):
+        assert peers.lied(liar, f"chunk 1 of {key}")
+        assert not peers.lied(liar, "chunk 2")
+        assert {peers.whom(owners, key, chunk, 1e9) for chunk in range(chunks)}.isdisjoint(members[: count + 1])
+    assert {peers.whom(owners, key, chunk, 1e9) for chunk in range(chunks)} == {""}
+    assert set(peers.liars) == set(members)
+
+
+@given(KEYS, MEMBERS)
+def test_after_three_the_store_is_read(key: str, members: list[str]) -> None:
+    owners, peers = Owners({key: 1}, members), Peers("me")
+    tried: list[str] = []
+    while peer := peers.whom(owners, key, 0, 0.0, tried):
+        assert peer not in tried
+        tried.append(peer)
+    assert tried == list(owners.row(key, 0)[:3])
+
+
+def test_a_peer_that_failed_comes_back_each_time_later_and_one_that_gave_something_sooner() -> None:
+    patience = PeerPatience(first_away_s=2.0, longest_away_s=5.0)
+    peers, owners, key = Peers("me", patience), Owners({"key": 1, "other": 1}, ["a"]), "key"
+    peers.failed("a", 10.0)
+    assert [peers.whom(owners, key, 0, now) for now in (11.9, 12.0)] == ["", "a"]
+    peers.failed("a", 12.0)
+    assert [peers.whom(owners, key, 0, now) for now in (15.9, 16.0)] == ["", "a"]
+    peers.failed("a", 16.0)
+    assert [peers.whom(owners, key, 0, now) for now in (20.9, 21.0)] == ["", "a"]
+    peers.served("a")
+    peers.failed("a", 21.0)
+    assert peers.whom(owners, key, 0, 23.0) == "a"
+
+
+def test_a_peer_that_has_nothing_of_an_object_is_asked_for_others() -> None:
+    peers, owners = Peers("me", PeerPatience(absent_s=5.0)), Owners({"key": 1, "other": 1}, ["a"])
+    peers.has_not("a", "key", 0.0)
+    assert peers.whom(owners, "key", 0, 4.9) == ""
+    assert peers.whom(owners, "key", 0, 5.0) == "a"
+    assert peers.whom(owners, "other", 0, 0.0) == "a"
+
+
+def test_content_has_a_key_where_its_checksum_is_a_digest_of_all_of_it() -> None:
+    md5 = "md5:" + "a" * 32
+    assert content_key(md5, 5) != content_key(md5, 6)
+    assert content_key(md5, 5) != content_key("md5:" + "b" * 32, 5)
+    assert [content_key(each, 5) for each in ("", "md5:", "crc32c:abc", "etag:x-4")] == [""] * 4
+    assert all(content_key(f"{kind}:{'a' * 40}", 5) for kind in ("md5", "sha1", "sha256", "git"))
+
+
+@given(st.dictionaries(st.integers(0, 99), st.sampled_from("abcd")))
+def test_doubt_begins_with_one_chunk_of_each_giver(givers: dict[int, str]) -> None:
+    order = order_of_doubt(givers)
+    assert sorted(order) == sorted(givers)
+    count = len(set(givers.values()))
+    assert {givers[chunk] for chunk in order[:count]} == set(givers.values())
+
+
+@given(CHUNKS, st.sampled_from(ADDRESSES), st.integers(1, 20))
+def test_chunks_are_asked_for_early_ones_first_and_each_once(count: int, me: str, members: int) -> None:
+    order = asking_order(count, me, members)
+    assert sorted(order) == list(range(count))
+    assert all(abs(place - chunk) < 2 * members for place, chunk in enumerate(order))
+
+
+def test_who_holds_a_chunk_is_asked_before_the_store_unless_it_said_that_it_does_not() -> None:
+    peers, owners = Peers("a", PeerPatience(absent_s=5.0)), Owners({"key": 1, "other": 1}, ["a", "b"])
+    alone = Owners({"key": 1, "other": 1}, ["a"])
+    assert peers.holder(alone, "key", 0, 0.0) == ""
+    assert peers.holder(owners, "key", 0, 0.0) == "b"
+    peers.holds_not("b", "key", 0.0)
+    assert [peers.holder(owners, "key", 0, now) for now in (4.9, 5.0)] == ["", "b"]
+    assert peers.holder(owners, "other", 0, 0.0) == "b"
+    peers.holds_not("b", "key", 0.0)
+    peers.has_not("b", "other", 0.0)
+    peers.begin()
+    assert [peers.holder(owners, key, 0, 0.0) for key in ("key", "other")] == ["b", "b"]
+    peers.lied("b", "chunk 0")
+    assert peers.holder(owners, "key", 0, 9.0) == ""

@@ -1,0 +1,130 @@
+"""Nodes on the loopback that give each other chunks of models, over real TLS; honest ones, and others."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tessera.agent.storage.models.digests import chunk_digest
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.peerserver import PeerServer
+from tessera.agent.storage.models.sharing import Sharing
+from tessera.agent.storage.models.shelf import OpenPiece, Piece, Shelf
+from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
+from tessera.certificates import Tls, asking_context_of, context_of
+from tessera.clients.store import Store
+from tessera.clients.store.peers import PeerConnections
+from tessera.core.storage.models.peers import PeerPatience
+
+__all__ = ["PATIENCE", "LyingShelf", "PeerNode", "closing_all", "peer_tls", "synced_together"]
+
+PATIENCE = PeerPatience(silent_s=30.0, held_s=0.5)
+"""A busy machine is no peer that is gone."""
+
+
+def peer_tls(pki: Path, name: str = "agent") -> Tls:
+    return Tls(certificate=pki / f"{name}.crt", key=pki / f"{name}.key", client_authority=pki / "ca.crt")
+
+
+class LyingShelf(Shelf):
+    """Gives chunks in which a bit is wrong, as if they had always been so.
+
+    Args:
+        scratch: folder for them.
+        lies: says of which chunk.
+
+    """
+
+    def __init__(self, scratch: Path, lies: Callable[[int], bool] = lambda _chunk: True) -> None:
+        super().__init__()
+        self._scratch = scratch
+        self.lies = lies
+        self.told = 0
+
+    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenPiece:
+        found = super().open(key, chunk, wait_s)
+        if not self.lies(chunk):
+            return found
+        content = bytearray(os.pread(found.number, found.piece.size, found.piece.offset))
+        os.close(found.number)
+        content[len(content) // 2] ^= 1
+        self.told += 1
+        path = self._scratch / f"{key}-{chunk}-{threading.get_ident()}"
+        path.write_bytes(content)
+        number = os.open(path, os.O_RDONLY)
+        path.unlink()
+        return OpenPiece(number, Piece(path, 0, len(content), chunk_digest(bytes(content))))
+
+
+class PeerNode:
+    """A node: its folder, its server, what it knows of others."""
+
+    def __init__(
+        self,
+        top: Path,
+        pki: Path,
+        *,
+        shelf: Shelf | None = None,
+        tls: str = "agent",
+        at: tuple[str, int] = ("127.0.0.1", 0),
+        patience: PeerPatience | None = PATIENCE,
+    ) -> None:
+        self.folder = ModelFolder(top)
+        listener = socket.create_server(at, backlog=64)
+        self.address = f"{at[0]}:{listener.getsockname()[1]}"
+        self.named: dict[str, str] = {}
+        connections = PeerConnections(asking_context_of(peer_tls(pki)), patience or PeerPatience())
+        self.sharing = Sharing(self.address, connections, patience, self.named.__setitem__)
+        if shelf is not None:
+            self.sharing.shelf = shelf
+        context = context_of(peer_tls(pki, tls))
+        self.server = PeerServer(listener, context, self.sharing.shelf, patience or PeerPatience(), self.sharing.gave)
+        self.server.start()
+
+    def sync(self, store: Store, options: SyncOptions) -> Synced:
+        try:
+            return sync(store, self.folder, options, sharing=self.sharing)
+        finally:
+            store.close()
+
+    def close(self) -> None:
+        self.server.close()
+        self.sharing.close()
+
+
+@contextlib.contextmanager
+def closing_all(nodes: list[PeerNode]) -> Iterator[list[PeerNode]]:
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def synced_together(
+    nodes: list[PeerNode],
+    store: Callable[[], Store],
+    options: SyncOptions,
+    members: list[PeerNode] | None = None,
+    extra: tuple[str, ...] = (),
+) -> list[Synced | BaseException]:
+    """Let all nodes sync at once; return what came of each."""
+    results: list[Synced | BaseException] = [RuntimeError("not begun")] * len(nodes)
+    addresses = [*(node.address for node in (nodes if members is None else members)), *extra]
+
+    def run(index: int) -> None:
+        try:
+            results[index] = nodes[index].sync(store(), options)
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
+            results[index] = error
+
+    for node in nodes:
+        node.sharing.meet(addresses)
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(nodes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
