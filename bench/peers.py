@@ -11,7 +11,7 @@ killed    the same; one node is killed when half of the model has left the bucke
 lying     the same; one node gives wrong chunks
 
 Bucket is the bytes of objects that left the server, in copies of the model. Floors: together and killed at most 1.05
-copies, lying at most 1.25; together at most 2.5 times the time of one node alone, killed at most 3.5, lying at most 5 times;
+copies, lying at most 1.25; together at most 2.5 times the time of one node alone, killed at most 3.5, lying at most 5;
 every node but the killed one has the right model; at least half of the nodes name the liar, and none anybody else.
 """
 
