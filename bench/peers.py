@@ -11,7 +11,7 @@ killed    the same; one node is killed when half of the model has left the bucke
 lying     the same; one node gives wrong chunks
 
 Bucket is the bytes of objects that left the server, in copies of the model. Floors: together and killed at most 1.05
-copies, lying at most 1.25; together at most 2.5 times the time of one node alone, killed and lying at most 3.5 times;
+copies, lying at most 1.25; together at most 2.5 times the time of one node alone, killed at most 3.5, lying at most 5;
 every node but the killed one has the right model; at least half of the nodes name the liar, and none anybody else.
 """
 
@@ -211,7 +211,7 @@ def judge(runs: dict[str, Run], count: int) -> list[str]:
     for name, each in runs.items():
         right = sum(result.get("revision") == want for result in each.results)
         print(f"{name:<10} {each.seconds:>8.1f} {each.seconds / alone.seconds:>6.2f} {each.copies:>7.3f} {right:>6}")
-    for name, copies, ratio in (("together", 1.05, 2.5), ("killed", 1.05, 3.5), ("lying", 1.25, 3.5)):
+    for name, copies, ratio in (("together", 1.05, 2.5), ("killed", 1.05, 3.5), ("lying", 1.25, 5.0)):
         if name not in runs:
             continue
         one = runs[name]

@@ -189,6 +189,14 @@ def test_nodes_give_each_other_what_they_have_read_and_no_more_is_read_of_the_bu
     models: Models,
 ) -> None:
     nodes = models.cluster.nodes
+
+    def answer() -> bool:
+        try:
+            return all(models.bytes_read(node, "peers") >= 0 for node in nodes)
+        except Unavailable:
+            return False
+
+    until("the agents' metrics", answer, timeout_s=_WAIT_S)
     before = {source: sum(models.bytes_read(node, source) for node in nodes) for source in ("peers", "stores")}
     models.put("together", **{f"part{number}": secrets.token_hex(100_000) for number in range(8)})
     models.cache("together", nodeSelector={"matchLabels": {"kubernetes.io/hostname": nodes[0].name}})
