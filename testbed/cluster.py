@@ -55,6 +55,8 @@ class Desired(msgspec.Struct, frozen=True):
     """Whether `up` starts Tessera's server, the scheduler `tessera-scheduler` that asks it, and the controller."""
     admission: bool = True
     """Whether `up` puts the admission policies into force where there is such a scheduler."""
+    services: bool = False
+    """Whether the API server reaches Services at their pods; who brings it up starts kube-proxy on the nodes."""
     source: Source = "source"
     """What agents, server and controller run: this checkout's own processes, or pods of its image."""
 
@@ -242,7 +244,7 @@ class Cluster:
             return None
 
     def _settings(self, desired: Desired) -> Settings:
-        return Settings(self.folder, self.bin, self.pki, real_nodes=desired.nodes > 0)
+        return Settings(self.folder, self.bin, self.pki, real_nodes=desired.nodes > 0, services=desired.services)
 
     def _start(self, desired: Desired, report: Callable[[str], None]) -> None:
         settings = self._settings(desired)

@@ -36,6 +36,8 @@ class Settings(msgspec.Struct, frozen=True):
     pki: Pki
     real_nodes: bool
     """Whether kubelets run; without them nodes are objects that nobody renews, and nobody marks them as lost."""
+    services: bool = False
+    """Whether Services lead to pods. The API server's machine is no node and has no kube-proxy: it asks pods itself."""
 
     @property
     def scheduler_configuration(self) -> Path:
@@ -119,8 +121,7 @@ def api_server(settings: Settings) -> tuple[str, ...]:
         f"--kubelet-client-key={pki.key('kubelet-client')}",
         f"--kubelet-certificate-authority={pki.certificate('ca')}",
         f"--requestheader-client-ca-file={pki.certificate('front')}",
-        # The API server's machine is no node and has no kube-proxy: aggregated APIs are reached at their pods.
-        "--enable-aggregator-routing=true",
+        f"--enable-aggregator-routing={str(settings.services).lower()}",
         "--requestheader-allowed-names=front-proxy-client",
         "--requestheader-username-headers=X-Remote-User",
         "--requestheader-group-headers=X-Remote-Group",

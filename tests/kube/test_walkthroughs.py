@@ -45,7 +45,7 @@ def proxy_folder(pytestconfig: pytest.Config) -> Path:
 
 @pytest.fixture
 def three_nodes(program_folder: Path, proxy_folder: Path) -> Iterator[Cluster]:
-    with without_tessera("walk-b", program_folder, Desired(nodes=3, gpus=("1xA100-40GB",))) as cluster:
+    with without_tessera("walk-b", program_folder, Desired(nodes=3, gpus=("1xA100-40GB",), services=True)) as cluster:
         for node in cluster.nodes:
             start_proxy(node, cluster.pki.folder / "inside.kubeconfig", proxy_folder / "kube-proxy")
             node.import_image(triton_image(lambda _: None))
