@@ -85,7 +85,7 @@ def test_it_is_read_as_the_pod_says_where_no_ask_was_signed(case: str) -> None:
 
 def test_more_than_was_asked_when_it_was_signed_does_not_count_whatever_is_asked_now() -> None:
     each, _ = assigned("p", amount(0, memory_mib=4096), gpu_memory_unit="MiB")
-    with pytest.raises(Ungranted, match="than 4 MiB"):
+    with pytest.raises(Ungranted, match="than the 4 MiB requested"):
         read_shares(object_field("Pod", annotated(each, gpu_memory_unit=None)), None, keys=keys())
 
 
