@@ -32,7 +32,7 @@ def test_no_series_is_nothing_that_waits() -> None:
 BAD: dict[str, tuple[bytes, str]] = {
     "no labels, as of a sum over all": (
         answer(({}, "1")),
-        r"^p: a series has labels \[\], and not both of namespace and service: write it as `sum by \(namespace, service",
+        r"^p: a series has labels \[\], and not both of namespace and service: write it as `sum by \(namespace, ",
     ),
     "labels of another name": (answer(({"exported_service": "llm"}, "1")), r"labels \['exported_service'\]"),
     "a matrix": (
