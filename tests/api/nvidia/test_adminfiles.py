@@ -160,7 +160,7 @@ def test_a_node_whose_usage_is_guessed_is_not_partitioned() -> None:
     )
     before = msgspec.structs.replace(snapshot, pending=read, running=running)
     with pytest.raises(
-        InvalidInput, match=r"GPU \d to be partitioned, .* default/r-0, default/r-1, default/r-2 and 2 more"
+        InvalidInput, match=r"GPU \d would be partitioned, .* default/r-0, default/r-1, default/r-2 and 2 more use: run"
     ):
         files_of(before)
     assert files_of(msgspec.structs.replace(before, pending=()))

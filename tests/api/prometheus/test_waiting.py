@@ -32,12 +32,15 @@ def test_no_series_is_nothing_that_waits() -> None:
 BAD: dict[str, tuple[bytes, str]] = {
     "no labels, as of a sum over all": (
         answer(({}, "1")),
-        r"labels \[\]; expected a vector with the labels namespace and",
+        r"^p: a series has labels \[\], and not both of namespace and service: write it as `sum by \(namespace, ",
     ),
     "labels of another name": (answer(({"exported_service": "llm"}, "1")), r"labels \['exported_service'\]"),
-    "a matrix": (b'{"data": {"result": [{"metric": {"namespace": "a", "service": "b"}, "values": []}]}}', "a vector"),
+    "a matrix": (
+        b'{"data": {"result": [{"metric": {"namespace": "a", "service": "b"}, "values": []}]}}',
+        "^p: it is not a vector: write",
+    ),
     "a scalar": (b'{"data": {"resultType": "scalar", "result": [1000, "1"]}}', "an answer of Prometheus"),
-    "too many": (answer(*[(LLM, "1")] * 10_001), "at most 10000"),
+    "too many": (answer(*[(LLM, "1")] * 10_001), "^p: 10001 series are more than 10000$"),
 }
 
 

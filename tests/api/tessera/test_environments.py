@@ -35,5 +35,8 @@ def test_all_of_it_and_the_least() -> None:
     ],
 )
 def test_what_is_none(each: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=r"Environment (pytorch|None): .*see an object of tessera.dev/v1alpha1"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"Environment (pytorch|None): .+: see `kubectl explain environment` for tessera.dev/v1alpha1$",
+    ):
         read_environment(each)

@@ -166,7 +166,7 @@ nodes:
 
 
 def test_a_configuration_that_no_config_map_has_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(InvalidInput, match=r"'half'; expected a MIG configuration of A100-40GB; hint: .*half-half"):
+    with pytest.raises(InvalidInput, match=r"'half' is not a MIG configuration of A100-40GB: .*half-half"):
         read("nodes: [{name: a, gpus: A100-40GB, sharing: {mig: half}}]" + OPERATORS)
     with pytest.raises(InvalidInput, match=r"sharing.mig: configuration half-half, GPU 0 \(H100-80GB\): '1g.5gb'"):
         read("nodes: [{name: a, gpus: H100-80GB, sharing: {mig: half-half}}]" + OPERATORS)

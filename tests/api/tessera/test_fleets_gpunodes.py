@@ -93,7 +93,10 @@ def test_a_wish_alone_holds_nothing() -> None:
 
 # Keyed by a sentence: objects beside the node; desired words of the error.
 BAD: dict[str, tuple[list[Object], str]] = {
-    "two reports of one name": ([gpunode("a", gpu(0)), gpunode("a", gpu(0))], "GPUNode a again"),
+    "two reports of one name": (
+        [gpunode("a", gpu(0)), gpunode("a", gpu(0))],
+        "GPUNode a: GPUNode a is there twice: name each once",
+    ),
     "a GPU twice": ([gpunode("a", gpu(0), gpu(0))], "GPUNode a"),
     "a report that is no mapping": ([{"kind": "GPUNode", "metadata": {"name": "a"}, "status": 5}], "GPUNode"),
     "a report without a name": ([{"kind": "GPUNode", "metadata": {}}], "metadata.name"),

@@ -67,7 +67,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "none of them": ({"images": []}, "length >= 1"),
     "too many": ({"images": ["a"] * 65}, "length <= 64"),
     "no name": ({"images": ["a", "A b"]}, r"servers: spec\.images\[1\]: image 'A b'"),
-    "one twice": ({"images": ["busybox", "docker.io/library/busybox:latest"]}, "busybox:latest twice"),
+    "one twice": (
+        {"images": ["busybox", "docker.io/library/busybox:latest"]},
+        "busybox:latest is there twice: name each image once",
+    ),
     "an unknown field": ({"images": ["a"], "nodes": 1}, "unknown field `nodes`"),
     "no pulls at all": ({"images": ["a"], "parallelism": {"perNode": 0}}, ">= 1"),
     "a secret elsewhere": ({"images": ["a"], "pullSecrets": ["kube-system/x"]}, "regex"),

@@ -72,9 +72,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a password in the source": (cache(source="https://me:secret@h/x/"), "spec.source: credentials in an address"),
     "a password in the endpoint": (cache(endpoint="https://me:p@h"), "spec.endpoint: credentials in an address"),
     "a path to a Secret elsewhere": (cache(secret="../other"), "secret"),
-    "a name with dots": (cache("llama.3"), "its name is not a label of RFC 1123"),
-    "a name that is too long": (cache("a" * 64), "a name that is no label"),
-    "a name with a line break": (cache("a\n"), "a name that is no label"),
+    "a name with dots": (cache("llama.3"), "its name is not a label of RFC 1123: use at most 63"),
+    "a name that is too long": (cache("a" * 64), "its name is not a label of RFC 1123: use at most 63"),
+    "a name with a line break": (cache("a\n"), "its name is not a label of RFC 1123: use at most 63"),
     "half a revision": (cache(revision="1234"), "revision"),
     "an object of another kind": ({"metadata": None}, "metadata"),
 }

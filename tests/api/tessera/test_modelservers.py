@@ -91,12 +91,12 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "zero by pods": (
         {"autoscaling": {"metric": "queue-time"}, "replicas": {"min": 0, "max": 2}},
         "spec.replicas.min",
-        "spec.replicas.min: it is 0, and metric queue-time",
+        "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first: set at least 1",
     ),
     "zero with KEDA, whose question is about pods": (
         {"autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}, "replicas": {"min": 0}},
         "spec.replicas.min",
-        "at least 1 with metric queue-time",
+        "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first: set at least 1",
     ),
     "Triton that sleeps, and nobody says how much it serves": (
         {"replicas": {"min": 0}, "autoscaling": {}},

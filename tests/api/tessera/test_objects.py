@@ -22,7 +22,9 @@ def test_an_object_is_read() -> None:
     "each", [{}, {"metadata": None}, {"metadata": "a"}, {"metadata": {}}, {"metadata": {"name": 1}}]
 )
 def test_an_object_of_another_form_is_refused_whatever_it_is(each: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=r"^Thing .*expected an object of tessera.dev/v1alpha1"):
+    with pytest.raises(
+        InvalidInput, match=r"^Thing (None|1): .+: see `kubectl explain thing` for tessera.dev/v1alpha1$"
+    ):
         read_object("Thing", each, Thing)
 
 

@@ -260,7 +260,7 @@ def read_woken(annotations: Mapping[str, str]) -> float | None:
     except msgspec.ValidationError:
         found = -1.0
     if not 0 <= found < _LAST_TIME_S:
-        raise InvalidInput(f"annotation {WAKE}", found=shown(text), expected="a time: 2026-11-26T08:00:00Z")
+        raise InvalidInput(f"annotation {WAKE}", found=shown(text), expected="a time, as 2026-11-26T08:00:00Z")
     return found
 
 

@@ -25,8 +25,9 @@ def read_waiting(answer: bytes, source: str) -> dict[tuple[str, str], float]:
     for each in read_series(answer, source, most=_MOST_SERIES):
         server = each.metric.get("namespace", ""), each.metric.get("service", "")
         if not all(server) or each.value is None:
-            wanted = "a vector with the labels namespace and service, as of `sum by (namespace, service) (...)`"
-            raise InvalidInput(source, found=f"labels {sorted(each.metric)[:10]}", expected=wanted)
+            labels = f"a series has labels {sorted(each.metric)[:10]}, and not both of namespace and service"
+            cause = labels if each.value is not None else "it is not a vector"
+            raise InvalidInput(source, found=cause, hint="write it as `sum by (namespace, service) (...)`")
         number = _number(each.value[1])
         if math.isfinite(number) and number > 0:
             found[server] += number

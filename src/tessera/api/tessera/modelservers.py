@@ -183,7 +183,7 @@ def _check(spec: core.Spec, subject: str) -> None:
                 written = msgspec.json.encode(record).decode()
                 raise InvalidInput(f"{subject}: spec.{path}", found=written, expected=rule.message)
     if spec.replicas.least == 0 and spec.autoscaling.metric == "queue-time":
-        found = "it is 0, and metric queue-time is measured in pods: without one nothing would begin any"
+        found = "it is 0, and metric queue-time is measured in pods, so that nothing would begin the first"
         raise InvalidInput(f"{subject}: spec.replicas.min", found=found, hint="set at least 1")
     scaled = (spec.replicas.most or max(1, spec.replicas.least)) > spec.replicas.least
     if scaled and spec.engine == "triton" and spec.autoscaling.metric == "tessera" and spec.autoscaling.slots is None:

@@ -41,12 +41,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a GPU without memory": ({"status": {"gpus": [GPU | {"memoryMiB": 0}]}}, "memory of GPU 0: 0"),
     "an index out of range": ({"status": {"gpus": [GPU | {"index": 256}]}}, "index of GPU 256"),
     "an index twice": ({"status": {"gpus": [GPU, GPU | {"uuid": "GPU-1"}]}}, "indices of GPUs"),
-    "a UUID twice": ({"status": {"gpus": [GPU, GPU | {"index": 1}]}}, "'GPU-0' twice"),
+    "a UUID twice": (
+        {"status": {"gpus": [GPU, GPU | {"index": 1}]}},
+        "UUIDs of GPUs: 'GPU-0' is there twice: name each once",
+    ),
     "a model nobody knows": ({"status": {"gpus": [GPU | {"model": "Z9"}]}}, "GPU model"),
     "a unit of nothing": ({"status": {"unitMiB": 0}}, "status.unitMiB: 0"),
     "too many GPUs": (
         {"status": {"gpus": [GPU | {"index": i % 256, "uuid": f"GPU-{i}"} for i in range(257)]}},
-        "'0' twice",
+        "indices of GPUs: '0' is there twice: name each once",
     ),
     "a layout that cannot be": (
         {"status": {"gpus": [GPU | {"sharing": {"layout": [{"profile": "7g.40gb", "start": 3}]}}]}},

@@ -123,12 +123,15 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "fewer shares than devices": (
         asking({"a": {NEED: 6}, "b": {NEED: 6}}, mps(1, 6144)),
-        "an assignment of 1 shares; expected one for each of the 2 devices asked",
+        "assignment of pod default/p: it has 1 shares, and 2 devices are requested",
     ),
-    "more shares than devices": (asking({"a": {NEED: 6}}, mps(1, 6144), mps(1, 6144)), "of the 1 devices asked"),
+    "more shares than devices": (
+        asking({"a": {NEED: 6}}, mps(1, 6144), mps(1, 6144)),
+        "it has 2 shares, and 1 devices are requested",
+    ),
     "no shares at all": (
         asking({"main": {GPUSHARE: 6}}, annotations={"tessera.dev/assignment": "[]"}),
-        "an assignment of 0 shares",
+        "assignment of pod default/p: it has 0 shares, and 1 devices are requested",
     ),
     "an allocation of less than nothing": (
         asking({"main": {GPUSHARE: 1}}, annotations={GPUSHARE_ALLOCATION: '{"0": {"0": 16, "1": -15}}'}),
@@ -144,7 +147,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a time that is none": (
         asking({"main": {NEED: 6}}, mps(1, 6144)) | {"metadata": {"name": "p", "creationTimestamp": "soon"}},
-        "expected a time",
+        "creationTimestamp: 'soon' is not a time, as 2026-01-31T12:00:00Z",
     ),
 }
 

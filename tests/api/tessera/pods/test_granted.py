@@ -151,5 +151,7 @@ def test_what_runs_when_agents_begin_to_sign_is_signed(case: str) -> None:
 
 
 def test_more_than_was_asked_is_not_signed_though_it_runs() -> None:
-    with pytest.raises(Ungranted, match="more than is asked"):
+    with pytest.raises(
+        Ungranted, match=r"pod ns/old: 38000 MiB of tessera.dev/gpu-memory are more than the 4096 MiB requested"
+    ):
         honored(pod("old", NEED, amount(0, memory_mib=38000)), (held("old"),), keys())

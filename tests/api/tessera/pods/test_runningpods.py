@@ -133,7 +133,7 @@ def record(*shares: dict[str, Plain]) -> Plain:
 NOTES: dict[str, tuple[Plain, str]] = {
     "a recorded GPU that is not there": (
         listed("a", GPU, annotations=record({"gpu": 7})),
-        "the devices recorded on pod ns/a are not used: pod ns/a on node n: a share of GPU 7",
+        "the devices recorded on pod ns/a are not used: pod ns/a on node n: GPU 7 cannot give its share",
     ),
     "a node that is not there": (listed("a", GPU, "m"), "pod ns/a is left out: it runs on node m, which is not among"),
     "a pod that cannot be read": (
@@ -146,19 +146,19 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an index that is none": (
         listed("a", {"aliyun.com/gpu-mem": "1"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "-1"}),
-        "ALIYUN_COM_GPU_MEM_IDX: '-1'; expected the index of a GPU",
+        "ALIYUN_COM_GPU_MEM_IDX: '-1' is not the index of a GPU",
     ),
     "an allocation that is none": (
         listed("a", GPU, annotations={"scheduler.framework.gpushare.allocation": "{"}),
-        "gpushare.allocation]: 'Input data was truncated'; expected JSON of container index",
+        "gpushare.allocation]: it is not JSON of container index, GPU index and amount ('Input data was truncated')",
     ),
     "an allocation of words": (
         listed("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"x": 1}}'}),
-        "expected JSON of container index, GPU index and amount",
+        "gpushare.allocation]: it is not JSON of container index, GPU index and amount (",
     ),
     "an assignment that is none": (
         listed("a", GPU, annotations={"tessera.dev/assignment": "[{}]"}),
-        "'Object missing required field `gpu` - at `$[0]`'; expected a version and a list of shares in JSON",
+        "it is not a version and a list of shares in JSON ('Object missing required field `gpu` - at `$[0]`')",
     ),
     "an assignment nested without end": (
         listed("a", GPU, annotations={"tessera.dev/assignment": '[{"x":' + "[" * 100_000}),
@@ -166,7 +166,7 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an allocation nested without end": (
         listed("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0":' + "[" * 100_000}),
-        "expected JSON of container index, GPU index and amount",
+        "gpushare.allocation]: it is not JSON of container index, GPU index and amount (",
     ),
     "an assignment beyond a GPU": (
         listed("a", GPU, annotations=record({"compute_percent": 101})),
@@ -211,7 +211,7 @@ def test_finished_pods_hold_nothing() -> None:
 
 
 def test_a_pod_twice_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"Pod ns/a: pod ns/a again; expected each pod name once"):
+    with pytest.raises(InvalidInput, match=r"Pod ns/a: pod ns/a is there twice: name each pod once"):
         read(gpu_node(A100, "nvidia.com/gpu", 1), listed("a", GPU), listed("a", GPU))
 
 

@@ -285,8 +285,16 @@ MORE: Mapping[str, tuple[Mapping[str, int], tuple[Share, ...], str]] = {
         (amount(0), amount(1, memory_mib=4097)),
         "8193 MiB",
     ),
-    "a memory share of more": ({GPUSHARE: 1}, (share(0, 1025, resource=GPUSHARE),), "are more than 1024 MiB"),
-    "a whole GPU for a memory share": ({GPUSHARE: 1}, (WHOLE,), "nvidia.com/gpu, mode whole"),
+    "a memory share of more": (
+        {GPUSHARE: 1},
+        (share(0, 1025, resource=GPUSHARE),),
+        "are more than the 1024 MiB requested",
+    ),
+    "a whole GPU for a memory share": (
+        {GPUSHARE: 1},
+        (WHOLE,),
+        f"nvidia.com/gpu, mode whole is not what is requested: 1 {GPUSHARE}",
+    ),
     "an instance for a memory share": ({GPUSHARE: 1}, (cut(0, "1g.5gb", 0),), "mode mig"),
     "a share twice": ({NEED: 4}, (amount(0), amount(1)), "2 shares"),
     "a share where nothing is asked": ({}, (amount(0),), "1 shares"),

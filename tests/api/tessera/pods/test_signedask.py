@@ -85,7 +85,7 @@ def test_it_is_read_as_the_pod_says_where_no_ask_was_signed(case: str) -> None:
 
 def test_more_than_was_asked_when_it_was_signed_does_not_count_whatever_is_asked_now() -> None:
     each, _ = assigned("p", amount(0, memory_mib=4096), gpu_memory_unit="MiB")
-    with pytest.raises(Ungranted, match="than 4 MiB"):
+    with pytest.raises(Ungranted, match="than the 4 MiB requested"):
         read_shares(object_field("Pod", annotated(each, gpu_memory_unit=None)), None, keys=keys())
 
 
@@ -93,7 +93,7 @@ def test_a_share_is_of_what_was_signed_and_not_of_a_larger_unit() -> None:
     each, _ = assigned("p", share(0, 4096, resource=SHARES), limits={SHARES: 4})
     assert read_live_pod(each, share_unit_mib=1, keys=keys()).need.asks[0].memory_mib == 4096
     more, _ = assigned("p", share(0, 8192, resource=SHARES), limits={SHARES: 4})
-    assert "than 4096 MiB" in read_live_pod(more, share_unit_mib=1, keys=keys()).unread
+    assert "than the 4096 MiB requested" in read_live_pod(more, share_unit_mib=1, keys=keys()).unread
 
 
 def test_an_ask_that_nobody_signed_says_nothing() -> None:

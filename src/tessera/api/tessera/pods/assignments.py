@@ -173,9 +173,8 @@ def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *,
         strange = next((share for share in own if not _serves(share, ask)), None)
         if strange is not None:
             found = f"{strange.resource}, mode {strange.mode}"
-            raise Ungranted(
-                f"{assignment_of(pod)}, not what is requested", found=found, expected=f"{ask.count} {ask.resource}"
-            )
+            accepted = f"{ask.count} {ask.resource}"
+            raise Ungranted(assignment_of(pod), found=found, expected="what is requested", hint=accepted)
         given_mib = sum(
             share.memory_mib
             for share in own
@@ -183,8 +182,8 @@ def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *,
         )
         most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
         if given_mib > most_mib:
-            found = f"{given_mib} MiB of {ask.resource} are more than {most_mib} MiB"
-            raise Ungranted(f"{assignment_of(pod)}, more than is requested", found=found)
+            found = f"{given_mib} MiB of {ask.resource} are more than the {most_mib} MiB requested"
+            raise Ungranted(assignment_of(pod), found=found)
 
 
 def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
