@@ -123,7 +123,7 @@ async def test_a_server_gets_its_objects_and_says_how_many_serve(cluster: Cluste
         await cluster.condition("Ready", done)
     found = await cluster.kube.get(MODEL_SERVERS, "ranker", NS)
     assert found is not None
-    assert (applied["message"], ready["reason"]) == ("all objects are as they shall be", "Starting")
+    assert (applied["message"], ready["reason"]) == ("all objects are as desired", "Starting")
     counts = {key: found["status"][key] for key in ("replicas", "readyReplicas", "desiredReplicas")}
     assert counts == {"replicas": 2, "readyReplicas": 2, "desiredReplicas": 2}
 
@@ -174,7 +174,7 @@ async def test_an_object_of_somebody_else_is_left_alone_and_the_others_come(clus
     async with cluster.running():
         problem = await cluster.condition("Applied", failed)
         await cluster.until(DISRUPTION_BUDGETS, is_there)
-        assert "Service serving/ranker: one that is not this ModelServer's" in problem["message"]
+        assert "Service serving/ranker: there is one that is not this ModelServer's: rename one of the two" in problem["message"]
         left = await cluster.kube.get(SERVICES, "ranker", NS)
         assert left is not None
         assert (left["spec"], "ownerReferences" in left["metadata"]) == (foreign["spec"], False)

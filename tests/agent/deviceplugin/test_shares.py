@@ -224,7 +224,9 @@ async def test_a_container_whose_answer_is_lost_does_not_start_with_a_gpu_of_ano
         (node.root / name).unlink() if content is None else (node.root / name).write_bytes(content)
     node.plugins = node.started()
     await node.offer(*pairs)
-    with pytest.raises(Conflict, match="pod default/p1, container main: told to use a GPU that is not on record"):
+    with pytest.raises(
+        Conflict, match="pod default/p1, container main: it was told to use a GPU that is not on record"
+    ):
         await node.kubelet.create("default", "p1", "main")
     assert [dict((await node.run("p0", NEED, 10)).env)["TESSERA_GPU_UUIDS"]] == [facts(0).uuid]
 
@@ -421,7 +423,11 @@ async def test_while_the_api_server_is_silent_the_watch_is_waited_for(node: Node
 IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
     "no assignment": (None, 2, "no pod of this node has an assignment that"),
     "an assignment to another size": ((3, [share(0, 3072)]), 2, "assigned pods request other amounts"),
-    "a GPU that is not there": ((2, [share(5, 2048)]), 2, "GPU 5: no such GPU"),
+    "a GPU that is not there": (
+        (2, [share(5, 2048)]),
+        2,
+        "GPU 5: there is no such GPU, and the pod's assignment names it",
+    ),
     "an instance that cannot be": (
         (2, [share(1, 2048, mode=Mode.MIG, profile="9g.1gb", start=0)]),
         2,
@@ -634,7 +640,7 @@ async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_th
         await node.kubelet.create("default", "p", "main")
     monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
     assert node.plugins.gate.refusals.blocked_pods() == {
-        "uid-p": ("default/p", "an assignment to 3 units, and it asks 2")
+        "uid-p": ("default/p", "it has an assignment to 3 units, and it asks 2")
     }
 
 

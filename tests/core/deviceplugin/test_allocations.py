@@ -19,7 +19,7 @@ from tessera.core.deviceplugin.allocations import (
     clashes,
     completed,
     conflicts,
-    mistold,
+    device_mismatch,
     started_pod,
     uses_of_devices,
     uses_of_ids,
@@ -272,8 +272,8 @@ def test_what_a_revoked_key_signed_is_not_taken_from_the_pod_again() -> None:
 
 
 PENDING = Allocation(resource=UNITS, ids=("p",), uses=(amount(5),), guessed=True)
-LOST = "told to use a GPU that is not on record any more"
-OTHERWISE = "told to use GPU GPU-0, and assigned GPU GPU-1"
+LOST = "it was told to use a GPU that is not on record any more"
+OTHERWISE = "it uses GPU GPU-0, and is assigned GPU GPU-1"
 MISTOLD = {
     "it is assigned what was answered": ([PENDING], GPU, True, ""),
     "it is assigned something else": ([PENDING], OTHER, True, OTHERWISE),
@@ -281,7 +281,7 @@ MISTOLD = {
         [PENDING],
         "",
         True,
-        "told to use GPU GPU-0, and assigned nothing that is there",
+        "it uses GPU GPU-0, and is assigned nothing that is there",
     ),
     "it was started with that": ([started("p")], GPU, True, ""),
     "the answer is kept, and not yet which devices it is of": (
@@ -302,4 +302,4 @@ MISTOLD = {
 def test_a_container_does_not_start_with_what_it_was_not_assigned(case: str) -> None:
     record, assigned, unanswered, want = MISTOLD[case]
     devices = {DeviceId(assigned)} if assigned else set()
-    assert mistold(record, entry("p"), devices, unanswered=unanswered) == want
+    assert device_mismatch(record, entry("p"), devices, unanswered=unanswered) == want

@@ -126,7 +126,7 @@ class DeviceMaker:
     def _gpu(self, index: int) -> GpuFacts:
         facts = next((each for each in self.inventory.gpus if each.index == index), None)
         if facts is None or facts.lost:
-            state = "no such GPU" if facts is None else "a GPU that the driver has lost"
+            state = "there is no such GPU" if facts is None else "it is a GPU that the driver has lost"
             raise Unavailable(
                 f"GPU {index}", found=f"{state}, and the pod's assignment names it", hint="the kubelet tries again"
             )

@@ -221,9 +221,8 @@ class DeviceOffers:
                 return
         raise Unavailable(
             "status.offered of the GPUNode",
-            found=f"servers write claims to it at each of {_TRIES} tries",
-            expected="a moment without",
-            hint="the next observation",
+            found=f"servers wrote claims to it at each of {_TRIES} tries",
+            hint="the agent tries again at its next observation",
         )
 
     def _taken(

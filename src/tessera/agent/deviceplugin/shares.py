@@ -23,7 +23,7 @@ from tessera.api.nvidia import cdi
 from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Allocation, Granted, Use, mistold, with_grant
+from tessera.core.deviceplugin.allocations import Allocation, Granted, Use, device_mismatch, with_grant
 from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, by_cdi, grant, share_name
@@ -185,7 +185,7 @@ class ShareAllocator:
             now = {use.device for use in self._maker.uses(request.shares)}
             # What ran has its assignment written already; of what never did nobody else knows what it was told.
             never = not was_created(self._view.find(holder.uid) or {}, holder.container)
-            why = mistold(self._gate.record.entries, holder, now, unanswered=never and answer is None) or why
+            why = device_mismatch(self._gate.record.entries, holder, now, unanswered=never and answer is None) or why
         if why:
             self._gate.refusals.refuse(holder, why)
             raise Conflict(
@@ -352,16 +352,18 @@ class ShareAllocator:
     ) -> Conflict:
         """Return why a container has no assignment, and remember it where that is final."""
         why = self.why(holder.pod)
-        found = f"an assignment that does not count: {why}" if why else "not scheduled by tessera-scheduler"
+        found = (
+            f"it has an assignment that does not count: {why}" if why else "it was not scheduled by tessera-scheduler"
+        )
         if request is not None:
-            found = f"an assignment to {request.units} units"
+            found = f"it has an assignment to {request.units} units"
         if final and request is not None:
             self._gate.refusals.refuse(holder, f"{found}, and it asks {units}")
         elif final and self._pods.judges:
             self.unassigned[holder.uid] = holder.pod
         return Conflict(
             f"pod {holder.pod}, container {holder.container}",
-            found=f"{found} instead of an assignment to {units} units of {holder.resource}",
+            found=f"{found}, and it needs an assignment to {units} units of {holder.resource}",
             hint="set schedulerName: tessera-scheduler, and recreate the pod",
         )
 

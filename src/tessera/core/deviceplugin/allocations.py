@@ -31,7 +31,7 @@ __all__ = [
     "clashes",
     "completed",
     "conflicts",
-    "mistold",
+    "device_mismatch",
     "replaces",
     "started_pod",
     "uses_of_devices",
@@ -293,7 +293,7 @@ def replaces(new: Allocation, each: Allocation) -> bool:
     return bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
 
 
-def mistold(
+def device_mismatch(
     record: Iterable[Allocation], holder: Allocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
 ) -> str:
     """Return why a container that `Allocate` told its devices cannot start: they are not those that it is assigned.
@@ -310,10 +310,10 @@ def mistold(
     """
     own = [each for each in record if each.ids == holder.ids and replaces(holder, each)]
     if unanswered and not any(each.guessed or each.started for each in own):
-        return "told to use a GPU that is not on record any more"
+        return "it was told to use a GPU that is not on record any more"
     told = {use.device for use in own[0].uses} if own else set()
     if told and told != assigned:
-        return f"told to use {_named(told)}, and assigned {_named(assigned)}"
+        return f"it uses {_named(told)}, and is assigned {_named(assigned)}"
     return ""
 
 

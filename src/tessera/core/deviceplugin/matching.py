@@ -79,9 +79,10 @@ def misfit(request: AssignedRequest, inventory: Inventory) -> str:
         if facts is None or facts.lost:
             continue  # who makes devices ready says so
         if request.models and facts.model.name not in request.models:
-            return f"assigned GPU {facts.index}, which is {facts.model.name} and not {' or '.join(request.models)}"
+            models = " or ".join(request.models)
+            return f"it is assigned GPU {facts.index}, which is {facts.model.name} and not {models}"
         if share.start is None and facts.memory_mib < request.memory_mib:
-            return f"assigned GPU {facts.index}, which has {facts.memory_mib} MiB and not {request.memory_mib}"
+            return f"it is assigned GPU {facts.index}, which has {facts.memory_mib} MiB and not {request.memory_mib}"
     return ""
 
 
@@ -121,12 +122,13 @@ def pick(
     if fitting:
         return min(fitting, key=lambda each: (each.since_ns, each.key))
     sizes = ", ".join(f"{each.key} ({each.units} units)" for each in waiting[:3])
-    found = (
-        f"assigned pods request other amounts: {sizes}" if waiting else f"all {len(alike)} assigned pods have theirs"
-    )
+    found = "no pod of this node has an assignment that says which GPU they come from"
+    if alike:
+        have = f"all {len(alike)} assigned pods have theirs"
+        found = f"assigned pods request other amounts: {sizes}" if waiting else have
     raise Conflict(
         f"{units} units of {resource}",
-        found=f"{found if alike else 'no pod of this node has an assignment'} that says which GPU they come from",
+        found=found,
         hint="set schedulerName: tessera-scheduler, and recreate the pod",
     )
 
