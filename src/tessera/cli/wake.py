@@ -21,7 +21,8 @@ __all__ = ["wake", "wake_server"]
 Examples:
   tessera wake chat -n serving
   tessera wake chat embed -n serving
-  kubectl annotate modelserver chat -n serving --overwrite serving.tessera.dev/wake=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+  kubectl annotate modelserver chat -n serving --overwrite \\
+    serving.tessera.dev/wake=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 
 The last does the same, for programs. RBAC: get and patch modelservers.tessera.dev; the roles edit and admin have it.
 """

@@ -16,7 +16,7 @@ from tessera.errors import InvalidInput
         (["--tls-certificate", "a"], "TLS: no whole certificate"),
         (["--tls-certificate", "a", "--tls-key", "b", "--self-signed", "c"], "TLS: both ways"),
         (["--port", "65536"], "65536 is not in the range"),
-        (["--prometheus", "prometheus:9090"], "--prometheus: 'prometheus:9090' is not http://HOST[:PORT]"),
+        (["--prometheus", "prometheus:9090"], "--prometheus: 'prometheus:9090' is not http://HOST[:PORT], or https://"),
         (["--prometheus-token-file", __file__], "--prometheus"),
         (["--wake-query", "up"], "--prometheus"),
         (["--metrics-certificate", __file__], "TLS of the metrics: some of its options"),

@@ -46,12 +46,12 @@ NOWHERE = {
     "a profile of no GPU": (
         CUT,
         share(1, at="9g.1gb@0"),
-        f"profile '9g.1gb' at 0; expected .*; hint: {re.escape(PROFILES)}$",
+        f"profile '9g.1gb' at 0 is not a MIG instance that A100-40GB can have: {re.escape(PROFILES)}$",
     ),
     "a start that the profile does not have": (
         CUT,
         share(1, at="3g.20gb@2"),
-        "at 2; expected .*hint: 3g.20gb at 0, 4$",
+        "profile '3g.20gb' at 2 is not a MIG instance that A100-40GB can have: 3g.20gb at 0, 4$",
     ),
     "a profile without a start": (CUT, share(1, at="3g.20gb"), "profile '3g.20gb' at no start"),
     "a start without a profile": (CUT, share(1, at="@4"), "no profile at 4"),

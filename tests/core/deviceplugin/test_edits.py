@@ -124,5 +124,6 @@ def test_replicas_of_an_instance_have_no_more_than_its_compute_divided(clients: 
 
 
 def test_a_container_is_a_client_of_one_daemon() -> None:
-    with pytest.raises(Unsupported, match="container main: MPS shares of 2 GPUs; expected MPS shares of one GPU"):
+    want = "container main: it has MPS shares of 2 GPUs; a GPU has its own MPS daemon.*: request one share a container"
+    with pytest.raises(Unsupported, match=want):
         edits([share(0, 4096, Mode.MPS), share(1, mode=Mode.MIG_MPS, at="3g.20gb@0")], GPUS, PLACE)

@@ -83,7 +83,6 @@ model_options = with_options(
     ),
     click.option(
         "--idle-seconds",
-        "idle",
         type=Number(60, 604_800),
         metavar="SECONDS",
         help="Policy tessera: no replica after so long without a request.  [default: one stays]",
@@ -155,7 +154,7 @@ def simulate_serving(
         cold_start_s=options["cold_start"],
         grace_s=options["grace"],
         slo_s=options["slo"],
-        idle_s=options["idle"],
+        idle_s=options["idle_seconds"],
     )
     with progress_bar() as report:
         found = compare(requests, model, tuple(dict.fromkeys(policy)), options["max_replicas"], report)

@@ -170,12 +170,12 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "halves",
             (),
             node_of(card()),
-            "MIG configuration: 'halves'; expected the name of a configuration that this node can have; hint: "
+            "MIG configuration: 'halves' is not the name of a configuration that this node can have: "
             "mine, all-disabled, all-enabled, all-1g.5gb, all-1g.5gb.me, all-1g.10gb, all-2g.10gb, all-3g.20gb, "
             "all-4g.20gb, all-7g.40gb, all-balanced",
             id="unknown name",
         ),
-        pytest.param("all-9g.5gb", (), node_of(card("T4")), "hint: mine, all-disabled", id="a node without MIG"),
+        pytest.param("all-9g.5gb", (), node_of(card("T4")), "'all-9g.5gb' is not the name of a configuration that this node can have: mine, all-disabled", id="a node without MIG"),
         pytest.param(
             "all-2g.10gb",
             (),
@@ -189,15 +189,15 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "mine",
             (Group(enabled=True, instances=(("1g.5gb", 8),)),),
             node_of(card()),
-            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb; expected instances that fit on one A100-40GB "
-            "together; hint: choose from what `tessera profiles A100-40GB` shows",
+            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb is not instances that fit on one A100-40GB "
+            "together: choose from what `tessera profiles A100-40GB` shows",
             id="too many",
         ),
         pytest.param(
             "mine",
             (Group(enabled=True, instances=(("1g.10gb", 7),)),),
             node_of(card("A30")),
-            "configuration mine, GPU 0 (A30-24GB): '1g.10gb'; expected a profile this model offers; ",
+            "configuration mine, GPU 0 (A30-24GB): '1g.10gb' is not a profile this model offers: ",
             id="a profile the GPU lacks",
         ),
         pytest.param(
