@@ -175,7 +175,13 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "all-4g.20gb, all-7g.40gb, all-balanced",
             id="unknown name",
         ),
-        pytest.param("all-9g.5gb", (), node_of(card("T4")), "'all-9g.5gb' is not the name of a configuration that this node can have: mine, all-disabled", id="a node without MIG"),
+        pytest.param(
+            "all-9g.5gb",
+            (),
+            node_of(card("T4")),
+            "'all-9g.5gb' is not the name of a configuration that this node can have: mine, all-disabled",
+            id="a node without MIG",
+        ),
         pytest.param(
             "all-2g.10gb",
             (),
