@@ -100,8 +100,16 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "no number of GPUs": (["--cluster", "-"], "nodes:\n- {name: a, count: .nan}", ["line 2", "count", "NaN"]),
     "cores without end": (["--cluster", "-"], "nodes:\n- {name: a, cpu: .inf}", ["line 2", "cpu", "Infinity"]),
     "memory that is no number": (["--gpus", "T4", "-f", "-"], manifest("memory: .nan"), ["line 8", "memory", "NaN"]),
-    "a file without a name": (["--gpus", "T4", "-f", ""], "", ["a file to read: its name is empty: name a file, a folder, or -"]),
-    "a fleet without a name": (["--cluster", ""], "", ["a file to read: its name is empty: name a file, a folder, or -"]),
+    "a file without a name": (
+        ["--gpus", "T4", "-f", ""],
+        "",
+        ["a file to read: its name is empty: name a file, a folder, or -"],
+    ),
+    "a fleet without a name": (
+        ["--cluster", ""],
+        "",
+        ["a file to read: its name is empty: name a file, a folder, or -"],
+    ),
     "a picture without a name": (["--gpus", "T4", "--draw", ""], "", ["output file"]),
     "a picture of another kind": (["--gpus", "T4", "--draw", "a.png"], "", ["--draw a.png", ".svg"]),
     "a picture in a folder that is not there": (["--gpus", "T4", "--draw", "missing/a.svg"], "", ["missing/a.svg"]),
