@@ -174,10 +174,8 @@ async def test_an_object_of_somebody_else_is_left_alone_and_the_others_come(clus
     async with cluster.running():
         problem = await cluster.condition("Applied", failed)
         await cluster.until(DISRUPTION_BUDGETS, is_there)
-        assert (
-            "Service serving/ranker: there is one that is not this ModelServer's: rename one of the two"
-            in problem["message"]
-        )
+        want = "Service serving/ranker: there is one that is not this ModelServer's: rename one of the two"
+        assert want in problem["message"]
         left = await cluster.kube.get(SERVICES, "ranker", NS)
         assert left is not None
         assert (left["spec"], "ownerReferences" in left["metadata"]) == (foreign["spec"], False)

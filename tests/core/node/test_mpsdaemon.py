@@ -125,8 +125,14 @@ NOT_RUNNING: dict[str, tuple[list[Share], tuple[DaemonState, ...], str, type[Tes
         Unavailable,
         "memory: no such program",
     ),
-    "one drains": ([mps(0)], (DaemonState(key="GPU-0", phase="draining"),), "", Unavailable, "no daemon"),
-    "none is there": ([mps(0)], (), "", Unavailable, "no daemon; expected a running MPS daemon"),
+    "one drains": (
+        [mps(0)],
+        (DaemonState(key="GPU-0", phase="draining"),),
+        "",
+        Unavailable,
+        "no MPS daemon limits its memory: its daemon is draining: see",
+    ),
+    "none is there": ([mps(0)], (), "", Unavailable, "no MPS daemon limits its memory: there is none: see"),
     "the node has no MPS": ([mps(0)], (), "no nvidia-cuda-mps-control", Unavailable, "no nvidia-cuda-mps-con"),
     "another instance's runs": (
         [share(1, mode=Mode.MIG_MPS, at="3g.20gb@0")],

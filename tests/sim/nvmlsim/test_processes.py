@@ -127,7 +127,7 @@ def test_compute_mode_decides_who_may_run(machine: Machine, t4: Any) -> None:
     machine.add_process(1, Process(pid=9, mode="mps"))
     machine.add_process(1, Process(pid=10, mode="graphics"))
     pynvml.nvmlDeviceSetComputeMode(t4, pynvml.NVML_COMPUTEMODE_PROHIBITED)
-    with pytest.raises(InvalidInput, match="permission"):
+    with pytest.raises(InvalidInput, match="add_process: it is not permitted"):
         machine.add_process(1, Process(pid=11, mode="mps"))
 
 

@@ -88,7 +88,12 @@ BAD: dict[str, tuple[list[str], str | None, float | None, str]] = {
     "no rate": (RATES, "a_rps", None, "--mean-rate"),
     "a column without values": (RATES, "b_rps", 3.0, "two bins"),
     "one bin": (RATES[:2], "a_rps", 3.0, "two bins"),
-    "too many requests": (RATES, "a_rps", 1e6, "at most"),
+    "too many requests": (
+        RATES,
+        "a_rps",
+        1e6,
+        r"mean rate: 1e\+06 requests/s make more than 20,000,000 requests in all",
+    ),
     "next to none": (RATES, "a_rps", 1e-9, "requests come"),
 }
 

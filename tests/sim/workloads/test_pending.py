@@ -32,5 +32,5 @@ def test_pods_arrive_in_their_order_beside_what_runs() -> None:
 
 
 def test_nothing_to_simulate_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="workload: no pods"):
+    with pytest.raises(InvalidInput, match="workload: it has no pods"):
         in_order(Snapshot(nodes=plain_nodes(1)))

@@ -60,7 +60,7 @@ def test_a_mix_that_makes_no_sense_is_refused(mix: ClassMix, want: str) -> None:
 
 def test_a_fleet_that_cannot_hold_the_mix_is_refused() -> None:
     bare = tuple(msgspec.structs.replace(node, gpus=()) for node in plain_nodes(2))
-    with pytest.raises(InvalidInput, match="fleet: no GPUs"):
+    with pytest.raises(InvalidInput, match="fleet: it has no GPUs"):
         make(bare, 0)
     single = tuple(msgspec.structs.replace(node, gpus=node.gpus[:1]) for node in plain_nodes(2))
     with pytest.raises(InvalidInput, match="all its sizes are larger than any node"):

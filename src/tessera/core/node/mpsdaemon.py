@@ -181,8 +181,9 @@ def check_daemons(shares: Iterable[Share], inventory: Inventory, states: Iterabl
         facts = gpus[share.gpu]
         state = daemons.get(mps_key(facts.uuid, placement_of(share, facts)))
         if state is None or state.phase != "running":
+            why = (state.reason or f"its daemon is {state.phase}") if state else (unable or "there is none")
             raise Unavailable(
                 f"MPS share of GPU {share.gpu}",
-                found=f"no MPS daemon limits its memory: {(state.reason if state else unable) or 'there is none'}",
+                found=f"no MPS daemon limits its memory: {why}",
                 hint="see `tessera doctor`",
             )

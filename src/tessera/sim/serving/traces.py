@@ -201,7 +201,8 @@ def _drawn(bins: list[_Bin], name: str, mean_rate: float, rng: np.random.Generat
     width_s = min(b - a for a, b in pairwise(starts))
     scale = mean_rate * (starts[-1] - starts[0] + width_s) / (sum(each.rate for each in bins) * width_s)
     if mean_rate * (starts[-1] - starts[0]) > _MOST:
-        raise InvalidInput(f"{name}: mean rate", found=f"{mean_rate:g} are more than {_MOST:,} requests in all")
+        found = f"{mean_rate:g} requests/s make more than {_MOST:,} requests in all"
+        raise InvalidInput(f"{name}: mean rate", found=found, hint="give a lower --mean-rate or a shorter trace")
     by_client: dict[str, list[_Bin]] = {}
     for each in bins:
         by_client.setdefault(each.client, []).append(each)

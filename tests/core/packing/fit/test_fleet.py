@@ -41,12 +41,12 @@ REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
     "a mode that the GPU does not serve": (
         (ONE,),
         (running("a", share(0, 1_000, Mode.TIME_SLICING)),),
-        r"a share of GPU 0: 1000 MiB, 0 % compute \(time-slicing\)",
+        r"GPU 0 cannot give its share beside other running pods: 1000 MiB, 0 % compute \(time-slicing\)",
     ),
     "an instance where none can be": (
         (ONE,),
         (running("a", share(at="1g.5gb@7")),),
-        r"pod default/p-0 on node a: a share of GPU 0: 1g.5gb at 7 \(mig\)",
+        r"pod default/p-0 on node a: GPU 0 cannot give its share beside other running pods: 1g.5gb at 7 \(mig\)",
     ),
 }
 
