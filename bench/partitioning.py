@@ -24,14 +24,14 @@ import numpy as np
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.gpumodels import model
-from tessera.core.packing.partitioning import Limits, Memory, PartitioningState, advance
+from tessera.core.packing.partitioning import Memory, PartitioningLimits, PartitioningState, advance
 from tessera.core.packing.plan import plan
 from tessera.core.workload.need import Ask, Need, Pod, PodKey
 
 NODES, GPUS = 125, 8
 MODELS = tuple(model(name) for name in ("A100-40GB", "H100-80GB"))
 KINDS = ("gpu", "mig-1g.5gb", "mig-2g.10gb", "mig-3g.20gb", "mig-1g.10gb", "mig-3g.40gb", "mig-7g.80gb")
-LIMITS = Limits(idle_s=0, longest_s=0)
+LIMITS = PartitioningLimits(idle_s=0, longest_s=0)
 CASES = {"fits": (500, 2.5), "full": (2_500, 2.5)}
 """Pods of a batch, and the most references that its decision may take."""
 LOOKS = {"again": (1.0, 2.5), "later": (LIMITS.rest_s + 1.0, 3.5)}

@@ -17,7 +17,7 @@ from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import GPU_NODES, NODES, MemoryKube
 from tessera.core.cluster.mps import MpsTarget
-from tessera.core.node.doctor import Observed, Verdict, checks
+from tessera.core.node.doctor import CheckResult, HostFacts, checks
 from tessera.core.node.liststrategies import ListStrategies
 from tessera.core.node.mpsdaemon import DaemonRecord
 from tessera.errors import Unavailable
@@ -52,7 +52,7 @@ def listening(*paths: Path) -> Iterator[None]:
 
 async def look(
     places: Places, driver: MemoryDriver | str | None = None, kube: MemoryKube | None = None, node: str = NODE
-) -> Observed:
+) -> HostFacts:
     given = MemoryDriver.of("T4") if driver is None else driver
     settings = MpsSettings(root=places.mps_root, program=str(places.mps_root / "program"))
     return await observe(places, given, MpsDaemons(settings), kube, node)
@@ -95,7 +95,7 @@ async def test_a_node_in_order(places: Places) -> None:
         (f"{places.cdi[0]}/nvidia.yaml", "nvidia.com/gpu=0"),
         (f"{places.cdi[0]}/nvidia.yaml", "nvidia.com/gpu=all"),
     )
-    assert {each.verdict for each in checks(seen)} == {Verdict.OK, Verdict.SKIPPED}
+    assert {each.verdict for each in checks(seen)} == {CheckResult.OK, CheckResult.SKIPPED}
     assert seen.list_strategies == ListStrategies(strategies=("cdi-cri",))
     assert seen.driver_spec == str(places.cdi[0] / "nvidia.yaml")
 
@@ -143,7 +143,9 @@ async def test_what_a_gpu_policy_overrides_is_a_warning_and_no_drift(places: Pla
     await kube.create(GPU_NODES, {"kind": "GPUNode", "metadata": {"name": NODE}, "spec": spec})
     seen = await look(given, kube=kube)
     assert seen.generation.startswith("gpupolicy/all@")
-    warnings = [each.found for each in checks(seen) if each.verdict is Verdict.WARNING and each.name == "configuration"]
+    warnings = [
+        each.found for each in checks(seen) if each.verdict is CheckResult.WARNING and each.name == "configuration"
+    ]
     assert any("has no effect on the sharing of GPU 0: GPUPolicy all decides" in each for each in warnings)
     kube.uninstall(GPU_NODES)
     assert (await look(given, kube=kube)).generation.startswith("sharing.yaml@")

@@ -19,7 +19,7 @@ from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement, is_legal
 from tessera.server.binder import Clocks
 from tessera.server.run import Server
-from tessera.server.settings import Limits, Settings
+from tessera.server.settings import ServerLimits, Settings
 
 NEED = {"tessera.dev/gpu-memory": 10}
 FULL = {"tessera.dev/gpu-memory": 40}
@@ -151,7 +151,7 @@ async def servers(
     kube: Kube,
     number: int = 1,
     clock: Callable[[], float] | None = None,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     *,
     synced: bool = True,
 ) -> AsyncIterator[list[Asked]]:
@@ -159,7 +159,7 @@ async def servers(
     async with AsyncExitStack() as stack:
         made = []
         for index in range(number):
-            settings = Settings(replica=f"r{index}", limits=limits or Limits())
+            settings = Settings(replica=f"r{index}", limits=limits or ServerLimits())
             server = Server(settings, kube, Clocks(clock or Clock(), lambda: 1_700_000_000_000_000_000))
             await stack.enter_async_context(server.following())
             made.append(Asked(server))

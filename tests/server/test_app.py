@@ -12,7 +12,7 @@ from judges.grants import shares_of
 from tessera import __version__
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.server.run import Server
-from tessera.server.settings import Limits, Settings
+from tessera.server.settings import ServerLimits, Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -94,7 +94,7 @@ async def test_a_wrong_body_is_the_callers_fault(server: Asked, path: str, case:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_huge_body_is_refused(kube: MemoryKube, path: str) -> None:
-    async with servers(kube, limits=Limits(body_bytes=1000)) as (server,):
+    async with servers(kube, limits=ServerLimits(body_bytes=1000)) as (server,):
         code, answer = await server.post(path, b" " * 1001)
     assert code == 413
     assert "more than 1000 bytes" in answer["Error"]
@@ -142,7 +142,7 @@ async def test_a_request_has_a_deadline_and_the_binding_goes_on() -> None:
     slow = SlowKube()
     await make_node(slow, "a", gpu(0))
     waiting = await make_pod(slow, "p", NEED)
-    async with servers(slow, limits=Limits(request_s=0.05)) as (server,):
+    async with servers(slow, limits=ServerLimits(request_s=0.05)) as (server,):
         slow.gate.clear()
         metadata = waiting["metadata"]
         body = {"PodName": "p", "PodNamespace": "ns", "PodUID": metadata["uid"], "Node": "a"}

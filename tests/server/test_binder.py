@@ -28,7 +28,7 @@ from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Una
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.server.binder import Clocks
 from tessera.server.run import Server
-from tessera.server.settings import Limits, Settings
+from tessera.server.settings import ServerLimits, Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -328,7 +328,7 @@ async def test_a_pod_made_anew_under_its_name_does_not_take_the_answer_of_the_fo
     """As a StatefulSet makes them, while the answer to the first one's Binding is under way."""
     kube = Slow()
     await make_node(kube, "a", gpu(0))
-    async with servers(kube, limits=Limits(request_s=2)) as (server,):
+    async with servers(kube, limits=ServerLimits(request_s=2)) as (server,):
         first = await make_pod(kube, "web-0", NEED)
         await settle()
         one = asyncio.create_task(server.bind(first, "a"))

@@ -17,11 +17,11 @@ import pytest
 from tessera.certificates import Tls
 from tessera.clients.kube import MemoryKube
 from tessera.server.run import Server
-from tessera.server.settings import Admission, Limits, Settings
+from tessera.server.settings import Admission, ServerLimits, Settings
 
 pytestmark = pytest.mark.anyio
 
-MOST = Limits().connections
+MOST = ServerLimits().connections
 REVIEW = b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u1"}}'
 HEAD = b"POST /admission/v1/route HTTP/1.1\r\nHost: a\r\n"
 

@@ -16,7 +16,7 @@ from tessera.certificates import Tls
 from tessera.clients.kube import GPU_NODES, NODES, Kind, Listing, MemoryKube, Selection
 from tessera.errors import InvalidInput, Unavailable
 from tessera.server.run import Server
-from tessera.server.settings import Admission, Limits, Settings
+from tessera.server.settings import Admission, ServerLimits, Settings
 
 
 async def started(server: Server) -> "asyncio.Task[None]":
@@ -161,7 +161,7 @@ def _broken(*_: Any, **__: Any) -> None:
 async def test_old_claims_are_looked_into_without_being_asked() -> None:
     kube = MemoryKube()
     await make_node(kube, "a", gpu(0))
-    async with servers(kube, limits=Limits(sweep_s=0.01)) as (server,):
+    async with servers(kube, limits=ServerLimits(sweep_s=0.01)) as (server,):
         assert await server.bind(await make_pod(kube, "p", NEED), "a") == ""
         async with asyncio.timeout(10):
             async for event in kube.watch(GPU_NODES, "0"):

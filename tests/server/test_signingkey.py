@@ -35,12 +35,12 @@ from tessera.clients.kube import (
     annotations_of,
 )
 from tessera.errors import Unavailable
-from tessera.server.settings import Limits
+from tessera.server.settings import ServerLimits
 from tessera.signing import Signer, verify
 
 pytestmark = pytest.mark.anyio
 
-QUICK = Limits(sweep_s=0.05)
+QUICK = ServerLimits(sweep_s=0.05)
 
 
 @pytest.fixture

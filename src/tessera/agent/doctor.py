@@ -23,7 +23,7 @@ from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, NODES, Kube, Object, annotations_of, labels_of
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import MPS_MODES
-from tessera.core.node.doctor import Folder, NodeSeen, Observed, Runtime, Socket, Toolkit
+from tessera.core.node.doctor import Folder, HostFacts, NodeSeen, Runtime, Socket, Toolkit
 from tessera.core.node.liststrategies import ListStrategies, list_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, effective, notes
 from tessera.errors import InvalidInput, TesseraError
@@ -89,7 +89,7 @@ def _moved(path: Path | tuple[Path, ...], root: Path) -> Path | tuple[Path, ...]
 
 async def observe(
     places: Places, driver: GpuDriver | str, mps: MpsDaemons, kube: Kube | None = None, node: str = ""
-) -> Observed:
+) -> HostFacts:
     """Return what the checks look at.
 
     Args:
@@ -108,7 +108,7 @@ async def observe(
     said = config.node_sharing or NodeSharing()
     daemons = await mps.inspect()
     kubelet = (places.plugins / "kubelet.sock", places.pod_resources)
-    return Observed(
+    return HostFacts(
         inventory=inventory,
         driver_problem=driver_problem,
         mps_desired=inventory is not None and _wants_mps(inventory, said),

@@ -8,7 +8,7 @@ from tessera.agent.cdisupport import DRIVER_SPECS, RUNTIME_CONFIG
 from tessera.agent.declarations.configuration import Sources
 from tessera.agent.sharing import MpsSettings
 from tessera.core.node.health import HealthPolicy
-from tessera.core.node.layouts import Limits
+from tessera.core.node.layouts import LayoutLimits
 from tessera.core.node.nodesharing import ListStrategy
 
 __all__ = ["Paths", "Settings"]
@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     list_strategies: tuple[ListStrategy, ...] = ()
     """How devices are handed over where no file says; empty for what suits the node."""
     mps: MpsSettings = MpsSettings()
-    limits: Limits = Limits()
+    limits: LayoutLimits = LayoutLimits()
     health: HealthPolicy = HealthPolicy()
     """How errors that the driver reports are judged."""
     labels: bool = True

@@ -19,7 +19,7 @@ from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import HttpKube
-from tessera.core.node.doctor import Check, Observed, Verdict, checks
+from tessera.core.node.doctor import Check, CheckResult, HostFacts, checks
 from tessera.core.node.nodesharing import ListStrategy, Strategy
 from tessera.errors import TesseraError
 
@@ -28,7 +28,12 @@ __all__ = ["doctor"]
 _FAILED = 1
 _BROAD = 120
 """Characters from which a fix has a column of its own."""
-_STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.SKIPPED: "dim"}
+_STYLES = {
+    CheckResult.OK: "green",
+    CheckResult.WARNING: "yellow",
+    CheckResult.FAILED: "bold red",
+    CheckResult.SKIPPED: "dim",
+}
 
 
 class _Given(TypedDict):
@@ -99,10 +104,10 @@ def doctor(context: click.Context, /, **given: Unpack[_Given]) -> None:
     found = checks(asyncio.run(_observed(given)))
     if not print_document(found, given["output"]):
         _print(found, wide_console(output=given["output"]))
-    context.exit(_FAILED if any(each.verdict is Verdict.FAILED for each in found) else 0)
+    context.exit(_FAILED if any(each.verdict is CheckResult.FAILED for each in found) else 0)
 
 
-async def _observed(given: _Given) -> Observed:
+async def _observed(given: _Given) -> HostFacts:
     places = Places(
         mps_root=given["mps_dir"],
         cdi=(*_PLACES.cdi[:-1], given["cdi_dir"]),
@@ -144,5 +149,5 @@ def _print(found: tuple[Check, ...], console: Console) -> None:
         cells = (each.found, each.advice) if broad else ("\n".join(filter(None, (each.found, each.advice))),)
         table.add_row(Text(each.name), verdict, *map(Text, cells))
     console.print(trimmed(table))
-    counts = {verdict: sum(each.verdict is verdict for each in found) for verdict in Verdict}
+    counts = {verdict: sum(each.verdict is verdict for each in found) for verdict in CheckResult}
     console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

@@ -32,7 +32,7 @@ from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.signing import verify
 
 __all__ = [
-    "Place",
+    "ClusterSource",
     "authority_of",
     "cluster_options",
     "connected",
@@ -50,7 +50,7 @@ _SETTLE_S = 0.5
 """Changes that come together are shown together."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where a cluster is found."""
 
     file: str | None = None
@@ -79,12 +79,12 @@ cluster_options = with_options(
 """Adds the options that say which cluster."""
 
 
-def place_of(given: Any) -> Place:
+def place_of(given: Any) -> ClusterSource:
     """Return where the options of `cluster_options` point."""
-    return Place(file=given["cluster"], kubeconfig=given["kubeconfig"], context=given["context"])
+    return ClusterSource(file=given["cluster"], kubeconfig=given["kubeconfig"], context=given["context"])
 
 
-def namespace_of(place: Place, named: str) -> str:
+def namespace_of(place: ClusterSource, named: str) -> str:
     """Return the namespace that is meant: the one that is named, else that of the kubeconfig's context.
 
     Raises:
@@ -110,7 +110,7 @@ def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
     return found, tuple(field.mapping() for field in fields)
 
 
-def connected(place: Place) -> HttpKube:
+def connected(place: ClusterSource) -> HttpKube:
     """Return a client of the cluster's API, to be used as a context.
 
     Raises:

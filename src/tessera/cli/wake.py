@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tessera.api.tessera.modelservers import API_VERSION, KIND, read_model_server
-from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.clients.kube import MODEL_SERVERS, Kube
 from tessera.core.serving.render.pods import WAKE
 from tessera.errors import InvalidInput
@@ -35,10 +35,10 @@ def wake(name: tuple[str, ...], namespace: str, kubeconfig: Path | None, context
 
     It is for those with replicas.min 0, and does not wait until the replica serves: requests are refused until then.
     """
-    asyncio.run(_wake(Place(kubeconfig=kubeconfig, context=context), name, namespace))
+    asyncio.run(_wake(ClusterSource(kubeconfig=kubeconfig, context=context), name, namespace))
 
 
-async def _wake(place: Place, names: tuple[str, ...], namespace: str) -> None:
+async def _wake(place: ClusterSource, names: tuple[str, ...], namespace: str) -> None:
     async with connected(place) as kube:
         for each in names:
             click.echo(await wake_server(kube, each, namespace, dt.datetime.now(dt.UTC)))

@@ -40,8 +40,8 @@ from tessera.controller.settings import Settings
 from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.partitioning import (
-    Decision,
     Memory,
+    PartitioningDecision,
     PartitioningState,
     Policy,
     advance_all,
@@ -183,7 +183,7 @@ class Controller:
         now_s = asyncio.get_running_loop().time()
         said = {name: each.spec for name, each in self._accepted.items()}
         if (seen, said) == self._decided and now_s < self._again_s:
-            decisions = {name: Decision() for name in self._memories}
+            decisions = {name: PartitioningDecision() for name in self._memories}
         else:
             memories, decisions = await asyncio.to_thread(advance_all, self._memories, policies, seen, now_s)
             planned = {name: len(each.pending) for name, each in decisions.items() if each.pending is not None}
@@ -227,7 +227,7 @@ class Controller:
     # Nodes
 
     async def _write_nodes(
-        self, seen: PartitioningState, policies: tuple[Policy, ...], decisions: Mapping[str, Decision]
+        self, seen: PartitioningState, policies: tuple[Policy, ...], decisions: Mapping[str, PartitioningDecision]
     ) -> None:
         """Write what is desired of nodes whose agents report, where it differs.
 
@@ -255,7 +255,7 @@ class Controller:
                 "node_written", node=state.name, policy=policy.name if policy else "", desired=spec["desired"]
             )
 
-    async def _record_events(self, decisions: Mapping[str, Decision]) -> None:
+    async def _record_events(self, decisions: Mapping[str, PartitioningDecision]) -> None:
         for event in (each for decision in decisions.values() for each in decision.events):
             report = Report(reason=event.reason, message=event.message, warning=event.warning)
             self._measures.count(DECISIONS, reason=event.reason)
@@ -268,7 +268,7 @@ class Controller:
         self,
         seen: PartitioningState,
         policies: tuple[Policy, ...],
-        decisions: Mapping[str, Decision],
+        decisions: Mapping[str, PartitioningDecision],
         refused: Mapping[str, str],
     ) -> None:
         group_of = {node.name: applying(policies, node) for node in seen.nodes}
@@ -288,7 +288,7 @@ class Controller:
                 body = {"status": status_fields(new)}
                 await self._kube.patch(GPU_POLICIES, name, body, subresource="status")
 
-    def _facts(self, seen: PartitioningState, names: set[NodeName], decision: Decision) -> Facts:
+    def _facts(self, seen: PartitioningState, names: set[NodeName], decision: PartitioningDecision) -> Facts:
         states = [state for state in seen.states if state.name in names]
         desired = dict(decision.desired)
         events = "; ".join(f"{each.node}: {each.message}" for each in decision.events)

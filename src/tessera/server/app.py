@@ -32,7 +32,7 @@ from tessera.core.usage.processmetrics import REQUEST_TIME, REQUESTS
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.measures import Measures
-from tessera.server.settings import Limits
+from tessera.server.settings import ServerLimits
 from tessera.server.verbs import Verbs
 
 __all__ = ["make_admission_app", "make_app"]
@@ -55,7 +55,7 @@ _STATUS: dict[type[TesseraError], int] = {_TooLarge: 413, InvalidInput: 400, Tes
 class _Handlers:
     """The handlers of one server."""
 
-    def __init__(self, verbs: Verbs, waiting_for: Callable[[], str], limits: Limits) -> None:
+    def __init__(self, verbs: Verbs, waiting_for: Callable[[], str], limits: ServerLimits) -> None:
         self._verbs = verbs
         self._waiting_for = waiting_for
         self._limits = limits
@@ -111,7 +111,7 @@ class _Handlers:
 
 
 def make_app(
-    verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, log: Logger, measures: Measures
+    verbs: Verbs, waiting_for: Callable[[], str], *, limits: ServerLimits, log: Logger, measures: Measures
 ) -> Starlette:
     """Return the application.
 
@@ -149,12 +149,12 @@ def make_app(
     )
 
 
-def make_admission_app(limits: Limits, log: Logger, measures: Measures) -> Starlette:
+def make_admission_app(limits: ServerLimits, log: Logger, measures: Measures) -> Starlette:
     """Return an application that answers AdmissionReviews and nothing else: it may be asked by anybody."""
     return Starlette(routes=_admission_routes(limits, log, measures))
 
 
-def _admission_routes(limits: Limits, log: Logger, measures: Measures) -> list[Route]:
+def _admission_routes(limits: ServerLimits, log: Logger, measures: Measures) -> list[Route]:
     """Return the admission webhook, which needs nothing of the cluster, and what says that it is there."""
 
     async def route(request: Request) -> Response:

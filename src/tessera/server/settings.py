@@ -7,10 +7,10 @@ import msgspec
 from tessera.certificates import Tls
 from tessera.errors import InvalidInput
 
-__all__ = ["Admission", "Limits", "Page", "PageLimits", "Settings", "is_loopback"]
+__all__ = ["Admission", "Page", "PageLimits", "ServerLimits", "Settings", "is_loopback"]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long and how large things may be."""
 
     request_s: float = 25.0
@@ -107,7 +107,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Packing policy, a name of `tessera.core.packing.pack.POLICIES`."""
     replica: str = "server"
     """Name of this server in claims; no two running servers have the same."""
-    limits: Limits = Limits()
+    limits: ServerLimits = ServerLimits()
     freeze: bool = False
     """Whether what was read at the start is left out of Python's collections of garbage, which stop all answers for a
     quarter of a second on 5,000 nodes; for a process that is a server and nothing else."""

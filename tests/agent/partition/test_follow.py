@@ -15,21 +15,21 @@ from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Placement
-from tessera.core.node.layouts import Group, LayoutRequest, Limits, Recorded, State
+from tessera.core.node.layouts import Group, LayoutLimits, LayoutRequest, LayoutState, Recorded
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import configure
 
 A100 = model("A100-40GB")
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
-LIMITS = Limits(pending_s=100, rebooting_s=1000, retry_s=10, retry_most_s=40)
+LIMITS = LayoutLimits(pending_s=100, rebooting_s=1000, retry_s=10, retry_most_s=40)
 
 
 class Scene:
     """A follower on a machine, with all that it told."""
 
     def __init__(
-        self, *gpus: GpuFacts, limits: Limits = LIMITS, force: bool = False, record: RebootRecord | None = None
+        self, *gpus: GpuFacts, limits: LayoutLimits = LIMITS, force: bool = False, record: RebootRecord | None = None
     ) -> None:
         self.driver = MemoryDriver(gpus)
         self.machine = Machine(self.driver)
@@ -65,7 +65,7 @@ class Scene:
         await asyncio.sleep(0)
         if self.deaf:
             raise Unavailable("the API", found="no answer", expected="an answer")
-        if request.state is State.REBOOTING:
+        if request.state is LayoutState.REBOOTING:
             self.machine.pods |= self.quick
             self.quick = {}
             self.machine.refuses |= {self.deafens} - {""}

@@ -18,13 +18,13 @@ from tessera.agent.partition import Follower, FollowOptions, Partitioner, Reboot
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
-from tessera.core.node.layouts import Cause, Group, LayoutRequest, Limits, State, Target, differences, exact
+from tessera.core.node.layouts import Cause, Group, LayoutLimits, LayoutRequest, LayoutState, Target, differences, exact
 from tessera.core.node.repartition import restorable
 from tessera.errors import Unavailable
 from tessera.log import configure
 
 MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
-LIMITS = Limits(pending_s=120, retry_s=10, retry_most_s=40)
+LIMITS = LayoutLimits(pending_s=120, retry_s=10, retry_most_s=40)
 SLACK_S = 400
 """What is under way when a deadline passes ends, and restores, within so many seconds."""
 
@@ -157,7 +157,7 @@ def test_the_label_ends_in_success_or_failed_though_the_agent_dies_again_and_aga
         last = told[-1]
         met = await is_met(machine, target)
         assert set(situation[3]) <= set(held(machine))
-        assert last.state is (State.SUCCESS if met else State.FAILED)
+        assert last.state is (LayoutState.SUCCESS if met else LayoutState.FAILED)
         if not met:
             assert last.cause is Cause.BLOCKED, last
         assert machine.offered.get("GPU-0") is None
@@ -220,7 +220,7 @@ def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
                 died = False
             except* Death:
                 died = True
-        assert labels[-1] == (State.SUCCESS if await is_met(machine, target) else State.FAILED)
+        assert labels[-1] == (LayoutState.SUCCESS if await is_met(machine, target) else LayoutState.FAILED)
         assert len(reboots) <= 1
         assert set(situation[3]) <= set(held(machine))
 
@@ -250,10 +250,10 @@ def test_no_state_but_success_and_failed_is_told_for_long(situation: Situation, 
             await asyncio.sleep(5)
         since = None
         for moment, request in [*told, (now(), None)]:
-            if since is not None and (request is None or request.state is not State.PENDING):
+            if since is not None and (request is None or request.state is not LayoutState.PENDING):
                 assert moment - since < LIMITS.pending_s + SLACK_S
                 since = None
-            if request is not None and request.state is State.PENDING and since is None:
+            if request is not None and request.state is LayoutState.PENDING and since is None:
                 since = moment
 
     run(half_an_hour())

@@ -15,14 +15,14 @@ from tessera.agent.partition import Follower, FollowOptions, NodeGpus, Partition
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
-from tessera.core.node.layouts import Cause, Group, LayoutRequest, Limits, State
+from tessera.core.node.layouts import Cause, Group, LayoutLimits, LayoutRequest, LayoutState
 from tessera.log import configure
 from tessera.sim.nvmlsim import Machine as Simulated
 from tessera.sim.nvmlsim import create_state, library
 
 A100 = model("A100-40GB")
 AT_ONCE: Timing = msgspec.structs.replace(TIMING, settle_s=0.0, poll_s=0.001, drain_s=0.02)
-LIMITS = Limits(pending_s=2.0, retry_s=0.0, retry_most_s=0.0)
+LIMITS = LayoutLimits(pending_s=2.0, retry_s=0.0, retry_most_s=0.0)
 UNKNOWN = 999
 FUNCTIONS = (
     "nvmlDeviceSetMigMode",
@@ -94,7 +94,7 @@ def test_whatever_nvml_refuses_what_is_used_stays_and_the_label_ends(
             for function, skip, times in faults:
                 simulated.fault(function, code=UNKNOWN, skip=skip, times=times)
             told = await follow(machine, desired)
-            assert told[-1].state in {State.SUCCESS, State.FAILED}
+            assert told[-1].state in {LayoutState.SUCCESS, LayoutState.FAILED}
             simulated.clear_faults()
             told = await follow(machine, desired)
             assert await uuids(driver, used) == before
@@ -104,7 +104,7 @@ def test_whatever_nvml_refuses_what_is_used_stays_and_the_label_ends(
                 if desired is None
                 else facts.layout is not None and counts_of(A100, facts.layout) == counts_of(A100, desired)
             )
-            assert told[-1].state is (State.SUCCESS if met else State.FAILED), told[-1]
+            assert told[-1].state is (LayoutState.SUCCESS if met else LayoutState.FAILED), told[-1]
             assert met or told[-1].cause is Cause.BLOCKED, told[-1]
             assert machine.offered.get(gpu) is None
 
@@ -126,7 +126,7 @@ async def follow(machine: Machine, desired: Layout | None) -> list[LayoutRequest
     async with asyncio.timeout(30):
         for _ in range(3):
             await follower.follow("mine")
-        while follower.request.state is State.PENDING:
+        while follower.request.state is LayoutState.PENDING:
             await follower.follow("mine")
             await asyncio.sleep(0.01)
     return told

@@ -9,7 +9,7 @@ from builders.modelservers import model_server
 from tessera.api import documents
 from tessera.api.kubernetes import workloads
 from tessera.api.tessera.modelservers import (
-    Observed,
+    ObservedServer,
     Status,
     missing_rights,
     observed,
@@ -148,22 +148,22 @@ def test_another_object_is_refused(each: dict[str, Any]) -> None:
 
 
 def test_a_server_that_sleeps_says_how_it_is_woken() -> None:
-    def said(found: Observed) -> str:
+    def said(found: ObservedServer) -> str:
         return next(each.message for each in server_status(Status(), 1, found, NOW).conditions if each.type == "Ready")
 
-    assert said(Observed(sleeps=True)) == (
+    assert said(ObservedServer(sleeps=True)) == (
         "idle, so no replica serves and requests are refused; `tessera wake` starts one"
     )
-    assert said(Observed(sleeps=True, desired=1)).startswith("0 of 1 replicas serve")
-    assert said(Observed()) == "0 of 0 replicas serve"
+    assert said(ObservedServer(sleeps=True, desired=1)).startswith("0 of 1 replicas serve")
+    assert said(ObservedServer()) == "0 of 0 replicas serve"
 
 
 STATES = {
-    "all serve": (Observed(replicas=2, ready=2, desired=2), "True", "True", "Serving"),
-    "one starts": (Observed(replicas=2, ready=1, desired=2), "True", "False", "Starting"),
-    "none is asked for": (Observed(), "True", "True", "ScaledToZero"),
+    "all serve": (ObservedServer(replicas=2, ready=2, desired=2), "True", "True", "Serving"),
+    "one starts": (ObservedServer(replicas=2, ready=1, desired=2), "True", "False", "Starting"),
+    "none is asked for": (ObservedServer(), "True", "True", "ScaledToZero"),
     "an object is another's": (
-        Observed(ready=1, desired=1, problems=("Service a is another's",)),
+        ObservedServer(ready=1, desired=1, problems=("Service a is another's",)),
         "False",
         "True",
         "Serving",
@@ -188,12 +188,12 @@ def test_a_status_says_what_was_found(case: str) -> None:
 
 
 def test_notes_are_said_where_nothing_is_wrong() -> None:
-    status = server_status(Status(), 1, Observed(notes=("no PodMonitor",)), NOW)
+    status = server_status(Status(), 1, ObservedServer(notes=("no PodMonitor",)), NOW)
     assert status.conditions[1].message == "no PodMonitor"
 
 
 def test_a_refused_server_keeps_what_it_was() -> None:
-    former = server_status(Status(), 1, Observed(replicas=1, ready=1, desired=1), NOW)
+    former = server_status(Status(), 1, ObservedServer(replicas=1, ready=1, desired=1), NOW)
     status = refused_status(former, 2, "Invalid", "x" * 5000, NOW)
     assert (status.ready_replicas, status.observed_generation) == (1, 2)
     (accepted, *_) = status.conditions
@@ -208,14 +208,14 @@ def test_what_a_deployment_says_is_what_was_found() -> None:
     ]
     status = {"replicas": 2, "readyReplicas": 1, "conditions": conditions}
     found = observed({"spec": {"replicas": 3}, "status": status}, ("first",), ("note",))
-    assert found == Observed(
+    assert found == ObservedServer(
         replicas=2,
         ready=1,
         desired=3,
         problems=("first", "Deployment: violates PodSecurity", "Deployment: timed out"),
         notes=("note",),
     )
-    assert observed({}, (), ()) == Observed()
+    assert observed({}, (), ()) == ObservedServer()
 
 
 PLANNED: dict[str, tuple[dict[str, Any], list[str]]] = {

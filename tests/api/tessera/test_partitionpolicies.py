@@ -3,7 +3,7 @@
 from builders.policyobjects import gpu_policy
 from tessera.api.tessera.gpupolicies import read_gpu_policy
 from tessera.api.tessera.partitionpolicies import partition_policy
-from tessera.core.packing.partitioning import Budget, Limits, Policy
+from tessera.core.packing.partitioning import Budget, PartitioningLimits, Policy
 from tessera.core.workload.need import Requirement, SelectorTerm
 
 POLICY = read_gpu_policy(gpu_policy({}))
@@ -24,7 +24,7 @@ def test_what_policies_mean_for_partitioning() -> None:
         term=term,
         priority=5,
         allowed=False,
-        limits=Limits(idle_s=1, longest_s=2, keep_s=3, policy="fgd"),
+        limits=PartitioningLimits(idle_s=1, longest_s=2, keep_s=3, policy="fgd"),
         budget=Budget(gpus=4),
     )
     assert partition_policy(read_gpu_policy(gpu_policy(spec))) == want

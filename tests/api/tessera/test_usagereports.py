@@ -21,7 +21,7 @@ from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReadin
 from tessera.core.usage.attribution import attributed
 from tessera.core.usage.history import remembered
 from tessera.core.usage.nodemetrics import NodeUsage
-from tessera.core.usage.rightsizing import Verdict
+from tessera.core.usage.rightsizing import Sizing
 from tessera.errors import InvalidInput
 
 
@@ -56,9 +56,9 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
 
 def test_advice_is_by_the_gpu_s_model_where_it_is_known() -> None:
     assert advice_of(SMALL, GpuReport(index=1, model="A100-40GB")).fits == "1g.5gb"
-    assert advice_of(SMALL, GpuReport(index=1, model="something")).verdict is Verdict.FITS
+    assert advice_of(SMALL, GpuReport(index=1, model="something")).verdict is Sizing.FITS
     assert advice_of(BUSY, GpuReport(index=0, model="T4")).fits == "10 GiB"
-    assert advice_of(FINE, GpuReport(index=0, model="A100-40GB")).verdict is Verdict.FITS
+    assert advice_of(FINE, GpuReport(index=0, model="A100-40GB")).verdict is Sizing.FITS
 
 
 @pytest.mark.parametrize("text", [b"", b"no", b"[]", b'{"node":1}', b"\xff", b"[" * 100_000])

@@ -5,12 +5,12 @@ import pytest
 from builders.nodefacts import gpu
 from builders.shares import share
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.edits import CONTAINER_PIPE, SHARED_MEMORY, Mount, Place, ShareEdits, edits
+from tessera.core.deviceplugin.edits import CONTAINER_PIPE, SHARED_MEMORY, HostPlaces, Mount, ShareEdits, edits
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Unsupported
 
 GPUS = {0: gpu(0), 1: gpu(1, "A100-40GB", "all-3g.20gb", minor=5)}
-PLACE = Place(
+PLACE = HostPlaces(
     mps_root="/run/mps", caps={("GPU-1", 4): ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")}
 )
 COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")

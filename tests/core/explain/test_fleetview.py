@@ -19,10 +19,10 @@ from tessera.core.explain.fleetview import (
     Observation,
     Part,
     PendingView,
+    PodView,
     ScalePoint,
     Scope,
     Service,
-    Tenant,
     changes,
     fleet_view,
     in_scope,
@@ -167,7 +167,7 @@ def test_who_sees_everything_gets_the_view_itself() -> None:
 
 
 def test_others_are_parts_without_names() -> None:
-    holder = Tenant(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
+    holder = PodView(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
     mine = msgspec.structs.replace(holder, namespace="mine", pod="open", active_percent=3.0)
     part = Part(start=0, size=1, label="1g", state="held", idle=True, tenants=(holder, mine))
     card = GpuView(
@@ -196,7 +196,7 @@ def test_others_are_parts_without_names() -> None:
     got = in_scope(view, Scope(namespaces=frozenset({"mine"})))
     (one,) = got.nodes
     hidden, shown = one.gpus[0].parts[0].tenants
-    assert hidden == Tenant(phase="running", isolation="hardware", memory_mib=5)
+    assert hidden == PodView(phase="running", isolation="hardware", memory_mib=5)
     assert shown == mine
     withheld = "withheld: it names pods of other namespaces"
     assert one.gpus[0].problems == ("Xid 79", withheld)
@@ -222,9 +222,9 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
     def text() -> str:
         return draw(st.sampled_from(TEXTS)).format(*draw(st.sampled_from(hidden)))
 
-    def tenants() -> tuple[Tenant, ...]:
-        named = [Tenant(namespace=namespace, pod=name) for namespace, name in hidden]
-        return (*named, Tenant(namespace="mine", pod="p"))
+    def tenants() -> tuple[PodView, ...]:
+        named = [PodView(namespace=namespace, pod=name) for namespace, name in hidden]
+        return (*named, PodView(namespace="mine", pod="p"))
 
     part = Part(start=0, size=1, state="held", tenants=tenants())
     card = GpuView(

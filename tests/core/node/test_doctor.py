@@ -8,14 +8,14 @@ from tessera.core.gpu.inventory import ComputeMode, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.node.doctor import (
     Check,
+    CheckResult,
     Daemon,
     Folder,
+    HostFacts,
     NodeSeen,
-    Observed,
     Runtime,
     Socket,
     Toolkit,
-    Verdict,
     checks,
 )
 from tessera.core.node.liststrategies import ListStrategies
@@ -25,7 +25,7 @@ READ_ONLY = msgspec.structs.replace(FINE, writable=False)
 MISSING = Folder(path="/f")
 BY_MOUNTS = ListStrategies(strategies=("volume-mounts",))
 BY_ENVIRONMENT = ListStrategies(strategies=("envvar",))
-SOUND = Observed(
+SOUND = HostFacts(
     inventory=node_of(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb")),
     mps_desired=True,
     mps_program="/usr/bin/nvidia-cuda-mps-control",
@@ -47,11 +47,11 @@ SOUND = Observed(
 )
 
 
-def seen(**more: object) -> Observed:
+def seen(**more: object) -> HostFacts:
     return msgspec.structs.replace(SOUND, **more)
 
 
-def found(observed: Observed, *verdicts: Verdict) -> list[tuple[str, str]]:
+def found(observed: HostFacts, *verdicts: CheckResult) -> list[tuple[str, str]]:
     return [(each.name, each.found) for each in checks(observed) if each.verdict in verdicts]
 
 
@@ -69,7 +69,7 @@ def labelled(**labels: str) -> NodeSeen:
 
 
 def test_a_sound_node_has_no_complaint() -> None:
-    assert {each.verdict for each in checks(SOUND)} == {Verdict.OK}
+    assert {each.verdict for each in checks(SOUND)} == {CheckResult.OK}
     assert len(checks(SOUND)) == 15
 
 
@@ -77,7 +77,7 @@ INCOMPLETE = (Placement(0, 4, "3g.20gb"),)
 SERVED = (Daemon(key="GPU-0", gpu="GPU-0", exclusive=True),)
 EXCLUSIVE = node_of(gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS))
 
-FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
+FAILED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
     "no driver": (seen(inventory=None, driver_problem="no libnvidia-ml.so.1"), [("driver", "no libnvidia-ml.so.1")]),
     "no GPU": (seen(inventory=node_of(), node=labelled()), [("driver", "driver 580.0 shows no GPU")]),
     "a GPU that was lost before": (
@@ -165,12 +165,12 @@ FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize(("observed", "want"), FAILED.values(), ids=FAILED)
-def test_what_fails(observed: Observed, want: list[tuple[str, str]]) -> None:
-    assert found(observed, Verdict.FAILED) == want
-    assert all(each.advice for each in checks(observed) if each.verdict in {Verdict.FAILED, Verdict.WARNING})
+def test_what_fails(observed: HostFacts, want: list[tuple[str, str]]) -> None:
+    assert found(observed, CheckResult.FAILED) == want
+    assert all(each.advice for each in checks(observed) if each.verdict in {CheckResult.FAILED, CheckResult.WARNING})
 
 
-WARNED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
+WARNED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
     "a note of the driver": (
         seen(inventory=msgspec.structs.replace(node_of(gpu(0), gpu(1)), notes=("odd",))),
         [("driver", "odd")],
@@ -213,22 +213,22 @@ WARNED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize(("observed", "want"), WARNED.values(), ids=WARNED)
-def test_what_warns(observed: Observed, want: list[tuple[str, str]]) -> None:
-    assert found(observed, Verdict.WARNING) == want
+def test_what_warns(observed: HostFacts, want: list[tuple[str, str]]) -> None:
+    assert found(observed, CheckResult.WARNING) == want
 
 
 def test_what_is_skipped_and_what_is_said_of_nothing() -> None:
     nothing = seen(mps_desired=False, node=None, generation="", mps_root=FINE)
-    assert found(nothing, Verdict.SKIPPED) == [("mps", "no GPU is shared by MPS"), ("node", "no node was named")]
-    assert ("configuration", "no files: each GPU is one device") in found(nothing, Verdict.OK)
+    assert found(nothing, CheckResult.SKIPPED) == [("mps", "no GPU is shared by MPS"), ("node", "no node was named")]
+    assert ("configuration", "no files: each GPU is one device") in found(nothing, CheckResult.OK)
     refused = checks(seen(node=None, node_problem="forbidden"))[-1]
-    assert refused == Check(name="node", verdict=Verdict.SKIPPED, found="forbidden", advice="see the reason")
-    assert ("mps-pipes", "/f") in found(seen(mps_root=FINE), Verdict.OK)
-    assert ("cdi", "0 devices in ") in found(seen(cdi_folders=(), cdi_devices=()), Verdict.OK)
+    assert refused == Check(name="node", verdict=CheckResult.SKIPPED, found="forbidden", advice="see the reason")
+    assert ("mps-pipes", "/f") in found(seen(mps_root=FINE), CheckResult.OK)
+    assert ("cdi", "0 devices in ") in found(seen(cdi_folders=(), cdi_devices=()), CheckResult.OK)
 
 
 NO_CDI = "the device list strategy hands nothing over by CDI"
-UNUSED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
+UNUSED: dict[str, tuple[HostFacts, list[tuple[str, str]]]] = {
     "a fresh node has no folder": (
         seen(cdi_folders=(MISSING, MISSING)),
         [("runtime-cdi", NO_CDI), ("cdi", f"/f is not there; {NO_CDI}")],
@@ -240,56 +240,56 @@ UNUSED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize(("observed", "want"), UNUSED.values(), ids=UNUSED)
-def test_without_a_cdi_strategy_nothing_about_cdi_fails(observed: Observed, want: list[tuple[str, str]]) -> None:
+def test_without_a_cdi_strategy_nothing_about_cdi_fails(observed: HostFacts, want: list[tuple[str, str]]) -> None:
     mounts = msgspec.structs.replace(SOUND.toolkit, accepts_mounts=True)
     unused = msgspec.structs.replace(observed, list_strategies=BY_MOUNTS, toolkit=mounts, driver_spec="")
-    assert found(unused, Verdict.SKIPPED) == want
-    assert found(unused, Verdict.FAILED, Verdict.WARNING) == []
+    assert found(unused, CheckResult.SKIPPED) == want
+    assert found(unused, CheckResult.FAILED, CheckResult.WARNING) == []
 
 
 ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 OPEN = Toolkit(config="/t")
 CLOSED = Toolkit(config="/t", accepts_environment=False)
-HANDED_OVER: dict[str, tuple[Observed, Verdict, str, str]] = {
+HANDED_OVER: dict[str, tuple[HostFacts, CheckResult, str, str]] = {
     "any pod's own list counts": (
         seen(toolkit=OPEN),
-        Verdict.WARNING,
+        CheckResult.WARNING,
         f"{ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU",
         "set it to false in /t, or have no pod use that runtime unasked; see docs/security.md",
     ),
     "any pod's own list counts, and devices are told so": (
         seen(toolkit=OPEN, list_strategies=BY_ENVIRONMENT),
-        Verdict.WARNING,
+        CheckResult.WARNING,
         f"{ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU",
         "configure deviceListStrategy cdi-cri, then set it to false in /t; see docs/security.md",
     ),
     "the environment hands over nothing": (
         seen(toolkit=CLOSED, list_strategies=BY_ENVIRONMENT),
-        Verdict.FAILED,
+        CheckResult.FAILED,
         f"{ENVIRONMENT} is false, so that envvar hands over nothing",
         "configure deviceListStrategy cdi-cri or volume-mounts",
     ),
     "mounts hand over nothing": (
         seen(toolkit=CLOSED, list_strategies=BY_MOUNTS),
-        Verdict.FAILED,
+        CheckResult.FAILED,
         "accept-nvidia-visible-devices-as-volume-mounts is not true, so that volume-mounts hands over nothing",
         "set accept-nvidia-visible-devices-as-volume-mounts = true in /t",
     ),
     "mounts hand over": (
         seen(toolkit=msgspec.structs.replace(CLOSED, accepts_mounts=True), list_strategies=BY_MOUNTS),
-        Verdict.OK,
+        CheckResult.OK,
         "/t heeds no NVIDIA_VISIBLE_DEVICES of unprivileged containers",
         "",
     ),
     "a broken file": (
         seen(toolkit=Toolkit(config="/t", problem="line 1")),
-        Verdict.WARNING,
+        CheckResult.WARNING,
         "/t: line 1",
         "correct the file, or mount it into the agent",
     ),
     "no file": (
         seen(toolkit=Toolkit()),
-        Verdict.SKIPPED,
+        CheckResult.SKIPPED,
         "no configuration of NVIDIA's container runtime was found",
         f"where NVIDIA's container runtime is installed, set {ENVIRONMENT} = false in its configuration",
     ),
@@ -303,18 +303,18 @@ def test_whether_nvidias_runtime_heeds_what_a_pod_says(case: str) -> None:
     assert check == Check(name="nvidia-runtime", verdict=verdict, found=text, advice=advice)
 
 
-DEVICE_LIST: dict[str, tuple[ListStrategies | None, Verdict, str, str]] = {
-    "cdi-cri": (SOUND.list_strategies, Verdict.OK, "cdi-cri", ""),
-    "several": (ListStrategies(strategies=("envvar", "cdi-cri")), Verdict.OK, "envvar, cdi-cri", ""),
+DEVICE_LIST: dict[str, tuple[ListStrategies | None, CheckResult, str, str]] = {
+    "cdi-cri": (SOUND.list_strategies, CheckResult.OK, "cdi-cri", ""),
+    "several": (ListStrategies(strategies=("envvar", "cdi-cri")), CheckResult.OK, "envvar, cdi-cri", ""),
     "a node that cannot": (
         ListStrategies(strategies=("envvar",), fallback="it is old", advice="upgrade it"),
-        Verdict.WARNING,
+        CheckResult.WARNING,
         "envvar and not cdi-cri: it is old",
         "upgrade it; see docs/security.md",
     ),
     "nobody says": (
         None,
-        Verdict.SKIPPED,
+        CheckResult.SKIPPED,
         "no strategy is configured, and no node was named",
         "give --node to see what it can do",
     ),
@@ -329,7 +329,7 @@ def test_how_devices_are_handed_over(case: str) -> None:
 
 
 def test_cdi_without_the_drivers_libraries_warns() -> None:
-    (check,) = (each for each in checks(seen(driver_spec="")) if each.verdict is Verdict.WARNING)
+    (check,) = (each for each in checks(seen(driver_spec="")) if each.verdict is CheckResult.WARNING)
     assert (check.name, check.advice) == (
         "cdi-driver",
         "run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",

@@ -14,7 +14,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Offer, Sharing
-from tessera.core.node.health import Health, HealthPhase, State
+from tessera.core.node.health import Health, HealthPhase, HealthState
 from tessera.core.node.reported import Summary, reported, settled, summary, withheld_resources
 
 HALVES = at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))
@@ -23,8 +23,8 @@ GPUS = (shared(CUT), shared(WHOLE))
 SIZE_MIB = WHOLE.memory_mib
 
 
-def ill(reason: str, phase: HealthPhase = HealthPhase.UNHEALTHY) -> State:
-    return State(phase=phase, reason=reason, since_s=0, until_s=0)
+def ill(reason: str, phase: HealthPhase = HealthPhase.UNHEALTHY) -> HealthState:
+    return HealthState(phase=phase, reason=reason, since_s=0, until_s=0)
 
 
 def used(memory_mib: int, gpu: str = WHOLE.uuid) -> Used:

@@ -1,7 +1,7 @@
 """Bad input: the last good decision is kept for five minutes, then there is none; and each says why."""
 
 from tessera.core.serving.autoscaler import Proposal
-from tessera.core.serving.decisions import KEPT_S, Decided, Decision, decide
+from tessera.core.serving.decisions import KEPT_S, Decided, ScalingDecision, decide
 from tessera.core.serving.queuetime import Missing
 
 BAD = Missing("1 of 1 pods (a): no answer")
@@ -9,12 +9,15 @@ GOOD = Decided(at_s=100.0, replicas=3, reason="why")
 
 
 def test_a_proposal_is_the_decision() -> None:
-    assert decide(None, Proposal(3, "why"), 100.0) == (GOOD, Decision(replicas=3, reason="why"))
+    assert decide(None, Proposal(3, "why"), 100.0) == (GOOD, ScalingDecision(replicas=3, reason="why"))
 
 
 def test_the_last_good_decision_is_kept_for_the_stated_time() -> None:
     reason = "1 of 1 pods (a): no answer; the decision of 299 s ago is kept for 5 minutes"
-    assert decide(GOOD, BAD, 100.0 + KEPT_S - 1) == (GOOD, Decision(replicas=3, reason=reason, bad=True, held=True))
+    assert decide(GOOD, BAD, 100.0 + KEPT_S - 1) == (
+        GOOD,
+        ScalingDecision(replicas=3, reason=reason, bad=True, held=True),
+    )
 
 
 def test_what_is_only_too_early_is_not_bad() -> None:
@@ -24,7 +27,7 @@ def test_what_is_only_too_early_is_not_bad() -> None:
 
 def test_then_there_is_none() -> None:
     reason = "1 of 1 pods (a): no answer; the replicas stay as they are"
-    want = (None, Decision(replicas=None, reason=reason, bad=True))
+    want = (None, ScalingDecision(replicas=None, reason=reason, bad=True))
     assert decide(GOOD, BAD, 100.0 + KEPT_S) == want
     assert decide(None, BAD, 100.0) == want
     assert decide(GOOD, BAD, 99.0) == want, "a clock that went back"

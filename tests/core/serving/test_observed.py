@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.core.serving.autoscaler import Load
-from tessera.core.serving.observed import Observation, Observed, observe
+from tessera.core.serving.observed import Observation, ServerMemory, observe
 from tessera.core.serving.queuetime import Counters, Missing
 
 DOWN = Missing("connection refused")
@@ -30,7 +30,7 @@ def sample(
 
 def looks(*each: Mapping[str, Counters | Missing]) -> Observation:
     """Return what the last of some looks finds, 15 s apart, with as many ready pods as there are."""
-    known, found = Observed(), None
+    known, found = ServerMemory(), None
     for number, pods in enumerate(each, 1):
         known, found = observe(known, pods, at_s=15.0 * number, replicas=len(pods), ready=len(pods))
     assert found is not None
@@ -94,7 +94,7 @@ def test_nothing_to_go_by(pods: dict[str, Counters | Missing], want: str) -> Non
 
 def test_pods_that_do_not_take_requests_yet_need_not_say_how_many_they_have() -> None:
     for ready, early in ((0, True), (1, False)):
-        _, found = observe(Observed(), {"a": DOWN}, at_s=15.0, replicas=1, ready=ready)
+        _, found = observe(ServerMemory(), {"a": DOWN}, at_s=15.0, replicas=1, ready=ready)
         assert found.load == Missing("1 of 1 pods (a): connection refused", early=early)
 
 
@@ -105,8 +105,8 @@ def test_less_than_half_of_the_pods_is_too_few() -> None:
 
 
 def test_a_pod_that_never_answered_leaves_nothing_behind() -> None:
-    known, _ = observe(Observed(), {"a": DOWN}, at_s=15.0, replicas=1, ready=1)
-    assert known == Observed()
+    known, _ = observe(ServerMemory(), {"a": DOWN}, at_s=15.0, replicas=1, ready=1)
+    assert known == ServerMemory()
 
 
 def test_a_scrape_that_is_seen_again_counts_once() -> None:
@@ -126,7 +126,7 @@ def test_what_is_seen_again_after_a_look_without_an_answer_counts_once() -> None
 
 def test_a_first_scrape_that_is_seen_again_waits_for_the_next() -> None:
     old = {"a": sample(1000, 10)}
-    known, _ = observe(Observed(), old, at_s=1001.0, replicas=1, ready=1)
+    known, _ = observe(ServerMemory(), old, at_s=1001.0, replicas=1, ready=1)
     _, found = observe(known, old, at_s=1016.0, replicas=1, ready=1)
     assert found.load == Missing("1 of 1 pods (a): scraped once so far; the next scrape compares", early=True)
 
@@ -146,12 +146,12 @@ def test_replicas_that_nobody_could_read_are_counted() -> None:
 
 
 def unread(pods: Mapping[str, Counters | Missing], ready: int) -> int:
-    _, found = observe(Observed(), pods, at_s=15.0, replicas=2, ready=ready)
+    _, found = observe(ServerMemory(), pods, at_s=15.0, replicas=2, ready=ready)
     return found.load.unread if isinstance(found.load, Load) else ready
 
 
 def test_what_was_before_a_gap_does_not_come_back_after_it() -> None:
-    known = Observed()
+    known = ServerMemory()
     for at_s in (1000.0, 1015.0):
         known, _ = observe(known, {"a": sample(at_s, at_s, in_flight=90)}, at_s=at_s, replicas=1, ready=1)
     after = {"a": sample(1200, 1200, in_flight=2)}
@@ -174,7 +174,7 @@ POD = st.one_of(
 
 @given(st.lists(st.lists(POD, min_size=3, max_size=3), min_size=2, max_size=12))
 def test_sums_never_go_back(rounds: list[list[tuple[int, float, bool] | Missing | None]]) -> None:
-    known, counted, started = Observed(), dict[int, float](), dict[int, float]()
+    known, counted, started = ServerMemory(), dict[int, float](), dict[int, float]()
     for number, pods in enumerate(rounds, 1):
         at_s, former = 15.0 * number, known
         given: dict[str, Counters | Missing] = {}
@@ -196,7 +196,7 @@ def test_sums_never_go_back(rounds: list[list[tuple[int, float, bool] | Missing 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 20), st.integers(1, 4)), min_size=1, max_size=12))
 def test_who_looks_more_often_than_is_scraped_counts_the_same(scrapes: list[tuple[int, float, int]]) -> None:
-    once = often = Observed()
+    once = often = ServerMemory()
     at_s, counted = 0.0, 0.0
     for ended, in_flight, times in scrapes:
         counted += ended

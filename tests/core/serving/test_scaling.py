@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tessera.core.serving.autoscaler import Load
-from tessera.core.serving.decisions import Decision
+from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
 
@@ -16,7 +16,7 @@ def load(at_s: float = 0.0, *, in_flight: int = 0, replicas: int = 2) -> Load:
     return Load(at_s=at_s, arrived=0, completed=0, served_s=0.0, in_flight=in_flight, replicas=replicas, ready=replicas)
 
 
-def run(facts: Facts, *, in_flight: int, looks: int = 40) -> Decision:
+def run(facts: Facts, *, in_flight: int, looks: int = 40) -> ScalingDecision:
     """Return the decision after ten minutes of so many requests in flight."""
     remembered, found = Remembered(), None
     for number in range(looks):
@@ -66,7 +66,7 @@ def test_while_a_pod_finds_no_place_no_more_are_asked_for() -> None:
     assert found.reason.endswith("; 1 of them find no place now, so no more are asked for")
 
 
-def burst(facts: Facts) -> Decision:
+def burst(facts: Facts) -> ScalingDecision:
     """Return the decision when so many requests come that ten replicas are needed."""
     remembered, found = Remembered(), None
     for number in range(40):
@@ -87,8 +87,8 @@ def test_no_more_than_one_beyond_those_that_find_a_place_are_asked_for(room: int
 
 
 def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_there() -> None:
-    def asked(replicas: int | None, *, bad: bool = False) -> Decision:
-        return Decision(replicas=replicas, reason="r", bad=bad)
+    def asked(replicas: int | None, *, bad: bool = False) -> ScalingDecision:
+        return ScalingDecision(replicas=replicas, reason="r", bad=bad)
 
     assert [to_count(FACTS, asked(number)) for number in (None, 1, 2, 3, 4, 5, 1 << 40)] == [0, 0, 0, 0, 1, 2, 64]
     assert to_count(FACTS, asked(5, bad=True)) == 0

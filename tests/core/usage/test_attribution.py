@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, tenant
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
-from tessera.core.usage.attribution import ContainerUse, DeviceUse, Owner, Tenant, attributed
+from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse, Owner, attributed
 
 A, B, C = (tenant(name) for name in "abc")
 
@@ -20,7 +20,7 @@ def process(pid: int, memory_mib: int | None, percent: int | None = None, on: in
     return ProcessReading(pid=pid, memory_mib=memory_mib, sm_percent=percent, gpu_instance=on)
 
 
-def device_of(reading: GpuReading, tenants: list[Tenant], owners: dict[int, Owner] | None) -> DeviceUse:
+def device_of(reading: GpuReading, tenants: list[DeviceHolder], owners: dict[int, Owner] | None) -> DeviceUse:
     (device,) = attributed(GPU, reading, tenants, owners).devices
     return device
 

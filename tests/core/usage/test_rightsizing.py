@@ -5,49 +5,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.core.gpu.gpumodels import GpuModel, model
-from tessera.core.usage.rightsizing import Advice, Observed, Verdict, advise
+from tessera.core.usage.rightsizing import Advice, DeviceUsage, Sizing, advise
 
 A100, T4 = model("A100-40GB"), model("T4")
 SMALL, LARGE = (next(each.memory_mib for each in A100.profiles if each.name == name) for name in ("1g.5gb", "3g.20gb"))
 
 
-def whole(granted_mib: int | None, peak_mib: int | None) -> Observed:
-    return Observed(granted_mib=granted_mib, peak_mib=peak_mib)
+def whole(granted_mib: int | None, peak_mib: int | None) -> DeviceUsage:
+    return DeviceUsage(granted_mib=granted_mib, peak_mib=peak_mib)
 
 
-def amount(granted_mib: int, peak_mib: int) -> Observed:
-    return Observed(amount=True, granted_mib=granted_mib, peak_mib=peak_mib)
+def amount(granted_mib: int, peak_mib: int) -> DeviceUsage:
+    return DeviceUsage(amount=True, granted_mib=granted_mib, peak_mib=peak_mib)
 
 
-CASES: dict[str, tuple[Observed, GpuModel | None, Advice]] = {
+CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
     "a whole GPU for what a small instance holds": (
         whole(A100.memory_mib, 3000),
         A100,
-        Advice(verdict=Verdict.TOO_MUCH, fits="1g.5gb", saved_mib=A100.memory_mib - SMALL),
+        Advice(verdict=Sizing.TOO_MUCH, fits="1g.5gb", saved_mib=A100.memory_mib - SMALL),
     ),
-    "an instance that is as small as can be": (whole(SMALL, 3000), A100, Advice(verdict=Verdict.FITS)),
+    "an instance that is as small as can be": (whole(SMALL, 3000), A100, Advice(verdict=Sizing.FITS)),
     "an instance that is nearly full": (
         whole(SMALL, SMALL - 10),
         A100,
-        Advice(verdict=Verdict.TOO_LITTLE, fits="1g.10gb"),
+        Advice(verdict=Sizing.TOO_LITTLE, fits="1g.10gb"),
     ),
     "a GPU that is nearly full": (
         whole(A100.memory_mib, A100.memory_mib - 10),
         A100,
-        Advice(verdict=Verdict.TOO_LITTLE),
+        Advice(verdict=Sizing.TOO_LITTLE),
     ),
-    "a GPU without MIG": (whole(T4.memory_mib, 10), T4, Advice(verdict=Verdict.FITS)),
-    "a GPU of a model that nobody knows": (whole(40000, 10), None, Advice(verdict=Verdict.FITS)),
+    "a GPU without MIG": (whole(T4.memory_mib, 10), T4, Advice(verdict=Sizing.FITS)),
+    "a GPU of a model that nobody knows": (whole(40000, 10), None, Advice(verdict=Sizing.FITS)),
     "an amount of which little is used": (
         amount(8192, 2000),
         None,
-        Advice(verdict=Verdict.TOO_MUCH, fits="3 GiB", saved_mib=5120),
+        Advice(verdict=Sizing.TOO_MUCH, fits="3 GiB", saved_mib=5120),
     ),
-    "an amount that is just enough": (amount(3072, 2400), None, Advice(verdict=Verdict.FITS)),
-    "an amount that was used up": (amount(2048, 2048), None, Advice(verdict=Verdict.TOO_LITTLE, fits="3 GiB")),
-    "nothing was used": (whole(LARGE, 0), A100, Advice(verdict=Verdict.UNUSED, saved_mib=LARGE)),
-    "nobody knows what was used": (whole(LARGE, None), A100, Advice(verdict=Verdict.UNKNOWN)),
-    "nobody knows what was allocated": (whole(None, 7), A100, Advice(verdict=Verdict.UNKNOWN)),
+    "an amount that is just enough": (amount(3072, 2400), None, Advice(verdict=Sizing.FITS)),
+    "an amount that was used up": (amount(2048, 2048), None, Advice(verdict=Sizing.TOO_LITTLE, fits="3 GiB")),
+    "nothing was used": (whole(LARGE, 0), A100, Advice(verdict=Sizing.UNUSED, saved_mib=LARGE)),
+    "nobody knows what was used": (whole(LARGE, None), A100, Advice(verdict=Sizing.UNKNOWN)),
+    "nobody knows what was allocated": (whole(None, 7), A100, Advice(verdict=Sizing.UNKNOWN)),
 }
 
 
@@ -59,9 +59,9 @@ def test_advice(case: str) -> None:
 
 @given(st.integers(1, 80_000), st.integers(0, 80_000), st.booleans())
 def test_what_is_advised_holds_the_peak_with_a_fifth_to_spare(granted_mib: int, peak_mib: int, by_amount: bool) -> None:
-    advice = advise(Observed(amount=by_amount, granted_mib=granted_mib, peak_mib=peak_mib), A100)
+    advice = advise(DeviceUsage(amount=by_amount, granted_mib=granted_mib, peak_mib=peak_mib), A100)
     assert 0 <= advice.saved_mib <= granted_mib
-    if advice.verdict is Verdict.TOO_MUCH:
+    if advice.verdict is Sizing.TOO_MUCH:
         left_mib = granted_mib - advice.saved_mib
         assert left_mib >= peak_mib * 1.2
         assert advice.saved_mib > 0

@@ -32,7 +32,7 @@ from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
 from tessera.core.cluster.snapshot import Share
 from tessera.core.workload.need import Need, PodKey
 from tessera.errors import Unavailable
-from tessera.server.settings import Limits
+from tessera.server.settings import ServerLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -137,7 +137,7 @@ def test_pods_of_a_burst_wait_for_more_and_who_comes_alone_does_not() -> None:
     async def story() -> tuple[int, float]:
         kube = FaultyKube()
         await make_node(kube, "a", gpu(0), gpu(1))
-        async with servers(kube, limits=Limits(gather_s=0.1)) as (server,):
+        async with servers(kube, limits=ServerLimits(gather_s=0.1)) as (server,):
             pods = [await make_pod(kube, f"p{index}", {"tessera.dev/gpu-memory": 1}) for index in range(15)]
             await settle()
             kube.before_patch = [lambda: asyncio.sleep(0.025)]
@@ -172,7 +172,7 @@ async def test_pods_claimed_for_together_fail_together(kube: FaultyKube) -> None
 
 async def test_a_server_that_ends_at_once_tells_who_waits(kube: FaultyKube) -> None:
     gate = asyncio.Event()
-    async with servers(kube, limits=Limits(stop_s=0.01)) as (server,):
+    async with servers(kube, limits=ServerLimits(stop_s=0.01)) as (server,):
         pods = [await make_pod(kube, f"p{index}", LARGE) for index in range(3)]
         await settle()
         kube.before_patch = [gate.wait]

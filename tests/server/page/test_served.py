@@ -15,7 +15,7 @@ from tessera.api.kubernetes.reviews import User
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, PODS, MemoryKube
 from tessera.server.binder import Clocks
 from tessera.server.run import Server
-from tessera.server.settings import Limits, Page, PageLimits, Settings
+from tessera.server.settings import Page, PageLimits, ServerLimits, Settings
 
 MIG = {"nvidia.com/mig-1g.5gb": 1}
 A100 = "A100-40GB"
@@ -90,7 +90,7 @@ async def cluster() -> MemoryKube:
 async def served(kube: MemoryKube, *, sign_in: bool = False, **limits: Any) -> AsyncIterator[Served]:
     clock = Clock()
     page = Page(port=0, sign_in=sign_in, limits=PageLimits(**limits))
-    server = Server(Settings(port=0, page=page, limits=Limits(stop_s=5)), kube, Clocks(clock, lambda: 1))
+    server = Server(Settings(port=0, page=page, limits=ServerLimits(stop_s=5)), kube, Clocks(clock, lambda: 1))
     running = asyncio.create_task(server.run())
     async with asyncio.timeout(20):
         await server.listening.wait()

@@ -19,7 +19,7 @@ from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.doctor import APPLIED
 from tessera.core.node.nodelabels import MIG_CONFIG, PLUGIN_CONFIG
 from tessera.core.node.nodesharing import NodeSharing, Strategy
-from tessera.core.node.precedence import Decision, Declared, Overridden, Statement, decide
+from tessera.core.node.precedence import Declared, EffectiveSharing, Overridden, Statement, decide
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
@@ -84,7 +84,7 @@ class _Texts(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     """The label that chose the sharing configuration; empty where none did."""
 
-    def generation(self, decision: Decision) -> str:
+    def generation(self, decision: EffectiveSharing) -> str:
         """Return names and hash of what of these is in force."""
         acting = msgspec.structs.replace(self, source="")
         if not decision.sharing_config:
@@ -235,7 +235,7 @@ def _content(path: Path) -> str:
         raise InvalidInput(str(path), found="it has bytes that are not UTF-8", hint="write YAML or JSON") from error
 
 
-def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: Declared) -> Decision:
+def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: Declared) -> EffectiveSharing:
     """Return what holds of these texts, beside what labels and options say."""
     declared = common
     if texts.name:
@@ -255,7 +255,7 @@ def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: Declared) -> Decis
     return decide(declared, gpus)
 
 
-def _configuration(texts: _Texts, decision: Decision) -> Configuration:
+def _configuration(texts: _Texts, decision: EffectiveSharing) -> Configuration:
     return Configuration(
         node_sharing=decision.said, generation=texts.generation(decision), overridden=decision.overridden
     )

@@ -12,7 +12,7 @@ from tessera.api.nvidia import migminors
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Use, uses_of_shares
-from tessera.core.deviceplugin.edits import Place, ShareEdits
+from tessera.core.deviceplugin.edits import HostPlaces, ShareEdits
 from tessera.core.deviceplugin.edits import edits as share_edits
 from tessera.core.deviceplugin.matching import AssignedRequest, misfit
 from tessera.core.gpu.deviceids import DeviceId
@@ -73,7 +73,7 @@ class DeviceMaker:
         self._complain = complain
         self.inventory = Inventory(gpus=())
         """What the driver showed last."""
-        self._place = Place()
+        self._place = HostPlaces()
         self.unit_mib = self._place.unit_mib
         """Memory of one unit of the resources that are amounts of memory."""
 
@@ -86,7 +86,7 @@ class DeviceMaker:
             caps = migminors.capabilities(inventory, migminors.read(str(self._paths.minors), text))
         except (OSError, TesseraError) as error:
             self._complain(error)
-        self._place = Place(mps_root=str(self._paths.mps_root), unit_mib=self.unit_mib, caps=caps)
+        self._place = HostPlaces(mps_root=str(self._paths.mps_root), unit_mib=self.unit_mib, caps=caps)
 
     def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
         """Return the devices that shares name."""

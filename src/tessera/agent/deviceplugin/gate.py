@@ -18,7 +18,7 @@ from tessera.agent.pods.observing import PodObserver
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, replaces
-from tessera.core.deviceplugin.lastgate import ObservedPods, Verdict
+from tessera.core.deviceplugin.lastgate import GateDecision, ObservedPods
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
@@ -173,7 +173,7 @@ class Gate:
     async def _observe(self, running: frozenset[str] = frozenset()) -> ObservedPods:
         return await self._observer.observe({each.uid for each in self.record.entries}, running)
 
-    def _follow(self, verdict: Verdict, new: Allocation) -> None:
+    def _follow(self, verdict: GateDecision, new: Allocation) -> None:
         """Keep the record as it is to be, on disk before an answer is given.
 
         Raises:

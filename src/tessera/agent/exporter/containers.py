@@ -11,7 +11,7 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.usage.attribution import Owner, Tenant
+from tessera.core.usage.attribution import DeviceHolder, Owner
 from tessera.core.usage.cgroups import owner_of
 
 __all__ = ["NodeContainers"]
@@ -59,7 +59,7 @@ class NodeContainers:
         """The devices that only processes of pods that are gone use."""
         return frozenset(each.device for each in self._orphaned())
 
-    def tenants(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[Tenant, ...]:
+    def tenants(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[DeviceHolder, ...]:
         """Return the containers that were allocated a device; init containers only until the pod's others start."""
         entries = [each for each in self._entries() if each.uid]
         lasting = {each.uid for each in entries if not each.initial}
@@ -103,7 +103,7 @@ def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:
         yield from ((DeviceId(facts.uuid, each.placement), each.memory_mib) for each in facts.instances)
 
 
-def _tenant(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> Tenant:
+def _tenant(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> DeviceHolder:
     """Return who was allocated a device; of a time-sliced one the fair part, which nothing enforces."""
     namespace, _, pod = entry.pod.partition("/")
     granted_mib = memory_mib
@@ -111,7 +111,7 @@ def _tenant(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: in
         granted_mib = use.memory_mib
     elif use.exclusivity is Exclusivity.REPLICA:
         granted_mib = None if replica_mib is None else replica_mib * max(len(entry.ids) // len(entry.uses), 1)
-    return Tenant(
+    return DeviceHolder(
         namespace=namespace,
         pod=pod,
         container=entry.container,

@@ -14,12 +14,12 @@ from tessera.core.node.layouts import (
     Condition,
     Group,
     LayoutEvent,
+    LayoutLimits,
     LayoutRequest,
-    Limits,
+    LayoutState,
     NotRebooted,
     Outlook,
     Seen,
-    State,
     Unseen,
     User,
     advance,
@@ -39,7 +39,7 @@ class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the file's configurations as it is now; raises InvalidInput where it is no good."""
     report: Callable[[LayoutRequest], Awaitable[None]]
     """Sets the state label, the condition and the event; called again with each change, and until it works."""
-    limits: Limits = Limits()
+    limits: LayoutLimits = LayoutLimits()
     evict: Evict | None = None
     """Evicts pods that stand in the way (the force option); None waits for them to go."""
     reboot: Callable[[], Awaitable[None]] | None = None
@@ -67,7 +67,7 @@ class Follower:
         record = self._policy.record
         rebooted = record is not None and record.holds(name)
         self.request = resumed(name, state, _now(), self._policy.limits, rebooted=rebooted)
-        self._rebooting = self.request.state is State.REBOOTING
+        self._rebooting = self.request.state is LayoutState.REBOOTING
 
     async def follow(self, name: str) -> LayoutRequest:
         """Do what can be done now for the configuration of this name, and return how it stands.
@@ -94,12 +94,12 @@ class Follower:
             self._evictions.begin_anew()
         if isinstance(event, Seen):
             await self._withdraw(event.outlook, inventory)
-            if self.request.state is State.SUCCESS:
+            if self.request.state is LayoutState.SUCCESS:
                 await self._partitioner.write_down(inventory, (gpu for gpu, _ in event.outlook.changes))
         if self._policy.record and not self.request.rebooted:
             self._policy.record.forget()
         await self._report()
-        if self.request.state is not State.REBOOTING:
+        if self.request.state is not LayoutState.REBOOTING:
             self._rebooting = False
         elif isinstance(event, Seen) and not self._rebooting and self._is_reported():
             self._rebooting = True
@@ -178,7 +178,7 @@ class Follower:
         """
         waiting = {gpu: blocked.withdraw for gpu, blocked in seen.blocked} if self.request.acts else {}
         changed = {gpu for gpu, _ in seen.feasible} if self.request.acts else set()
-        if self.request.state is State.REBOOTING:
+        if self.request.state is LayoutState.REBOOTING:
             waiting = {gpu.uuid: gpu.layout or () for gpu in inventory.gpus}
         for gpu in inventory.gpus:
             if gpu.uuid in waiting:
@@ -209,7 +209,7 @@ def _in_the_way(seen: Outlook) -> tuple[User, ...]:
     return tuple(user for _, blocked in seen.blocked for user in blocked.users)
 
 
-def _shown(request: LayoutRequest) -> tuple[State | None, Condition | None]:
+def _shown(request: LayoutRequest) -> tuple[LayoutState | None, Condition | None]:
     """Return what others see of a request."""
     return request.state, request.condition
 

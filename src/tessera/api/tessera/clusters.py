@@ -20,7 +20,7 @@ from tessera.api.tessera.fleets import close_unhealthy
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.nodereports import ENFORCEMENT
 from tessera.api.tessera.pods.assignments import read_shares
-from tessera.api.tessera.pods.runningpods import Observed, PodMemory, read_pods
+from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, read_pods
 from tessera.api.tessera.pods.signatures import Authority, Keys
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
@@ -219,7 +219,7 @@ class _Held(NamedTuple):
 class _Pods:
     """Joins what `runningpods` observed with what Pod objects say beside it."""
 
-    def __init__(self, observed: Observed, unit_mib: int, keys: Mapping[str, Keys]) -> None:
+    def __init__(self, observed: PodsOfCluster, unit_mib: int, keys: Mapping[str, Keys]) -> None:
         self._unit_mib = unit_mib
         self._keys = keys
         self._ungranted = observed.ungranted

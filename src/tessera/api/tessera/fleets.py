@@ -29,7 +29,7 @@ from tessera.api.nvidia.gpulabels import described, expected_labels
 from tessera.api.nvidia.migparted import Group, read_config_map
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.gpusharing import read_sharing
-from tessera.api.tessera.pods.runningpods import Observed, read_pods
+from tessera.api.tessera.pods.runningpods import PodsOfCluster, read_pods
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
@@ -192,7 +192,9 @@ def _nodes(
     return nodes
 
 
-def close_unhealthy(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
+def close_unhealthy(
+    nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: PodsOfCluster
+) -> tuple[Node, ...]:
     """Return the nodes with their unhealthy devices closed to new pods; of lost GPUs, the last that no pod uses."""
     unhealthy = {name: state.unhealthy for name, state in states.items() if state.reported and state.unhealthy}
     unhealthy |= {name: () for name, node in nodes.items() if node.lost}

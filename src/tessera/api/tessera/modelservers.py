@@ -30,7 +30,7 @@ __all__ = [
     "API_VERSION",
     "KIND",
     "RULES",
-    "Observed",
+    "ObservedServer",
     "Status",
     "missing_rights",
     "observed",
@@ -258,7 +258,7 @@ class _Deployment(msgspec.Struct, frozen=True):
     status: _DeploymentStatus = _DeploymentStatus()
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in the cluster about a server that can be carried out."""
 
     replicas: int = 0
@@ -272,7 +272,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """What was left out, and why."""
 
 
-def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tuple[str, ...]) -> Observed:
+def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tuple[str, ...]) -> ObservedServer:
     """Return what was found about a server.
 
     Args:
@@ -285,7 +285,7 @@ def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tu
     # Pods that admission, Pod Security or a quota refuse; and a rollout that does not come to its end.
     failing = {("ReplicaFailure", "True"), ("Progressing", "False")}
     failed = (f"Deployment: {e.message}" for e in found.status.conditions if (e.type, e.status) in failing)
-    return Observed(
+    return ObservedServer(
         replicas=found.status.replicas,
         ready=found.status.ready_replicas,
         desired=found.spec.replicas if deployment else 0,
@@ -294,7 +294,7 @@ def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tu
     )
 
 
-def server_status(former: Status, generation: int, found: Observed, now: dt.datetime) -> Status:
+def server_status(former: Status, generation: int, found: ObservedServer, now: dt.datetime) -> Status:
     """Return the status of a server that can be carried out; the same findings give the same status."""
     said = "; ".join(found.problems or found.notes or ("all objects are as desired",))
     applied = (

@@ -1,7 +1,7 @@
 """What GPUPolicy objects say about partitioning, as values of the core."""
 
 from tessera.api.tessera.gpupolicies import GpuPolicy, selector_term
-from tessera.core.packing.partitioning import Budget, Limits, Policy
+from tessera.core.packing.partitioning import Budget, PartitioningLimits, Policy
 
 __all__ = ["partition_policy"]
 
@@ -14,7 +14,7 @@ def partition_policy(policy: GpuPolicy) -> Policy:
         term=selector_term(spec.node_selector),
         priority=spec.priority,
         allowed=spec.repartition.allowed,
-        limits=Limits(
+        limits=PartitioningLimits(
             idle_s=spec.repartition.idle_seconds,
             longest_s=spec.repartition.longest_seconds,
             keep_s=spec.repartition.keep_idle_seconds,

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import msgspec
 
 from tessera.core.gpu.gpumodels import model
-from tessera.core.usage.attribution import ContainerUse, DeviceUse, GpuUse, Tenant
+from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse, GpuUse
 from tessera.core.usage.history import Histories
 from tessera.core.usage.neighbours import noises
 from tessera.core.usage.nodemetrics import NodeUsage
-from tessera.core.usage.rightsizing import Advice, Observed, advise
+from tessera.core.usage.rightsizing import Advice, DeviceUsage, advise
 from tessera.core.usage.throttling import causes
 from tessera.errors import UNDECODABLE, InvalidInput
 
@@ -128,7 +128,7 @@ def _noise(gpu: GpuUse) -> Iterator[NoiseReport]:
         yield NoiseReport(cause=each.cause, drivers=drivers, affected=affected)
 
 
-def _name(tenant: Tenant) -> str:
+def _name(tenant: DeviceHolder) -> str:
     return f"{tenant.namespace}/{tenant.pod}/{tenant.container}"
 
 
@@ -176,7 +176,9 @@ def advice_of(container: ContainerReport, gpu: GpuReport) -> Advice:
         known = model(gpu.model)
     except InvalidInput:
         known = None
-    observed = Observed(amount=not container.exclusive, granted_mib=container.granted_mib, peak_mib=container.peak_mib)
+    observed = DeviceUsage(
+        amount=not container.exclusive, granted_mib=container.granted_mib, peak_mib=container.peak_mib
+    )
     return advise(observed, known)
 
 

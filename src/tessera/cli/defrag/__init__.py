@@ -20,7 +20,7 @@ from tessera.api.tessera.clusters import as_fields
 from tessera.api.tessera.modelservers import with_pods
 from tessera.cli.defrag.moving import Mover, look
 from tessera.cli.defrag.tables import parts
-from tessera.cli.livecluster import Place, cluster_options, connected, place_of, read_file
+from tessera.cli.livecluster import ClusterSource, cluster_options, connected, place_of, read_file
 from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
@@ -138,7 +138,7 @@ def _saved(filename: str) -> tuple[Cluster, Mapping[PodKey, Leave]]:
     return cluster, read_leaves(as_fields(objects))
 
 
-async def _on_cluster(place: Place, work: Callable[[Kube], Awaitable[_Result]]) -> _Result:
+async def _on_cluster(place: ClusterSource, work: Callable[[Kube], Awaitable[_Result]]) -> _Result:
     async with connected(place) as kube:
         return await work(kube)
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from tessera.cli.drawing.lettering import clean, counted
 from tessera.cli.printing import titled
 from tessera.core.explain.podexplanation import share_words
-from tessera.core.packing.defrag import Asker, Place, Proposal
+from tessera.core.packing.defrag import Asker, NodeShares, Proposal
 from tessera.core.packing.reasons import describe_need
 
 __all__ = ["parts"]
@@ -62,7 +62,7 @@ def _verdict(proposal: Proposal) -> Text:
     return Text("; ".join(words))
 
 
-def _devices(place: Place) -> str:
+def _devices(place: NodeShares) -> str:
     return ", ".join(map(share_words, place.shares))
 
 

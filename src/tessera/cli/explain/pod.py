@@ -16,7 +16,7 @@ from tessera.api.tessera.pods.finishedpods import read_finished_pod
 from tessera.api.tessera.usagereports import PodNoise, noise_around
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explain.tables import node_table, ways_tables
-from tessera.cli.livecluster import Place, cluster_options, connected, events_of, observe, place_of, read_file
+from tessera.cli.livecluster import ClusterSource, cluster_options, connected, events_of, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.usage.agents import agent_option, agents
@@ -94,7 +94,7 @@ def pod(**given: Unpack[_Given]) -> None:
         wide_console(output=given["output"]).print(trimmed(*_parts(answer)))
 
 
-async def _look(place: Place, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
+async def _look(place: ClusterSource, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
     async with connected(place) as kube:
         return await observe_pod(kube, key)
 
@@ -114,7 +114,7 @@ def _finished(objects: Iterable[Object], key: PodKey) -> PodExplanation | None:
     return next((explain_finished(each) for each in ended if each is not None and each.pod == key), None)
 
 
-async def _noise(addresses: tuple[str, ...], place: Place, found: PodExplanation) -> tuple[PodNoise, ...]:
+async def _noise(addresses: tuple[str, ...], place: ClusterSource, found: PodExplanation) -> tuple[PodNoise, ...]:
     """Return what slows down the pod, by the agent of its node."""
     async with agents(addresses, place) as source:
         reports = {each.node: each for each in await source.read()}

@@ -12,7 +12,7 @@ from rich.text import Text
 from tessera.cli.inspect.devices import devices
 from tessera.cli.inspect.summary import details, summary
 from tessera.cli.inspect.watching import watch
-from tessera.cli.livecluster import Place, cluster_options, connected, observe, place_of, read_file
+from tessera.cli.livecluster import ClusterSource, cluster_options, connected, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
 from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
 from tessera.cli.progress import progress_bar
@@ -117,7 +117,7 @@ def _labels(selector: str) -> tuple[tuple[str, str], ...]:
     return tuple((key.strip(), value.removeprefix("=").strip()) for key, _, value in pairs)
 
 
-async def _observed(place: Place) -> Cluster:
+async def _observed(place: ClusterSource) -> Cluster:
     async with connected(place) as kube:
         return await observe(kube)
 

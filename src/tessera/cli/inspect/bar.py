@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean, gib
 from tessera.cli.drawing.palette import tone
-from tessera.core.explain.inspection import GpuInspection, SliceUsage, Tenant
+from tessera.core.explain.inspection import GpuInspection, GpuPod, SliceUsage
 from tessera.core.gpu.sharing import Mode
 
 __all__ = ["FREE", "LEGEND", "bar", "signs"]
@@ -118,7 +118,7 @@ def _shares(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterat
         yield _Piece(whole - edge, ("",), FREE)
 
 
-def _share(tenant: Tenant, extent: int, numbers: Mapping[str, int]) -> _Piece:
+def _share(tenant: GpuPod, extent: int, numbers: Mapping[str, int]) -> _Piece:
     pod = clean(tenant.pod.rpartition("/")[2])
     size = "whole" if tenant.share.mode is Mode.WHOLE else gib(tenant.share.memory_mib)
     words = (f"{size} {pod}", size, size.partition(" ")[0])

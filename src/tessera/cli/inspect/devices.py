@@ -15,7 +15,7 @@ from tessera.cli.inspect.bar import LEGEND, bar, signs
 from tessera.cli.printing import ENDLESS
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.mps import Level
-from tessera.core.explain.inspection import GpuInspection, Health, Inspection, NodeInspection, Tenant
+from tessera.core.explain.inspection import GpuInspection, GpuPod, Health, Inspection, NodeInspection
 from tessera.core.gpu.sharing import Mode
 
 __all__ = ["devices"]
@@ -202,7 +202,7 @@ def _pods(gpu: GpuInspection) -> Text:
     return Text(listing((f"{pod}{mark}" for pod, mark in marks.items()), _MOST_PODS), "dim")
 
 
-def _marks(tenant: Tenant) -> str:
+def _marks(tenant: GpuPod) -> str:
     states = (
         "" if tenant.phase is Phase.RUNNING else tenant.phase.value,
         "ending" if tenant.ending else "",

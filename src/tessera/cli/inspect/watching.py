@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from tessera.cli.livecluster import Place, connected, follow
+from tessera.cli.livecluster import ClusterSource, connected, follow
 from tessera.core.cluster.cluster import Cluster
 
 __all__ = ["Screen", "watch"]
@@ -62,7 +62,7 @@ class Screen(Generic[Shown]):
             self._console.print(frame, soft_wrap=isinstance(frame, Text))
 
 
-async def watch(place: Place, console: Console, drawn: Drawn) -> None:
+async def watch(place: ClusterSource, console: Console, drawn: Drawn) -> None:
     """Show the cluster and follow it until SIGINT or SIGTERM, which end it without an error."""
     task = asyncio.current_task()
     assert task is not None

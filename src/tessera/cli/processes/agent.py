@@ -26,7 +26,7 @@ from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import HttpKube
 from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
 from tessera.core.node.health import HealthPolicy, Xids
-from tessera.core.node.layouts import Limits
+from tessera.core.node.layouts import LayoutLimits
 from tessera.core.storage.disks.plan import DiskSpec
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure
@@ -48,7 +48,7 @@ list, watch and create nodeimages, patch nodeimages/status; for ModelCaches the 
 tessera-system that both name.
 """
 
-_PATHS, _LIMITS = Paths(), Limits()
+_PATHS, _LIMITS = Paths(), LayoutLimits()
 _MODELS = Path(DiskSpec().mount) / "models"
 _FILE = click.Path(path_type=Path)
 
@@ -161,7 +161,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         mig_config=given["mig_config"],
         list_strategies=given["device_list_strategy"],
         mps=MpsSettings(program=given["mps_control"], root=given["mps_dir"]),
-        limits=Limits(pending_s=given["pending_s"]),
+        limits=LayoutLimits(pending_s=given["pending_s"]),
         evict=given["evict"],
         reboot=_program(given["reboot_command"]),
         labels=given["gpu_labels"],

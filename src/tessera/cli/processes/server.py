@@ -21,7 +21,7 @@ from tessera.log import configure, logger
 from tessera.probes import MetricsPort, answering, exposing
 from tessera.server.page import NO_METRICS, PageMetrics, PrometheusHistory
 from tessera.server.run import Server
-from tessera.server.settings import Admission, Limits, Page, Settings, is_loopback
+from tessera.server.settings import Admission, Page, ServerLimits, Settings, is_loopback
 
 __all__ = ["server"]
 
@@ -43,7 +43,7 @@ clusterqueues.kueue.x-k8s.io. For the page: get, list and watch nodeimages; crea
 subjectaccessreviews.
 """
 
-_SETTINGS, _LIMITS = Settings(), Limits()
+_SETTINGS, _LIMITS = Settings(), ServerLimits()
 _FILE = click.Path(path_type=Path)
 _HISTORY_S = 3.0
 """The page waits so long for its Prometheus."""
@@ -127,7 +127,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         policy=given["policy"],
         freeze=True,
         replica=given["replica"] or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
-        limits=Limits(request_s=given["request_s"], body_bytes=given["body_mib"] << 20),
+        limits=ServerLimits(request_s=given["request_s"], body_bytes=given["body_mib"] << 20),
     )
 
 

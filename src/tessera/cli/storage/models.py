@@ -11,7 +11,7 @@ from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.packed import damaged_in_image, read_ahead
 from tessera.agent.storage.models.plainfiles import PlainFiles
-from tessera.agent.storage.models.reading import Limits
+from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import SyncOptions, sync
 from tessera.agent.storage.models.verify import damaged_files, warm
 from tessera.cli.options import CommandGroup, Number, output_option
@@ -72,7 +72,7 @@ def sync_command(
     """
     if mirror and options["pack"] != "Never":
         raise InvalidInput("--pack", found="--mirror keeps plain files, which are no image", hint="give one of the two")
-    limits = Limits(bytes_per_second=(bandwidth or 0) * 2**20)
+    limits = TransferLimits(bytes_per_second=(bandwidth or 0) * 2**20)
     desired = msgspec.convert({**options, "limits": limits}, SyncOptions)
     store = open_store(source, os.environ)
     try:

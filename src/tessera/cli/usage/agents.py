@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.cli.options import refuse_beside
 from tessera.clients.nodeusage import HttpUsage, NodeUsages, ProxiedUsage
 
@@ -37,7 +37,7 @@ def refuse_two_sources() -> None:
 
 
 @asynccontextmanager
-async def agents(addresses: tuple[str, ...], place: Place) -> AsyncIterator[NodeUsages]:
+async def agents(addresses: tuple[str, ...], place: ClusterSource) -> AsyncIterator[NodeUsages]:
     """Give the agents of these addresses; where there are none, all of a cluster.
 
     Raises:

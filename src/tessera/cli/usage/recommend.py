@@ -11,16 +11,16 @@ from rich.text import Text
 
 from tessera.api.tessera.usagereports import UsageReport, advice_of
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.livecluster import Place
+from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.usage.agents import agents, agents_options, refuse_two_sources
 from tessera.cli.usage.history import prometheus, prometheus_options, refuse_without_prometheus
-from tessera.core.usage.rightsizing import Verdict
+from tessera.core.usage.rightsizing import Sizing
 
 __all__ = ["recommend"]
 
-_ORDER = (Verdict.TOO_LITTLE, Verdict.UNUSED, Verdict.TOO_MUCH, Verdict.FITS, Verdict.UNKNOWN)
+_ORDER = (Sizing.TOO_LITTLE, Sizing.UNUSED, Sizing.TOO_MUCH, Sizing.FITS, Sizing.UNKNOWN)
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -36,7 +36,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     peak_mib: int | None
     mean_percent: float | None
     observed_s: float
-    verdict: Verdict
+    verdict: Sizing
     fits: str
     saved_mib: int
 
@@ -81,7 +81,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
     else:
         refuse_without_prometheus()
     rows = asyncio.run(_rows(given))
-    shown = [each for each in rows if given["all"] or each.verdict not in {Verdict.FITS, Verdict.UNKNOWN}]
+    shown = [each for each in rows if given["all"] or each.verdict not in {Sizing.FITS, Sizing.UNKNOWN}]
     if print_document(shown, output):
         return
     table = ruled_table(
@@ -110,7 +110,7 @@ async def _rows(given: _Given) -> list[_Row]:
     if given["prometheus"]:
         usages = prometheus(given["prometheus"], given["window"], given["token_file"], given["ca_file"])
     else:
-        usages = agents(given["agent"], Place(kubeconfig=given["kubeconfig"], context=given["context"]))
+        usages = agents(given["agent"], ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"]))
     async with usages as source:
         found = await source.read()
     return sorted(_all(found), key=lambda each: (_ORDER.index(each.verdict), -each.saved_mib, each.namespace, each.pod))

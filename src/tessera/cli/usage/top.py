@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tessera.api.tessera.usagereports import UsageReport
 from tessera.cli.inspect.watching import Screen
-from tessera.cli.livecluster import Place
+from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
 from tessera.cli.usage.agents import agents, agents_options, refuse_two_sources
@@ -46,7 +46,7 @@ def top(
     namespace; or those that --agent names. Agents observe their GPUs every 15 s.
     """
     refuse_two_sources()
-    source = agents(agent, Place(kubeconfig=kubeconfig, context=context))
+    source = agents(agent, ClusterSource(kubeconfig=kubeconfig, context=context))
     asyncio.run(_once(source, output) if once else _live(source, interval_s, output))
 
 

@@ -11,7 +11,7 @@ import msgspec
 from tessera.api.kubernetes.jobs import ARCHIVE, NOTEBOOK_KEY, JobRequest
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.scheduler.configuration import SCHEDULER_NAME
-from tessera.cli.livecluster import Place, kubeconfig_options, namespace_of, namespace_option
+from tessera.cli.livecluster import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.work.codefolder import archive_folder
 from tessera.cli.work.environments import find_environment
@@ -102,9 +102,9 @@ asking_options = with_options(
 """Adds the options that both have."""
 
 
-def place_of(given: Asked) -> Place:
+def place_of(given: Asked) -> ClusterSource:
     """Return the cluster that the options name."""
-    return Place(kubeconfig=given["kubeconfig"], context=given["context"])
+    return ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"])
 
 
 def request_of(

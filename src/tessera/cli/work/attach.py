@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.livecluster import Place, connected, kubeconfig_options, namespace_of, namespace_option
+from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted, follow_job, state_of
 from tessera.cli.work.forwarding import follow_notebook, port_option, token_of
 
@@ -28,7 +28,7 @@ def attach(name: str, namespace: str, port: int | None, kubeconfig: Path | None,
 
     Ends with the exit code of its command.
     """
-    place = Place(kubeconfig=kubeconfig, context=context)
+    place = ClusterSource(kubeconfig=kubeconfig, context=context)
     where = namespace_of(place, namespace)
 
     async def work() -> int:

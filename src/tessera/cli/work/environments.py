@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tessera.api.tessera.environments import Environment, read_environment
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.livecluster import Place, connected, kubeconfig_options
+from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.clients.kube import ENVIRONMENTS, Forbidden, Kube, name_of
@@ -43,7 +43,7 @@ Examples:
 @output_option()
 def environments(*, kubeconfig: Path | None, context: str | None, output: str) -> None:
     """List the environments of `tessera run` and `notebook`: images by name, and what is in them."""
-    found = asyncio.run(_read(Place(kubeconfig=kubeconfig, context=context)))
+    found = asyncio.run(_read(ClusterSource(kubeconfig=kubeconfig, context=context)))
     for error in found.broken.values():
         click.echo(f"left out: {error}", err=True)
     if print_document(found.known, output):
@@ -55,7 +55,7 @@ def environments(*, kubeconfig: Path | None, context: str | None, output: str) -
     wide_console(output=output).print(trimmed(table))
 
 
-def find_environment(place: Place, name: str, *, notebook: bool) -> Environment:
+def find_environment(place: ClusterSource, name: str, *, notebook: bool) -> Environment:
     """Return the environment of this name in a cluster; arguments and errors as in `choose_environment`."""
     return choose_environment(asyncio.run(_read(place)), name, notebook=notebook)
 
@@ -105,6 +105,6 @@ async def read_environments(kube: Kube) -> Catalogue:
     return Catalogue(known=tuple(sorted(known, key=lambda each: each.name)), broken=broken)
 
 
-async def _read(place: Place) -> Catalogue:
+async def _read(place: ClusterSource) -> Catalogue:
     async with connected(place) as kube:
         return await read_environments(kube)

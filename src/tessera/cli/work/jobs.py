@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tessera.api.kubernetes.jobs import BY_RUN, JobState, read_job
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.livecluster import Place, connected, kubeconfig_options, namespace_of, namespace_option
+from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.work.following import events_about_jobs
@@ -35,7 +35,7 @@ def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, conte
 
     A Job is deleted a day after its end.
     """
-    place = Place(kubeconfig=kubeconfig, context=context)
+    place = ClusterSource(kubeconfig=kubeconfig, context=context)
     found = asyncio.run(_states(place, "" if all_namespaces else namespace_of(place, namespace)))
     if print_document(found, output):
         return
@@ -47,7 +47,7 @@ def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, conte
     wide_console(output=output).print(trimmed(table))
 
 
-async def _states(place: Place, namespace: str) -> list[JobState]:
+async def _states(place: ClusterSource, namespace: str) -> list[JobState]:
     async with connected(place) as kube:
         selection = Selection(namespace=namespace, labels=BY_RUN)
         found, pods = await asyncio.gather(kube.list(JOBS, selection), kube.list(PODS, selection))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.livecluster import Place, connected, kubeconfig_options, namespace_of, namespace_option
+from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import print_log, state_of
 from tessera.errors import InvalidInput
 
@@ -25,11 +25,11 @@ Examples:
 @kubeconfig_options
 def logs(name: str, namespace: str, kubeconfig: Path | None, context: str | None) -> None:
     """Print what the command of Job NAME has written so far; `tessera attach` goes on."""
-    place = Place(kubeconfig=kubeconfig, context=context)
+    place = ClusterSource(kubeconfig=kubeconfig, context=context)
     asyncio.run(_print(place, name, namespace_of(place, namespace)))
 
 
-async def _print(place: Place, name: str, namespace: str) -> None:
+async def _print(place: ClusterSource, name: str, namespace: str) -> None:
     async with connected(place) as kube:
         state = await state_of(kube, name, namespace)
         if not state.pod:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.livecluster import Place, connected, kubeconfig_options, namespace_of, namespace_option
+from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import state_of
 from tessera.clients.kube import JOBS, Kube
 from tessera.errors import InvalidInput
@@ -27,11 +27,11 @@ Examples:
 @kubeconfig_options
 def stop(name: tuple[str, ...], namespace: str, kubeconfig: Path | None, context: str | None) -> None:
     """Delete the Jobs NAME with their pods and logs."""
-    place = Place(kubeconfig=kubeconfig, context=context)
+    place = ClusterSource(kubeconfig=kubeconfig, context=context)
     asyncio.run(_stop(place, name, namespace_of(place, namespace)))
 
 
-async def _stop(place: Place, names: tuple[str, ...], namespace: str) -> None:
+async def _stop(place: ClusterSource, names: tuple[str, ...], namespace: str) -> None:
     async with connected(place) as kube:
         await stop_jobs(kube, names, namespace)
 

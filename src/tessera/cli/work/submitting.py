@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tessera.api.kubernetes.jobs import JobRequest, job_object, own_secret
-from tessera.cli.livecluster import Place, connected, observe
+from tessera.cli.livecluster import ClusterSource, connected, observe
 from tessera.cli.printing import yaml_text
 from tessera.cli.work.asking import Asked, place_of
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted
@@ -71,7 +71,7 @@ async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) 
     return name
 
 
-async def _interrupted(place: Place, names: list[str], namespace: str, *, delete: bool) -> int:
+async def _interrupted(place: ClusterSource, names: list[str], namespace: str, *, delete: bool) -> int:
     """Say how to go on with a Job that is followed no more, or delete it."""
     if not names:
         click.echo("nothing was submitted", err=True)
@@ -86,7 +86,7 @@ async def _interrupted(place: Place, names: list[str], namespace: str, *, delete
     return INTERRUPTED
 
 
-async def _forecast(place: Place, body: Object) -> str:
+async def _forecast(place: ClusterSource, body: Object) -> str:
     """Return where a Job's pod would run now, or why it would wait."""
     template: dict[str, Any] = body["spec"]["template"]
     named = {"name": "this", "namespace": body["metadata"]["namespace"], "uid": "this"}

@@ -15,7 +15,7 @@ from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unsupported
 
-__all__ = ["Mount", "Place", "ShareEdits", "edits"]
+__all__ = ["HostPlaces", "Mount", "ShareEdits", "edits"]
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the name MPS clients and servers use, not a file of ours
 """Where MPS clients and their server exchange data; both must see the same."""
@@ -41,7 +41,7 @@ class ShareEdits(msgspec.Struct, frozen=True, kw_only=True):
     """Paths on the host, and the same in the container."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class HostPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """Where the things are that edits name."""
 
     mps_root: str = "/run/tessera/mps"
@@ -53,7 +53,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Capability device nodes of MIG instances by GPU UUID and start."""
 
 
-def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -> ShareEdits:
+def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: HostPlaces) -> ShareEdits:
     """Return what one container with these shares gets; `gpus` are the node's by index.
 
     Raises:
@@ -133,7 +133,7 @@ def _thread_percent(share: Share, facts: GpuFacts) -> int:
     return 100 // max(1, instance_percent // share.compute_percent)
 
 
-def _nodes(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -> tuple[str, ...]:
+def _nodes(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: HostPlaces) -> tuple[str, ...]:
     nodes: dict[str, None] = {}
     for share in shares:
         facts = gpus[share.gpu]

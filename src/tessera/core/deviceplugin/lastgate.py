@@ -15,9 +15,9 @@ from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 
 __all__ = [
+    "GateDecision",
     "ObservedPod",
     "ObservedPods",
-    "Verdict",
     "admit",
     "devices_of_orphans",
     "holders",
@@ -83,7 +83,7 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What comes of a container that asks for devices."""
 
     record: tuple[Allocation, ...]
@@ -95,7 +95,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def admit(
     record: tuple[Allocation, ...], new: Allocation, observed: ObservedPods, capacity_mib: Mapping[DeviceId, int]
-) -> Verdict:
+) -> GateDecision:
     """Return whether `Allocate` may give devices to some pod.
 
     The kubelet asks only when it has let a device go, has forgotten it, or gives a pod's later container what its init
@@ -107,8 +107,8 @@ def admit(
     left = [each for each in record if each not in free]
     clash = next(clashes(left, new, capacity_mib, ids=True), None)
     if clash is not None:
-        return Verdict(record=record, refused=clash)
-    return Verdict(record=put((each for each in record if each.uid or each not in free), new))
+        return GateDecision(record=record, refused=clash)
+    return GateDecision(record=put((each for each in record if each.uid or each not in free), new))
 
 
 def start(
@@ -118,7 +118,7 @@ def start(
     capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
-) -> Verdict:
+) -> GateDecision:
     """Return whether a container may start with devices.
 
     Args:
@@ -136,7 +136,7 @@ def start(
     blocking = tuple(clashes(left, new, capacity_mib, ids=ids))
     if blocking:
         ends = any(each.other is not None and observed.ending(each.other.uid) for each in blocking)
-        return Verdict(record=record, refused=blocking[0], wait=ends)
+        return GateDecision(record=record, refused=blocking[0], wait=ends)
     # Of a pod's containers the last that was started knows what all are assigned.
     same = tuple(
         msgspec.structs.replace(each, assignment=new.assignment, key=new.key, signature=new.signature)
@@ -144,7 +144,7 @@ def start(
         else each
         for each in left
     )
-    return Verdict(record=put(same, msgspec.structs.replace(new, started=True)))
+    return GateDecision(record=put(same, msgspec.structs.replace(new, started=True)))
 
 
 def _with_names(

@@ -9,7 +9,7 @@ from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Snaps
 from tessera.core.gpu.sharing import Option
 from tessera.core.packing.obstacles import describe
 from tessera.core.packing.plan import Plan, applied, plan
-from tessera.core.packing.reasons import Reasons, Verdict, describe_need
+from tessera.core.packing.reasons import NodeFit, Reasons, describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need, Pod, PodKey
 
@@ -42,7 +42,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[PodKey, ...]
     foreign: tuple[str, ...] = ()
     """Names in the need that belong to other systems, each with Tessera's form for the same."""
-    nodes: tuple[Verdict, ...]
+    nodes: tuple[NodeFit, ...]
     """Each node after the plan: could it take one more such pod, and what stands in the way if not."""
     room: int
     """How many more such pods fit after the plan, counted up to `MOST_ROOM`: what an autoscaler could still get."""

@@ -9,7 +9,7 @@ import msgspec
 from tessera.core.cluster.cluster import Cluster, SeenNode
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.explain.inspection import GpuInspection, Health, NodeInspection, SliceUsage, inspect
-from tessera.core.explain.inspection import Tenant as InspectedTenant
+from tessera.core.explain.inspection import GpuPod as InspectedTenant
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.cache import ObservedModel
@@ -26,10 +26,10 @@ __all__ = [
     "Observation",
     "Part",
     "PendingView",
+    "PodView",
     "ScalePoint",
     "Scope",
     "Service",
-    "Tenant",
     "changes",
     "fleet_view",
     "in_scope",
@@ -91,7 +91,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     services: tuple[Service, ...] = ()
 
 
-class Tenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A pod on a device; one of another namespace has neither names nor activity."""
 
     namespace: str = ""
@@ -118,7 +118,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """False for a MIG instance that is planned and not created yet."""
     idle: bool = False
     """Whether it is allocated, and known not to be used."""
-    tenants: tuple[Tenant, ...] = ()
+    tenants: tuple[PodView, ...] = ()
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -169,7 +169,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: str = ""
     problem: str = ""
     gpus: tuple[GpuView, ...] = ()
-    unplaced: tuple[Tenant, ...] = ()
+    unplaced: tuple[PodView, ...] = ()
     """Pods on the node of which nobody knows the GPU."""
     images: tuple[ImageView, ...] = ()
     models: tuple[ModelView, ...] = ()
@@ -247,7 +247,7 @@ def _node(found: NodeInspection, seen: SeenNode, observed: Observation) -> NodeV
         problem="; ".join((*filter(None, (found.problem,)), *found.conflicts)),
         gpus=tuple(_gpu(gpu, seen, state, observed.activity) for gpu in found.gpus),
         unplaced=tuple(
-            Tenant(namespace=namespace, pod=pod, phase=each.phase.value, memory_mib=each.memory_mib)
+            PodView(namespace=namespace, pod=pod, phase=each.phase.value, memory_mib=each.memory_mib)
             for each in found.unplaced
             for namespace, pod in (_split(each.pod),)
         ),
@@ -346,9 +346,9 @@ class _Parts:
         known = [percent for percent in active if percent is not None]
         return max(known) < _IDLE_PERCENT if len(known) == len(active) else used_mib == 0
 
-    def _tenant(self, each: InspectedTenant) -> Tenant:
+    def _tenant(self, each: InspectedTenant) -> PodView:
         namespace, pod = _split(each.pod)
-        return Tenant(
+        return PodView(
             namespace=namespace,
             pod=pod,
             phase=each.phase.value,
@@ -429,10 +429,10 @@ class _Shown:
         parts = (msgspec.structs.replace(each, tenants=tuple(map(self._tenant, each.tenants))) for each in gpu.parts)
         return msgspec.structs.replace(gpu, parts=tuple(parts), problems=tuple(map(self.text, gpu.problems)))
 
-    def _tenant(self, tenant: Tenant) -> Tenant:
+    def _tenant(self, tenant: PodView) -> PodView:
         if self._scope.shows(tenant.namespace):
             return tenant
-        return Tenant(phase=tenant.phase, isolation=tenant.isolation, memory_mib=tenant.memory_mib)
+        return PodView(phase=tenant.phase, isolation=tenant.isolation, memory_mib=tenant.memory_mib)
 
 
 # What changed

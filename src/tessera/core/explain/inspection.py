@@ -22,12 +22,12 @@ from tessera.core.workload.need import Form, PodKey
 
 __all__ = [
     "GpuInspection",
+    "GpuPod",
     "Health",
     "Inspection",
     "NodeInspection",
     "PendingPod",
     "SliceUsage",
-    "Tenant",
     "Unplaced",
     "inspect",
 ]
@@ -55,7 +55,7 @@ class Health(enum.StrEnum):
     """No agent reports it."""
 
 
-class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+class GpuPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod on a GPU, with one share of it."""
 
     pod: PodKey
@@ -97,7 +97,7 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     """The weakest isolation in force among those on it; None where nobody is."""
     slices: tuple[SliceUsage, ...] = ()
     """All of its memory slices, in order; empty where MIG is off."""
-    tenants: tuple[Tenant, ...] = ()
+    tenants: tuple[GpuPod, ...] = ()
     granted_mib: int = 0
     granted_percent: int = 0
     """Compute allocated."""
@@ -307,8 +307,8 @@ class _NodeUsage:
             conflicts=(*wrong, *(_absent(gpu, tenants) if state else ())),
         )
 
-    def _tenant(self, gpu: Gpu, pod: SeenPod, share: Share) -> Tenant:
-        return Tenant(
+    def _tenant(self, gpu: Gpu, pod: SeenPod, share: Share) -> GpuPod:
+        return GpuPod(
             pod=pod.pod.key,
             phase=pod.phase,
             ending=pod.ending,
@@ -357,7 +357,7 @@ def _desired(gpu: Gpu, state: GpuNodeState | None) -> Layout:
     return tuple(place for each in state.desired if each.gpu == gpu.uuid for place in each.instances) if state else ()
 
 
-def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
+def _absent(gpu: Gpu, tenants: Sequence[GpuPod]) -> Iterable[str]:
     """Yield the instances that running pods are allocated and the driver does not show."""
     there = {(each.profile, each.start) for each in gpu.sharing.layout or ()}
     for tenant in tenants:
@@ -366,7 +366,7 @@ def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
             yield f"{tenant.pod} holds {profile} at {start}, which does not exist now"
 
 
-def _slices(gpu: Gpu, tenants: Sequence[Tenant], desired: Layout) -> tuple[SliceUsage, ...]:
+def _slices(gpu: Gpu, tenants: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsage, ...]:
     """Return a GPU's memory slices, instance by instance; empty where MIG is off and no pod uses an instance."""
     known: dict[tuple[str | None, int | None], Placement] = {
         (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))

@@ -19,7 +19,7 @@ from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused
 from tessera.core.packing.preempt import victims
-from tessera.core.packing.reasons import Verdict, describe_need
+from tessera.core.packing.reasons import NodeFit, describe_need
 from tessera.core.storage.images.held import HeldImages
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
@@ -65,7 +65,7 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is there, or why it is pending, without full stop each; the most telling first."""
     remedies: tuple[str, ...] = ()
     """What would make it fit; empty for a pod that has its place."""
-    nodes: tuple[Verdict, ...] = ()
+    nodes: tuple[NodeFit, ...] = ()
     """Whether each node could take it, were the pod not there yet."""
     ways: tuple[RequestOption, ...] = ()
     """How each kind of GPU could serve it."""
@@ -129,13 +129,13 @@ class _WithoutPod:
             holder.id: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
         }
 
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def verdicts(self) -> tuple[NodeFit, ...]:
         if self.pod.unread:
             unread = Obstacle(Cause.REQUEST, self.pod.unread)
-            return tuple(Verdict(node=each.node.name, obstacle=unread) for each in self.cluster.nodes)
+            return tuple(NodeFit(node=each.node.name, obstacle=unread) for each in self.cluster.nodes)
         obstacles = self.ledger.obstacles(self.need, [each.node.name for each in self.cluster.nodes])
         return tuple(
-            Verdict(node=each.node.name, obstacle=self._obstacle(each, obstacles.get(each.node.name)))
+            NodeFit(node=each.node.name, obstacle=self._obstacle(each, obstacles.get(each.node.name)))
             for each in self.cluster.nodes
         )
 
@@ -197,7 +197,7 @@ def _devices(cluster: Cluster, pod: SeenPod) -> Iterator[HeldDevice]:
         yield HeldDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbours=tuple(others))
 
 
-def _placed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _placed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     """Yield why a pod is where it is, and whether it would go there again."""
     pod = rest.pod
     assert pod.node is not None
@@ -229,7 +229,7 @@ def _how(pod: SeenPod) -> Iterator[str]:
         yield "no record says which devices it is allocated; these fit"
 
 
-def _again(rest: _WithoutPod, verdicts: Sequence[Verdict], here: Verdict) -> Iterator[str]:
+def _again(rest: _WithoutPod, verdicts: Sequence[NodeFit], here: NodeFit) -> Iterator[str]:
     able = [each.node for each in verdicts if each.obstacle is None]
     found = rest.choice(able)
     if here.obstacle is not None:
@@ -246,7 +246,7 @@ def _again(rest: _WithoutPod, verdicts: Sequence[Verdict], here: Verdict) -> Ite
 # Why it is pending
 
 
-def _pending(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     pod, need = rest.pod, rest.need
     if pod.problem:
         yield pod.problem
@@ -305,7 +305,7 @@ def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
 # What would make it fit
 
 
-def _remedies(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _remedies(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     if not rest.need.asks or any(each.obstacle is None for each in verdicts):
         return
     yield from _freed(rest, verdicts)
@@ -313,7 +313,7 @@ def _remedies(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     yield from _admitted(rest)
 
 
-def _freed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _freed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     """Yield the GPU on which the least memory is missing, for a pod that takes an amount of one GPU."""
     if len(rest.need.asks) != 1 or rest.need.asks[0].count != 1:
         return
@@ -330,7 +330,7 @@ def _freed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
         yield f"if {missing} MiB were freed on GPU {index} of {name}"
 
 
-def _lasts(verdict: Verdict) -> bool:
+def _lasts(verdict: NodeFit) -> bool:
     return verdict.obstacle is not None and verdict.obstacle.cause.lasting
 
 
@@ -340,7 +340,7 @@ def _lacks(held: Occupancy, ask: Ask) -> bool:
     return held.amounts in modes and held.left_mib < ask.memory_mib and held.left_percent >= ask.compute_percent
 
 
-def _ended(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _ended(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     """Yield the pods that would have to end, fewest first, and what would then be given."""
     able = [each.node for each in verdicts if not _lasts(each)]
     tried = sorted(able, key=lambda name: sum(bool(each.shares) for each in rest.ledger.pods_on(name)))[:_MOST_TRIED]

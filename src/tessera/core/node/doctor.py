@@ -13,14 +13,14 @@ from tessera.core.node.nodelabels import MIG_CONFIG, MIG_CONFIG_STATE
 __all__ = [
     "APPLIED",
     "Check",
+    "CheckResult",
     "Daemon",
     "Folder",
+    "HostFacts",
     "NodeSeen",
-    "Observed",
     "Runtime",
     "Socket",
     "Toolkit",
-    "Verdict",
     "checks",
 ]
 
@@ -40,7 +40,7 @@ _CDI_BY_DEFAULT = 3
 """Version of containerd's configuration from which CDI is on unless switched off; that of containerd 2.0."""
 
 
-class Verdict(enum.StrEnum):
+class CheckResult(enum.StrEnum):
     """How a check ended."""
 
     OK = "ok"
@@ -53,7 +53,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was checked."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckResult
     found: str
     advice: str = ""
     """What to do; empty where nothing need be done."""
@@ -122,7 +122,7 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str]
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that the checks look at."""
 
     inventory: Inventory | None = None
@@ -166,7 +166,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
         return self.list_strategies is not None and DeviceInjection(strategies=self.list_strategies.strategies).cdi
 
 
-def checks(seen: Observed) -> tuple[Check, ...]:
+def checks(seen: HostFacts) -> tuple[Check, ...]:
     """Return every check with its verdict, in the order in which causes come before what they cause."""
     devices = (_driver, _mig, _compute_modes, _mps)
     groups = (*devices, _configuration, _handover, _toolkit, _runtime, _cdi, _kubelet, _pods, _node)
@@ -174,22 +174,22 @@ def checks(seen: Observed) -> tuple[Check, ...]:
 
 
 def _ok(name: str, found: str) -> Check:
-    return Check(name=name, verdict=Verdict.OK, found=found)
+    return Check(name=name, verdict=CheckResult.OK, found=found)
 
 
 def _failed(name: str, found: str, advice: str) -> Check:
-    return Check(name=name, verdict=Verdict.FAILED, found=found, advice=advice)
+    return Check(name=name, verdict=CheckResult.FAILED, found=found, advice=advice)
 
 
 def _warning(name: str, found: str, advice: str) -> Check:
-    return Check(name=name, verdict=Verdict.WARNING, found=found, advice=advice)
+    return Check(name=name, verdict=CheckResult.WARNING, found=found, advice=advice)
 
 
 def _skipped(name: str, found: str, advice: str = "") -> Check:
-    return Check(name=name, verdict=Verdict.SKIPPED, found=found, advice=advice)
+    return Check(name=name, verdict=CheckResult.SKIPPED, found=found, advice=advice)
 
 
-def _gpus(seen: Observed) -> tuple[GpuFacts, ...]:
+def _gpus(seen: HostFacts) -> tuple[GpuFacts, ...]:
     return seen.inventory.gpus if seen.inventory is not None else ()
 
 
@@ -198,7 +198,7 @@ def _gpus(seen: Observed) -> tuple[GpuFacts, ...]:
 _LOST = "drain the node and reset the GPU or reboot; `dmesg | grep Xid` shows what happened"
 
 
-def _driver(seen: Observed) -> Iterator[Check]:
+def _driver(seen: HostFacts) -> Iterator[Check]:
     if seen.inventory is None:
         advice = "install NVIDIA's driver, or let the process see libnvidia-ml.so.1 and /dev/nvidia*"
         yield _failed("driver", seen.driver_problem, advice)
@@ -219,7 +219,7 @@ def _driver(seen: Observed) -> Iterator[Check]:
         yield _warning("driver", note, "nothing: the driver's word is taken; please report it to Tessera")
 
 
-def _mig(seen: Observed) -> Iterator[Check]:
+def _mig(seen: HostFacts) -> Iterator[Check]:
     sound = True
     for facts in _gpus(seen):
         if facts.mig is not None and facts.mig.needs_reset:
@@ -240,7 +240,7 @@ def _mig(seen: Observed) -> Iterator[Check]:
 # MPS
 
 
-def _compute_modes(seen: Observed) -> Iterator[Check]:
+def _compute_modes(seen: HostFacts) -> Iterator[Check]:
     served = {daemon.gpu for daemon in seen.daemons if daemon.exclusive and not daemon.problem}
     for facts in _gpus(seen):
         mode, name = facts.compute_mode, f"GPU {facts.index}"
@@ -255,7 +255,7 @@ def _compute_modes(seen: Observed) -> Iterator[Check]:
             yield _failed("compute-mode", f"{name} has an MPS daemon but admits processes that are no clients", advice)
 
 
-def _mps(seen: Observed) -> Iterator[Check]:
+def _mps(seen: HostFacts) -> Iterator[Check]:
     if not seen.mps_desired and not seen.daemons:
         yield _skipped("mps", "no GPU is shared by MPS")
         return
@@ -278,7 +278,7 @@ def _mps(seen: Observed) -> Iterator[Check]:
     yield from _strangers(seen)
 
 
-def _strangers(seen: Observed) -> Iterator[Check]:
+def _strangers(seen: HostFacts) -> Iterator[Check]:
     """Yield the processes on GPUs whose daemon all processes must use, and that do not use it."""
     served = {daemon.gpu: daemon.processes for daemon in seen.daemons if daemon.exclusive and not daemon.problem}
     for gpu, process in seen.processes:
@@ -288,7 +288,7 @@ def _strangers(seen: Observed) -> Iterator[Check]:
             yield _failed("mps-strangers", found, advice)
 
 
-def _user(seen: Observed) -> Check:
+def _user(seen: HostFacts) -> Check:
     if seen.user_id == 0:
         return _ok("mps-user", "user 0: clients of one user id at a time, which containers are as user 0")
     advice = "run the agent as user 0: only root sets compute modes, and a daemon serves its own user alone otherwise"
@@ -321,7 +321,7 @@ def _pipes(root: Folder) -> Check:
 # Files, runtime, kubelet
 
 
-def _configuration(seen: Observed) -> Iterator[Check]:
+def _configuration(seen: HostFacts) -> Iterator[Check]:
     if seen.config_problem:
         advice = "correct it; meanwhile what was in force before stays so, or nothing is offered"
         yield _failed("configuration", seen.config_problem, advice)
@@ -331,7 +331,7 @@ def _configuration(seen: Observed) -> Iterator[Check]:
         yield _warning("configuration", note, "see docs/sharing.md")
 
 
-def _handover(seen: Observed) -> Iterator[Check]:
+def _handover(seen: HostFacts) -> Iterator[Check]:
     name, chosen = "device-list", seen.list_strategies
     if chosen is None:
         yield _skipped(name, "no strategy is configured, and no node was named", "give --node to see what it can do")
@@ -341,7 +341,7 @@ def _handover(seen: Observed) -> Iterator[Check]:
         yield _ok(name, ", ".join(chosen.strategies))
 
 
-def _toolkit(seen: Observed) -> Iterator[Check]:
+def _toolkit(seen: HostFacts) -> Iterator[Check]:
     """Yield whether NVIDIA's runtime heeds what the agent hands over, and nothing that a pod says by itself."""
     name, toolkit = "nvidia-runtime", seen.toolkit
     strategies = seen.list_strategies.strategies if seen.list_strategies is not None else ()
@@ -367,7 +367,7 @@ def _toolkit(seen: Observed) -> Iterator[Check]:
         yield _ok(name, f"{toolkit.config} heeds no NVIDIA_VISIBLE_DEVICES of unprivileged containers")
 
 
-def _runtime(seen: Observed) -> Iterator[Check]:
+def _runtime(seen: HostFacts) -> Iterator[Check]:
     runtime = seen.runtime
     if runtime.socket.problem:
         advice = "start containerd; for another runtime this check does not apply"
@@ -390,7 +390,7 @@ def _runtime(seen: Observed) -> Iterator[Check]:
         yield _ok("runtime-cdi", f"on, by {runtime.config}" if runtime.cdi else "on by default")
 
 
-def _cdi(seen: Observed) -> Iterator[Check]:
+def _cdi(seen: HostFacts) -> Iterator[Check]:
     missing = bool(seen.cdi_folders) and not seen.cdi_folders[-1].writable
     if missing:
         folder = seen.cdi_folders[-1]
@@ -414,7 +414,7 @@ def _cdi(seen: Observed) -> Iterator[Check]:
         yield _ok("cdi", f"{len(files)} devices in {', '.join(folder.path for folder in seen.cdi_folders)}")
 
 
-def _kubelet(seen: Observed) -> Iterator[Check]:
+def _kubelet(seen: HostFacts) -> Iterator[Check]:
     folder = seen.plugin_folder
     if not folder.writable:
         state = "is read-only" if folder.exists else "is not there"
@@ -430,7 +430,7 @@ def _kubelet(seen: Observed) -> Iterator[Check]:
             yield _ok("kubelet", f"{socket.path} answers")
 
 
-def _pods(seen: Observed) -> Iterator[Check]:
+def _pods(seen: HostFacts) -> Iterator[Check]:
     if seen.sees_pods:
         yield _ok("processes", "those of other pods can be seen")
     else:
@@ -443,7 +443,7 @@ def _pods(seen: Observed) -> Iterator[Check]:
 # The Node object
 
 
-def _node(seen: Observed) -> Iterator[Check]:
+def _node(seen: HostFacts) -> Iterator[Check]:
     if seen.node is None:
         advice = "give --node and credentials, or NODE_NAME" if not seen.node_problem else "see the reason"
         yield _skipped("node", seen.node_problem or "no node was named", advice)
@@ -454,7 +454,7 @@ def _node(seen: Observed) -> Iterator[Check]:
         yield _ok("node", "labels and annotations agree with the node")
 
 
-def _drift(seen: Observed, node: NodeSeen) -> Iterable[Check]:
+def _drift(seen: HostFacts, node: NodeSeen) -> Iterable[Check]:
     state = node.labels.get(MIG_CONFIG_STATE, "")
     if state == "failed":
         advice = "the node's events and its condition TesseraLayoutApplied have the reason"

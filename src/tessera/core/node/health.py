@@ -26,7 +26,7 @@ __all__ = [
     "HealthChange",
     "HealthPhase",
     "HealthPolicy",
-    "State",
+    "HealthState",
     "XidClass",
     "Xids",
     "counts",
@@ -136,7 +136,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.rest_s * 2.0**doublings, self.longest_rest_s)
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class HealthState(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a device that is or was not well."""
 
     phase: HealthPhase
@@ -173,7 +173,7 @@ class HealthChange(msgspec.Struct, frozen=True, kw_only=True):
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the devices of a node; those not named are healthy."""
 
-    states: tuple[tuple[DeviceId, State], ...] = ()
+    states: tuple[tuple[DeviceId, HealthState], ...] = ()
 
     @property
     def unhealthy(self) -> frozenset[DeviceId]:
@@ -231,7 +231,7 @@ def _struck(event: GpuEvent, inventory: Inventory) -> Iterable[DeviceId]:
 
 
 def _fall_ill(
-    states: dict[DeviceId, State], device: DeviceId, error: _Error, now_s: float, policy: HealthPolicy
+    states: dict[DeviceId, HealthState], device: DeviceId, error: _Error, now_s: float, policy: HealthPolicy
 ) -> tuple[HealthChange, ...]:
     """Record an error; errors while a device is unhealthy are one illness, any later one a relapse."""
     former = states.get(device)
@@ -239,7 +239,7 @@ def _fall_ill(
     same = former is not None and before is HealthPhase.UNHEALTHY
     relapses = 0 if former is None else former.relapses + (not same)
     rest_s = max(policy.rest(relapses, grave=error.grave), former.rest_s if former and same else 0.0)
-    states[device] = State(
+    states[device] = HealthState(
         phase=HealthPhase.UNHEALTHY,
         reason=error.reason,
         since_s=former.since_s if former and same else now_s,
@@ -279,7 +279,7 @@ def _present(device: DeviceId, gpus: Mapping[str, GpuFacts]) -> bool:
 
 
 def _recover(
-    states: dict[DeviceId, State], device: DeviceId, now_s: float, policy: HealthPolicy
+    states: dict[DeviceId, HealthState], device: DeviceId, now_s: float, policy: HealthPolicy
 ) -> tuple[HealthChange, ...]:
     """Let a device that is reached get better where its time has come."""
     state = states[device]
@@ -294,5 +294,5 @@ def _recover(
     return (HealthChange(device=device, before=state.phase, after=better, reason=state.reason),)
 
 
-def _health(states: Mapping[DeviceId, State]) -> Health:
+def _health(states: Mapping[DeviceId, HealthState]) -> Health:
     return Health(states=tuple(sorted(states.items(), key=lambda each: DeviceId.order(each[0]))))

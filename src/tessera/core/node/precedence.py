@@ -12,7 +12,7 @@ from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import NodeSharing, Strategy, combined, desired_layouts, effective, shared_gpus
 
-__all__ = ["ORDER", "Decision", "Declared", "Overridden", "Statement", "decide"]
+__all__ = ["ORDER", "Declared", "EffectiveSharing", "Overridden", "Statement", "decide"]
 
 ORDER: Final = (
     "label `nvidia.com/mig.config`",
@@ -74,7 +74,7 @@ class Overridden(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.source} has no effect on {self.what}: {self.by} decides{advice}"
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class EffectiveSharing(msgspec.Struct, frozen=True, kw_only=True):
     """What holds on a node."""
 
     said: NodeSharing
@@ -85,7 +85,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the sharing configuration has any effect."""
 
 
-def decide(declared: Declared, gpus: Iterable[GpuFacts]) -> Decision:
+def decide(declared: Declared, gpus: Iterable[GpuFacts]) -> EffectiveSharing:
     """Return what holds of all that is declared about these GPUs, in the order of `ORDER`, and what does not."""
     inventory = Inventory(gpus=tuple(gpus))
     policy, config = declared.policy, declared.sharing_config
@@ -113,7 +113,7 @@ def decide(declared: Declared, gpus: Iterable[GpuFacts]) -> Decision:
         ),
     )
     acts = bool(kept) or own.plugin != NodeSharing().plugin or own.strategy == strategy or not lost
-    return Decision(said=said, overridden=overridden, sharing_config=config is not None and acts)
+    return EffectiveSharing(said=said, overridden=overridden, sharing_config=config is not None and acts)
 
 
 def _strategies(declared: Declared) -> Iterator[tuple[str, Strategy]]:

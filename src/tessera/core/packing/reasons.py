@@ -16,14 +16,14 @@ from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need
 from tessera.core.workload.resources import MODEL_RESOURCE
 
-__all__ = ["Reasons", "Verdict", "describe_need"]
+__all__ = ["NodeFit", "Reasons", "describe_need"]
 
 _EXAMPLES = 2
 """Nodes named for each obstacle; the others are counted."""
 _UNREADABLE = "the node's GPUs are not known: see the warnings of tessera plan"
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one node could take a pod now."""
 
     node: NodeName
@@ -52,7 +52,7 @@ class Reasons:
         self._fleet = Fleet.of(snapshot)
         self._scores = Scores(self._fleet, make_policy("first-fit", self._fleet, None), mix=(), devices_only=True)
 
-    def verdicts(self, need: Need) -> tuple[Verdict, ...]:
+    def verdicts(self, need: Need) -> tuple[NodeFit, ...]:
         """Return for each node whether one more pod with this need could run there, and what stands in the way."""
         kind = self._scores.intern(need)
         obstacles = Obstacles(self._fleet, self._scores.demand(kind))
@@ -63,7 +63,7 @@ class Reasons:
 
     def sentence(self, need: Need) -> str:
         """Return in one sentence what a pod needs and what stands in the way, the nearest misses first."""
-        alike = defaultdict[str, list[tuple[Obstacle, Verdict]]](list)
+        alike = defaultdict[str, list[tuple[Obstacle, NodeFit]]](list)
         for verdict in self.verdicts(need):
             if verdict.obstacle is not None:
                 cause = verdict.obstacle.cause
@@ -74,22 +74,22 @@ class Reasons:
         summary = "; ".join(map(_summary, ranked)) or "there are no nodes"
         return "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.asks)))
 
-    def _verdict(self, need: Need, column: int, devices: Obstacle | None) -> Verdict:
+    def _verdict(self, need: Need, column: int, devices: Obstacle | None) -> NodeFit:
         """Return the first thing in the way, in the order in which kube-scheduler and the extender look."""
         node = self._fleet.nodes[column]
         rule = refusal(need, node)
         if rule is not None:
-            return Verdict(node=node.name, obstacle=refused(*rule))
+            return NodeFit(node=node.name, obstacle=refused(*rule))
         if need.asks and node.problem:
-            return Verdict(node=node.name, obstacle=Obstacle(Cause.UNREADABLE, _UNREADABLE))
+            return NodeFit(node=node.name, obstacle=Obstacle(Cause.UNREADABLE, _UNREADABLE))
         if devices is not None and devices.cause.lasting:
             detail = _offers(need, node) if devices.cause is Cause.NO_DEVICE else ""
-            return Verdict(node=node.name, obstacle=devices, detail=detail)
+            return NodeFit(node=node.name, obstacle=devices, detail=detail)
         cpu_milli, memory_mib, pods = self._fleet.room[:, column].tolist()
-        return Verdict(node=node.name, obstacle=node_obstacle(need, cpu_milli, memory_mib, pods) or devices)
+        return NodeFit(node=node.name, obstacle=node_obstacle(need, cpu_milli, memory_mib, pods) or devices)
 
 
-def _summary(nodes: Sequence[tuple[Obstacle, Verdict]]) -> str:
+def _summary(nodes: Sequence[tuple[Obstacle, NodeFit]]) -> str:
     """Return the nearest miss among nodes with one cause, where it is, and on how many more nodes it is much alike."""
     nearest = max((obstacle for obstacle, _ in nodes), key=lambda obstacle: obstacle.near)
     same = [verdict for obstacle, verdict in nodes if obstacle.text == nearest.text]

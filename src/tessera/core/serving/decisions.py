@@ -11,13 +11,13 @@ import msgspec
 from tessera.core.serving.autoscaler import Proposal
 from tessera.core.serving.queuetime import Missing
 
-__all__ = ["KEPT_S", "Decided", "Decision", "decide"]
+__all__ = ["KEPT_S", "Decided", "ScalingDecision", "decide"]
 
 KEPT_S: Final = 300.0
 """A decision is good for so long without a new one: as long as Kubernetes' own window before it scales down."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What the autoscaler answers."""
 
     replicas: int | None
@@ -37,7 +37,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def decide(former: Decided | None, found: Proposal | Missing, now_s: float) -> tuple[Decided | None, Decision]:
+def decide(former: Decided | None, found: Proposal | Missing, now_s: float) -> tuple[Decided | None, ScalingDecision]:
     """Return what to remember, and the decision.
 
     Args:
@@ -47,12 +47,12 @@ def decide(former: Decided | None, found: Proposal | Missing, now_s: float) -> t
 
     """
     if isinstance(found, Proposal):
-        return Decided(at_s=now_s, replicas=found.replicas, reason=found.reason), Decision(
+        return Decided(at_s=now_s, replicas=found.replicas, reason=found.reason), ScalingDecision(
             replicas=found.replicas, reason=found.reason
         )
     if former is not None and 0 <= now_s - former.at_s < KEPT_S:
         kept = f"the decision of {now_s - former.at_s:.0f} s ago is kept for {KEPT_S / 60:.0f} minutes"
         reason = f"{found.reason}; {kept}"
-        return former, Decision(replicas=former.replicas, reason=reason, bad=not found.early, held=True)
+        return former, ScalingDecision(replicas=former.replicas, reason=reason, bad=not found.early, held=True)
     reason = f"{found.reason}; the replicas stay as they are"
-    return None, Decision(replicas=None, reason=reason, bad=not found.early)
+    return None, ScalingDecision(replicas=None, reason=reason, bad=not found.early)

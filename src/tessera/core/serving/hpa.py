@@ -21,9 +21,9 @@ __all__ = [
     "UP",
     "Behavior",
     "Bounds",
-    "Decision",
     "Event",
     "History",
+    "HpaDecision",
     "Limit",
     "Pod",
     "PodState",
@@ -269,7 +269,7 @@ class Limit(StrEnum):
     FEWEST = "TooFewReplicas"
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class HpaDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What the controller does, and what it says about it."""
 
     replicas: int
@@ -302,7 +302,7 @@ def advance(
     current: int,
     bounds: Bounds,
     behavior: Behavior | None = None,
-) -> Decision:
+) -> HpaDecision:
     """Return the number of replicas to set, and what to remember.
 
     Args:
@@ -315,10 +315,10 @@ def advance(
 
     """
     if current == 0 and bounds.least > 0:
-        return Decision(replicas=0, history=history)  # switched off by hand
+        return HpaDecision(replicas=0, history=history)  # switched off by hand
     if not bounds.least <= current <= bounds.most:
         replicas = min(max(current, bounds.least), bounds.most)
-        return Decision(replicas=replicas, history=_scaled(history, now_s, replicas - current))
+        return HpaDecision(replicas=replicas, history=_scaled(history, now_s, replicas - current))
     # The first recommendation is what there is, so that a restarted controller does not scale down at once.
     former = history.recommendations or (Recommendation(now_s, current),)
     if behavior is None:
@@ -329,7 +329,7 @@ def advance(
         replicas, limited = _rated(history.events, stable, now_s, current=current, bounds=bounds, behavior=behavior)
     kept = tuple(each for each in former if each.at_s > now_s - _LONGEST_S)
     known = History(recommendations=(*kept, Recommendation(now_s, proposed)), events=history.events)
-    return Decision(replicas=replicas, history=_scaled(known, now_s, replicas - current), able=able, limited=limited)
+    return HpaDecision(replicas=replicas, history=_scaled(known, now_s, replicas - current), able=able, limited=limited)
 
 
 _LONGEST_S: Final = 3600

@@ -12,12 +12,12 @@ import msgspec
 from tessera.core.serving.autoscaler import Load
 from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window, between
 
-__all__ = ["Observation", "Observed", "observe"]
+__all__ = ["Observation", "ServerMemory", "observe"]
 
 _ONCE = Missing("scraped once so far; the next scrape compares", early=True)
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of a model server between looks."""
 
     samples: tuple[tuple[str, Counters], ...] = ()
@@ -67,8 +67,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe(
-    former: Observed, pods: Mapping[str, Counters | Missing], *, at_s: float, replicas: int, ready: int
-) -> tuple[Observed, Observation]:
+    former: ServerMemory, pods: Mapping[str, Counters | Missing], *, at_s: float, replicas: int, ready: int
+) -> tuple[ServerMemory, Observation]:
     """Return what to remember, and what the pods say.
 
     Args:
@@ -116,7 +116,7 @@ def observe(
         )
     compared = {name: each for name, each in last.items() if not isinstance(pods.get(name), Counters)}
     compared |= {name: each for name, each in windows.items() if isinstance(each, Window)}
-    remembered = Observed(
+    remembered = ServerMemory(
         samples=tuple(samples.items()),
         windows=tuple((name, each) for name, each in compared.items() if name in pods),
         in_flight=tuple(in_flight.items()),

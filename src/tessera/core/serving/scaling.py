@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from tessera.core.serving.autoscaler import Load, Memory, Proposal, Server, propose
-from tessera.core.serving.decisions import Decided, Decision, decide
+from tessera.core.serving.decisions import Decided, ScalingDecision, decide
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.scaletozero import IDLE_S
 
@@ -63,7 +63,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     decided: Decided | None = None
 
 
-def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) -> tuple[Remembered, Decision]:
+def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) -> tuple[Remembered, ScalingDecision]:
     """Return what to remember, and how many replicas to ask for.
 
     Args:
@@ -76,7 +76,7 @@ def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) 
     if facts.most is None:
         return Remembered(), _none("no HorizontalPodAutoscaler targets its Deployment, so there are no bounds")
     if facts.trouble:
-        return Remembered(), Decision(replicas=None, reason=facts.trouble, bad=True)
+        return Remembered(), ScalingDecision(replicas=None, reason=facts.trouble, bad=True)
     if facts.slots is None:
         return Remembered(), _none(
             "nothing says how many requests a replica serves at once; annotate its Deployment with "
@@ -113,7 +113,7 @@ def _from_zero(facts: Facts, load: Load | Missing, now_s: float) -> Load | Missi
     return load if isinstance(load, Missing) else msgspec.structs.replace(load, woken_s=facts.woken_s)
 
 
-def to_count(facts: Facts, decision: Decision) -> int:
+def to_count(facts: Facts, decision: ScalingDecision) -> int:
     """Return for how many replicas more it is worth to count places, before a decision is taken; 0 for none."""
     if decision.replicas is None or decision.bad or facts.unschedulable:
         return 0
@@ -130,8 +130,8 @@ def _most(facts: Facts, most: int) -> tuple[int, str]:
     return most, ""
 
 
-def _none(reason: str) -> Decision:
-    return Decision(replicas=None, reason=reason)
+def _none(reason: str) -> ScalingDecision:
+    return ScalingDecision(replicas=None, reason=reason)
 
 
 def _cold_start(facts: Facts) -> float:

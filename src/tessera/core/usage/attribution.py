@@ -14,10 +14,10 @@ from tessera.core.gpu.inventory import GpuFacts, Instance
 from tessera.core.gpu.readings import EngineActivity, GpuReading, ProcessReading
 from tessera.core.usage.believed import believed
 
-__all__ = ["ContainerUse", "DeviceUse", "GpuUse", "Owner", "Tenant", "attributed"]
+__all__ = ["ContainerUse", "DeviceHolder", "DeviceUse", "GpuUse", "Owner", "attributed"]
 
 
-class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceHolder(msgspec.Struct, frozen=True, kw_only=True):
     """A container that was allocated a device, or a part of one."""
 
     namespace: str
@@ -49,7 +49,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
     """What a container uses of a device."""
 
-    tenant: Tenant
+    tenant: DeviceHolder
     memory_mib: int | None = None
     gpu_percent: float | None = None
 
@@ -70,7 +70,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     """Memory in use that is no container's; None where that is not known."""
 
     @property
-    def alone(self) -> Tenant | None:
+    def alone(self) -> DeviceHolder | None:
         """The one container that has the device to itself."""
         alone = len(self.containers) == 1 and self.containers[0].tenant.exclusive
         return self.containers[0].tenant if alone else None
@@ -87,7 +87,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 def attributed(
     facts: GpuFacts,
     reading: GpuReading,
-    tenants: Iterable[Tenant],
+    tenants: Iterable[DeviceHolder],
     owners: Mapping[int, Owner] | None,
 ) -> GpuUse:
     """Return what is used of a GPU, and by which containers.
@@ -101,7 +101,7 @@ def attributed(
 
     """
     reading = believed(reading, facts)
-    by_device = defaultdict[DeviceId, list[Tenant]](list)
+    by_device = defaultdict[DeviceId, list[DeviceHolder]](list)
     for tenant in _merged(tenants):
         by_device[tenant.device].append(tenant)
     if facts.layout is None:
@@ -130,9 +130,9 @@ def attributed(
     return GpuUse(facts=facts, reading=reading, devices=tuple(devices))
 
 
-def _merged(tenants: Iterable[Tenant]) -> Iterable[Tenant]:
+def _merged(tenants: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
     """Return each container once for each of its devices, sorted, with all that it was granted of it."""
-    found: dict[tuple[tuple[str, str], DeviceId], Tenant] = {}
+    found: dict[tuple[tuple[str, str], DeviceId], DeviceHolder] = {}
     for each in dict.fromkeys(tenants):
         known = found.setdefault((each.key, each.device), each)
         if known is not each:
@@ -145,7 +145,7 @@ def _merged(tenants: Iterable[Tenant]) -> Iterable[Tenant]:
 
 def _shared_out(
     device: DeviceUse,
-    tenants: list[Tenant],
+    tenants: list[DeviceHolder],
     processes: Iterable[ProcessReading],
     owners: Mapping[int, Owner] | None,
 ) -> DeviceUse:
@@ -169,7 +169,9 @@ def _shared_out(
     return msgspec.structs.replace(device, containers=containers, left_mib=left_mib)
 
 
-def _use_of(tenant: Tenant, tenants: list[Tenant], own: Mapping[tuple[str, str], list[ProcessReading]]) -> ContainerUse:
+def _use_of(
+    tenant: DeviceHolder, tenants: list[DeviceHolder], own: Mapping[tuple[str, str], list[ProcessReading]]
+) -> ContainerUse:
     """Return what a container's processes use; None where some may be another container's of its pod."""
     vague, same_pod = own.get((tenant.uid, ""), []), [each for each in tenants if each.uid == tenant.uid]
     if vague and len(same_pod) > 1:

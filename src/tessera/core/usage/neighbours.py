@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tessera.core.usage.attribution import ContainerUse, DeviceUse, GpuUse, Tenant
+from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse, GpuUse
 from tessera.core.usage.throttling import causes
 
 __all__ = ["Noise", "noises"]
@@ -20,9 +20,9 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     """Index."""
     cause: str
     """Of throttling: `power-cap`; or `saturated`."""
-    drivers: tuple[Tenant, ...] = ()
+    drivers: tuple[DeviceHolder, ...] = ()
     """Containers that drive it, the busiest first; empty where loads are not known."""
-    affected: tuple[Tenant, ...] = ()
+    affected: tuple[DeviceHolder, ...] = ()
     """The other containers."""
 
 
@@ -45,7 +45,7 @@ def noises(gpu: GpuUse) -> Iterator[Noise]:
             yield _noise(gpu, "saturated", drivers, (each.tenant for each in own))
 
 
-def _noise(gpu: GpuUse, cause: str, drivers: tuple[Tenant, ...], everybody: Iterable[Tenant]) -> Noise:
+def _noise(gpu: GpuUse, cause: str, drivers: tuple[DeviceHolder, ...], everybody: Iterable[DeviceHolder]) -> Noise:
     affected = tuple(dict.fromkeys(each for each in everybody if each not in drivers))
     return Noise(gpu=gpu.facts.index, cause=cause, drivers=drivers, affected=affected)
 
@@ -61,7 +61,7 @@ def _loads(gpu: GpuUse, device: DeviceUse) -> Iterator[tuple[ContainerUse, float
         yield each, None if percent is None else percent * part
 
 
-def _busiest(containers: Iterable[tuple[ContainerUse, float | None]]) -> Iterator[Tenant]:
+def _busiest(containers: Iterable[tuple[ContainerUse, float | None]]) -> Iterator[DeviceHolder]:
     """Yield the busiest containers, until they make half of the load."""
     busy = sorted(((each, load) for each, load in containers if load), key=lambda each: -each[1])
     total, so_far = sum(load for _, load in busy), 0.0

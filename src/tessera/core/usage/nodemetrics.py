@@ -14,7 +14,7 @@ import msgspec
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, open_placements
-from tessera.core.usage.attribution import DeviceUse, GpuUse, Tenant
+from tessera.core.usage.attribution import DeviceHolder, DeviceUse, GpuUse
 from tessera.core.usage.families import Family, Labels, Metric, Sample
 from tessera.core.usage.throttling import Cause, causes
 
@@ -243,7 +243,7 @@ def _of_instance(profile: str, gpu_instance: int) -> Labels:
     return (("GPU_I_PROFILE", profile[:_LONGEST]), ("GPU_I_ID", str(gpu_instance)))
 
 
-def _pod_labels(tenant: Tenant) -> Labels:
+def _pod_labels(tenant: DeviceHolder) -> Labels:
     return (
         ("namespace", tenant.namespace),
         ("pod", tenant.pod),

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel
 
-__all__ = ["Advice", "Observed", "Verdict", "advise"]
+__all__ = ["Advice", "DeviceUsage", "Sizing", "advise"]
 
 _HEADROOM = 1.2
 """What fits has a fifth more than the most that was used: the next peak may be higher."""
@@ -16,7 +16,7 @@ _USUAL = frozenset({"default", "full"})
 """Media engines of profiles that are named: those with more or fewer are for who asks for them."""
 
 
-class Verdict(enum.StrEnum):
+class Sizing(enum.StrEnum):
     """How what was allocated compares with what was used."""
 
     TOO_LITTLE = "too-little"
@@ -30,7 +30,7 @@ class Verdict(enum.StrEnum):
     """Nobody knows what was allocated, or what was used."""
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What a container was allocated of a device and used of it."""
 
     amount: bool = False
@@ -43,14 +43,14 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done."""
 
-    verdict: Verdict
+    verdict: Sizing
     fits: str = ""
     """The MIG profile or the amount of memory that would fit: `1g.10gb`, `6 GiB`; empty where what it has does."""
     saved_mib: int = 0
     """Memory that others could be allocated then."""
 
 
-def advise(observed: Observed, model: GpuModel | None) -> Advice:
+def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
     """Return what would fit a container.
 
     Args:
@@ -60,19 +60,19 @@ def advise(observed: Observed, model: GpuModel | None) -> Advice:
     """
     granted_mib, peak_mib = observed.granted_mib, observed.peak_mib
     if granted_mib is None or peak_mib is None:
-        return Advice(verdict=Verdict.UNKNOWN)
+        return Advice(verdict=Sizing.UNKNOWN)
     if peak_mib == 0:
-        return Advice(verdict=Verdict.UNUSED, saved_mib=granted_mib)
+        return Advice(verdict=Sizing.UNUSED, saved_mib=granted_mib)
     tight = peak_mib > _TIGHT * granted_mib
     fits, fits_mib = _fitting(observed, model, least_mib=granted_mib + 1 if tight else 0)
     if tight:
-        return Advice(verdict=Verdict.TOO_LITTLE, fits=fits)
+        return Advice(verdict=Sizing.TOO_LITTLE, fits=fits)
     if fits and fits_mib < granted_mib:
-        return Advice(verdict=Verdict.TOO_MUCH, fits=fits, saved_mib=granted_mib - fits_mib)
-    return Advice(verdict=Verdict.FITS)
+        return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=granted_mib - fits_mib)
+    return Advice(verdict=Sizing.FITS)
 
 
-def _fitting(observed: Observed, model: GpuModel | None, least_mib: int) -> tuple[str, int]:
+def _fitting(observed: DeviceUsage, model: GpuModel | None, least_mib: int) -> tuple[str, int]:
     """Return the smallest profile, or amount, with room to spare and its memory; nothing where there is none."""
     needed_mib = max((observed.peak_mib or 0) * _HEADROOM, least_mib)
     if observed.amount:

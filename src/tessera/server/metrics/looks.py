@@ -32,9 +32,9 @@ from tessera.clients.kube import (
     record_event,
     uid_of,
 )
-from tessera.core.serving.decisions import Decision
+from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, REPLICAS, WAITING
-from tessera.core.serving.observed import Observation, Observed, observe
+from tessera.core.serving.observed import Observation, ServerMemory, observe
 from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render.pods import SERVER_LABEL
 from tessera.core.serving.scaletozero import IDLE_S
@@ -105,7 +105,7 @@ class Looks:
         }
         for kind, store in self._stores.items():
             store.on_word = partial(self._measures.turned, f"watch-{kind.plural}")
-        self._observed: dict[_Name, Observed] = {}
+        self._observed: dict[_Name, ServerMemory] = {}
         self._remembered: dict[_Name, Remembered] = {}
         self._seen: dict[_Name, Seen] = {}
         self._said: dict[_Name, tuple[int | None, bool]] = {}
@@ -156,7 +156,7 @@ class Looks:
         for server in pods.keys() | deployments.keys():
             facts = self._facts(deployments.get(server), pods.get(server, {}).values(), wanted.get(server, 0.0))
             observed, found = observe(
-                self._observed.get(server, Observed()),
+                self._observed.get(server, ServerMemory()),
                 samples.get(server, {}),
                 at_s=now_s,
                 replicas=facts.replicas,
@@ -258,7 +258,7 @@ class Looks:
             return facts
         return msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
 
-    async def _report(self, server: _Name, deployment: Object, decision: Decision) -> None:
+    async def _report(self, server: _Name, deployment: Object, decision: ScalingDecision) -> None:
         """Say what was decided where it is another decision than before."""
         if self._said.get(server) == (decision.replicas, decision.bad):
             return

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from tessera.core.serving.decisions import Decision
+from tessera.core.serving.decisions import ScalingDecision
 from tessera.core.serving.observed import Observation
 from tessera.core.serving.queuetime import Missing
 from tessera.core.serving.scaling import Facts
@@ -30,7 +30,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     facts: Facts
     observation: Observation
-    decision: Decision
+    decision: ScalingDecision
     decided_s: float | None
     """When the last good decision was taken that still counts; None for none."""
 

@@ -11,8 +11,8 @@ from tessera.core.serving.autoscaler import Load, Memory, Proposal, Server, prop
 from tessera.core.serving.hpa import (
     Behavior,
     Bounds,
-    Decision,
     History,
+    HpaDecision,
     Pod,
     Scaling,
     Tolerance,
@@ -45,7 +45,7 @@ class _Scaled:
 
     def decide(self, proposed: int, load: Load, behavior: Behavior | None = None) -> int:
         """Return the replicas to set for a proposal."""
-        found: Decision = advance(
+        found: HpaDecision = advance(
             self._history,
             proposed,
             load.at_s,

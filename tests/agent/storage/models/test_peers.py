@@ -14,7 +14,7 @@ import pytest
 
 from harness.flakys3 import FlakyS3
 from harness.peernodes import PATIENCE, LyingShelf, PeerNode, closing_all, peer_tls, synced_together
-from tessera.agent.storage.models.reading import Limits
+from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced, SyncOptions
 from tessera.certificates import asking_context_of
 from tessera.clients.store import Store, Temporary
@@ -33,7 +33,8 @@ SIZE = sum(map(len, CONTENTS.values()))
 SMALL = 2
 """Bytes of what is too small for peers."""
 QUICK = SyncOptions(
-    limits=Limits(Patience(stall_s=30.0, give_up_s=60.0, first_wait_s=0.01, longest_wait_s=0.1)), reserve_bytes=0
+    limits=TransferLimits(Patience(stall_s=30.0, give_up_s=60.0, first_wait_s=0.01, longest_wait_s=0.1)),
+    reserve_bytes=0,
 )
 
 
@@ -244,7 +245,7 @@ def test_an_object_that_the_store_itself_has_wrong_is_an_error_and_nobody_is_nam
 
 def test_a_fetch_goes_on_where_it_was_cut_off(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
     server.fault = lambda number: "503" if number > 6 else ""
-    impatient = msgspec.structs.replace(QUICK, limits=Limits(Patience(give_up_s=1.0, first_wait_s=0.1)))
+    impatient = msgspec.structs.replace(QUICK, limits=TransferLimits(Patience(give_up_s=1.0, first_wait_s=0.1)))
     with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(2)]) as nodes:
         results = synced_together(nodes, s3(server), impatient)
         assert any(isinstance(each, Unavailable) for each in results), results

@@ -12,7 +12,7 @@ import pytest
 from harness.flakys3 import FlakyS3
 from tessera.agent.storage.models.digests import start_checksum
 from tessera.agent.storage.models.folder import ModelFolder
-from tessera.agent.storage.models.reading import Limits
+from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.agent.storage.models.verify import damaged_files
 from tessera.clients.store import MemoryStore, Store, open_store
@@ -25,7 +25,7 @@ LARGE = os.urandom(2 * CHUNK_BYTES + 12_345)
 CONTENTS = {"config.json": b"{}", "empty": b"", "weights/a b+%.bin": LARGE}
 MANY = {f"small/{number:03}": os.urandom(999) for number in range(150)}
 QUICK = SyncOptions(
-    limits=Limits(Patience(stall_s=2.0, give_up_s=5.0, first_wait_s=0.01, longest_wait_s=0.1)), reserve_bytes=0
+    limits=TransferLimits(Patience(stall_s=2.0, give_up_s=5.0, first_wait_s=0.01, longest_wait_s=0.1)), reserve_bytes=0
 )
 
 
@@ -108,7 +108,7 @@ def test_many_small_objects_are_each_asked_for_once_and_go_on_where_they_were_cu
     server.contents = dict(MANY)
     server.fault = lambda number: "503" if number > 60 else ""
     with pytest.raises(Unavailable, match="503"):
-        run(s3(server), tmp_path, limits=Limits(Patience(give_up_s=0.5, first_wait_s=0.1)))
+        run(s3(server), tmp_path, limits=TransferLimits(Patience(give_up_s=0.5, first_wait_s=0.1)))
     assert not (tmp_path / "current").exists()
     server.fault = lambda _number: ""
     server.gets = 0
@@ -142,14 +142,14 @@ def test_an_object_that_changes_meanwhile_is_noticed(tmp_path: Path, server: Fla
 
     server.fault = change
     with pytest.raises(Conflict, match="changed while"):
-        run(s3(server), tmp_path, limits=Limits(QUICK.limits.patience, threads=1))
+        run(s3(server), tmp_path, limits=TransferLimits(QUICK.limits.patience, threads=1))
     assert not (tmp_path / "current").exists()
 
 
 def test_a_sync_goes_on_where_it_was_cut_off(tmp_path: Path, server: FlakyS3) -> None:
     server.fault = lambda number: "503" if number > 2 else ""
     with pytest.raises(Unavailable):
-        run(s3(server), tmp_path, limits=Limits(QUICK.limits.patience, threads=1))
+        run(s3(server), tmp_path, limits=TransferLimits(QUICK.limits.patience, threads=1))
     server.fault = lambda _number: ""
     server.gets = 0
     done = run(s3(server), tmp_path)
@@ -219,7 +219,7 @@ def test_damage_is_found_and_mended(tmp_path: Path) -> None:
 
 def test_a_bandwidth_limit_holds_in_each_second(tmp_path: Path) -> None:
     rate = 400 * 1024
-    limits = Limits(QUICK.limits.patience, bytes_per_second=rate)
+    limits = TransferLimits(QUICK.limits.patience, bytes_per_second=rate)
     done = run(MemoryStore({"a": LARGE[: rate * 3 // 2]}), tmp_path, limits=limits)
     assert done.seconds > 1
     assert rate / 2 < done.peak_bytes_per_second <= rate * 1.4  # a quarter of a second's may come ahead

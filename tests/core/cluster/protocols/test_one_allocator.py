@@ -21,7 +21,7 @@ from tessera.core.cluster.protocols.allocators import DeviceState, Handshake, pl
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
-from tessera.core.deviceplugin.lastgate import ObservedPod, ObservedPods, Verdict
+from tessera.core.deviceplugin.lastgate import GateDecision, ObservedPod, ObservedPods
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
@@ -160,13 +160,13 @@ def seen(pods: Pods, inserted: Inserted) -> ObservedPods:
 
 
 @cache
-def allocated(record: frozenset[Allocation], device: DeviceId, pods: Pods, inserted: Inserted) -> Verdict:
+def allocated(record: frozenset[Allocation], device: DeviceId, pods: Pods, inserted: Inserted) -> GateDecision:
     """Return what `Allocate` is answered for a device by name."""
     return lastgate.admit(in_order(record), entry(device), seen(pods, inserted), {})
 
 
 @cache
-def started(record: frozenset[Allocation], new: Allocation, pods: Pods, inserted: Inserted, units: int) -> Verdict:
+def started(record: frozenset[Allocation], new: Allocation, pods: Pods, inserted: Inserted, units: int) -> GateDecision:
     """Return what `PreStartContainer` is answered."""
     capacity_mib = {device_of(new): units} if units else {}
     return lastgate.start(in_order(record), new, seen(pods, inserted), capacity_mib, ids=not is_need(new.uid))

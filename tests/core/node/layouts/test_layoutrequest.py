@@ -13,12 +13,12 @@ from tessera.core.node.layouts import (
     Attempted,
     Cause,
     LayoutEvent,
+    LayoutLimits,
     LayoutRequest,
-    Limits,
+    LayoutState,
     NotRebooted,
     Outlook,
     Seen,
-    State,
     Unseen,
     User,
     advance,
@@ -29,7 +29,7 @@ from tessera.core.node.layouts import (
 A100 = model("A100-40GB")
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
-LIMITS = Limits(pending_s=100, rebooting_s=1000, retry_s=10, retry_most_s=35)
+LIMITS = LayoutLimits(pending_s=100, rebooting_s=1000, retry_s=10, retry_most_s=35)
 REBOOTS = msgspec.structs.replace(LIMITS, may_reboot=True)
 USED = (User(gpu="GPU-0", placement=HALVES[0], pod="ns/p"),)
 
@@ -58,7 +58,7 @@ TAKEN = NotRebooted("pod ns/p came before the node could be rebooted", SWITCHED_
 UNHEARD = NotRebooted("the reboot failed", SWITCHED.outlook, tried=True)
 
 
-def after(*events: tuple[float, LayoutEvent], limits: Limits = LIMITS) -> LayoutRequest:
+def after(*events: tuple[float, LayoutEvent], limits: LayoutLimits = LIMITS) -> LayoutRequest:
     """Return how it stands after events, each with its time."""
     request = LayoutRequest()
     for now_s, event in events:
@@ -71,223 +71,251 @@ def after(*events: tuple[float, LayoutEvent], limits: Limits = LIMITS) -> Layout
     [
         pytest.param([(0, NONE)], LIMITS, (None, Cause.PENDING, ""), id="no label"),
         pytest.param([(0, OTHER), (1, NONE)], LIMITS, (None, Cause.PENDING, ""), id="the label is taken away"),
-        pytest.param([(0, ASKED)], LIMITS, (State.SUCCESS, Cause.APPLIED, "all GPUs are as asked"), id="as asked"),
-        pytest.param([(0, OTHER)], LIMITS, (State.PENDING, Cause.PENDING, "being applied"), id="it differs"),
+        pytest.param(
+            [(0, ASKED)], LIMITS, (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs are as asked"), id="as asked"
+        ),
+        pytest.param([(0, OTHER)], LIMITS, (LayoutState.PENDING, Cause.PENDING, "being applied"), id="it differs"),
         pytest.param(
             [(0, OTHER), (1, WORKED), (2, ASKED)],
             LIMITS,
-            (State.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
+            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
             id="applied",
         ),
-        pytest.param([(0, ASKED), (9, OTHER)], LIMITS, (State.PENDING, Cause.PENDING, "being applied"), id="drift"),
+        pytest.param(
+            [(0, ASKED), (9, OTHER)], LIMITS, (LayoutState.PENDING, Cause.PENDING, "being applied"), id="drift"
+        ),
         pytest.param(
             [(0, UNSEEN)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "the driver has lost GPU 1; reset it or reboot the node"),
+            (LayoutState.FAILED, Cause.FAILED, "the driver has lost GPU 1; reset it or reboot the node"),
             id="a GPU that was lost before the agent started",
         ),
         pytest.param(
             [(0, UNSEEN_YET), (1, WORKED), (2, UNSEEN)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "the driver has lost GPU 1"),
+            (LayoutState.FAILED, Cause.FAILED, "the driver has lost GPU 1"),
             id="the other GPUs are done",
         ),
         pytest.param(
             [(0, UNSEEN), (9, ASKED)],
             LIMITS,
-            (State.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
+            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
             id="a GPU that came back as asked",
         ),
         pytest.param(
             [(0, UNSEEN), (9, OTHER)],
             LIMITS,
-            (State.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, Cause.PENDING, "being applied"),
             id="a GPU that came back otherwise",
         ),
         pytest.param(
             [(0, UNKNOWN)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "MIG configuration: 'all-9g' is not the name of"),
+            (LayoutState.FAILED, Cause.FAILED, "MIG configuration: 'all-9g' is not the name of"),
             id="a name that does not exist",
         ),
         pytest.param(
             [(0, BLOCKED)],
             LIMITS,
-            (State.PENDING, Cause.BLOCKED, "GPU 0: 3g.20gb at 0 is in use and holds units 0, 1, 2, 3"),
+            (LayoutState.PENDING, Cause.BLOCKED, "GPU 0: 3g.20gb at 0 is in use and holds units 0, 1, 2, 3"),
             id="a used instance is waited for",
         ),
         pytest.param(
             [(0, BLOCKED), (99, BLOCKED)],
             LIMITS,
-            (State.PENDING, Cause.BLOCKED, "GPU 0: 3g.20gb"),
+            (LayoutState.PENDING, Cause.BLOCKED, "GPU 0: 3g.20gb"),
             id="as long as there is time",
         ),
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED)],
             LIMITS,
-            (State.FAILED, Cause.BLOCKED, "not done in time; GPU 0: 3g.20gb at 0 is in use"),
+            (LayoutState.FAILED, Cause.BLOCKED, "not done in time; GPU 0: 3g.20gb at 0 is in use"),
             id="and no longer",
         ),
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED), (500, BLOCKED)],
             LIMITS,
-            (State.FAILED, Cause.BLOCKED, "not done in time; GPU 0: 3g.20gb at 0 is in use"),
+            (LayoutState.FAILED, Cause.BLOCKED, "not done in time; GPU 0: 3g.20gb at 0 is in use"),
             id="it stays failed while it is blocked",
         ),
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED), (500, LOST)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "the driver has lost GPU 0"),
+            (LayoutState.FAILED, Cause.FAILED, "the driver has lost GPU 0"),
             id="and says so when it is something else",
         ),
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED), (500, OTHER)],
             LIMITS,
-            (State.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, Cause.PENDING, "being applied"),
             id="the user has gone after all",
         ),
         pytest.param(
             [(0, OTHER), (100, OTHER)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "not done in time"),
+            (LayoutState.FAILED, Cause.FAILED, "not done in time"),
             id="nobody in the way and yet not done",
         ),
         pytest.param(
-            [(0, OTHER), (1, BROKEN)], LIMITS, (State.FAILED, Cause.FAILED, "GPU 0: create failed"), id="a step failed"
+            [(0, OTHER), (1, BROKEN)],
+            LIMITS,
+            (LayoutState.FAILED, Cause.FAILED, "GPU 0: create failed"),
+            id="a step failed",
         ),
         pytest.param(
             [(0, OTHER), (1, BROKEN), (10, OTHER)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "GPU 0: create failed"),
+            (LayoutState.FAILED, Cause.FAILED, "GPU 0: create failed"),
             id="not tried again at once",
         ),
         pytest.param(
             [(0, OTHER), (1, Attempted(("GPU 0: no answer",), ())), (2, OTHER)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "GPU 0: no answer"),
+            (LayoutState.FAILED, Cause.FAILED, "GPU 0: no answer"),
             id="nor when it is not known whether anything has changed",
         ),
         pytest.param(
             [(0, OTHER), (1, BROKEN), (11, OTHER)],
             LIMITS,
-            (State.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, Cause.PENDING, "being applied"),
             id="tried again after a pause",
         ),
         pytest.param(
             [(0, OTHER), (1, BROKEN), (2, look(card(layout=HALVES[:1])))],
             LIMITS,
-            (State.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, Cause.PENDING, "being applied"),
             id="tried again when the GPU has changed",
         ),
         pytest.param(
             [(0, LOST)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "the driver has lost GPU 0; reset it or reboot the node"),
+            (LayoutState.FAILED, Cause.FAILED, "the driver has lost GPU 0; reset it or reboot the node"),
             id="a lost GPU",
         ),
         pytest.param(
             [(0, SWITCHED)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "GPU 0: MIG is switched on with the next reset: drain the node"),
+            (LayoutState.FAILED, Cause.FAILED, "GPU 0: MIG is switched on with the next reset: drain the node"),
             id="a reset is needed, and nobody may reboot",
         ),
         pytest.param(
             [(0, SWITCHED)],
             REBOOTS,
-            (State.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
+            (LayoutState.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
             id="a reset is needed, and the node may reboot",
         ),
         pytest.param(
             [(0, SWITCHED_BUSY)],
             REBOOTS,
-            (State.PENDING, Cause.BLOCKED, "MIG was switched; the node reboots once nobody uses its GPUs"),
+            (LayoutState.PENDING, Cause.BLOCKED, "MIG was switched; the node reboots once nobody uses its GPUs"),
             id="not while a GPU is used",
         ),
         pytest.param(
             [(0, SWITCHED_BUSY), (100, SWITCHED_BUSY)],
             REBOOTS,
-            (State.FAILED, Cause.FAILED, "not done in time; MIG was switched; the node reboots once nobody"),
+            (LayoutState.FAILED, Cause.FAILED, "not done in time; MIG was switched; the node reboots once nobody"),
             id="nor for ever",
         ),
         pytest.param(
             [(0, SWITCHED_BUSY), (100, SWITCHED_BUSY), (200, SWITCHED)],
             REBOOTS,
-            (State.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
+            (LayoutState.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
             id="but when they have gone",
         ),
         pytest.param(
             [(0, SWITCHED), (999, SWITCHED)],
             REBOOTS,
-            (State.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
+            (LayoutState.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
             id="a reboot takes its time",
         ),
         pytest.param(
             [(0, SWITCHED), (1000, SWITCHED)],
             REBOOTS,
-            (State.FAILED, Cause.FAILED, "the reboot did not help; GPU 0: MIG is switched on"),
+            (LayoutState.FAILED, Cause.FAILED, "the reboot did not help; GPU 0: MIG is switched on"),
             id="and no longer than that",
         ),
         pytest.param(
             [(0, SWITCHED), (1000, SWITCHED), (2000, SWITCHED)],
             REBOOTS,
-            (State.FAILED, Cause.FAILED, "the reboot did not help; GPU 0: MIG is switched on with the next reset"),
+            (
+                LayoutState.FAILED,
+                Cause.FAILED,
+                "the reboot did not help; GPU 0: MIG is switched on with the next reset",
+            ),
             id="a node is not rebooted twice for one request",
         ),
         pytest.param(
             [(0, SWITCHED), (900, look(card(layout=())))],
             REBOOTS,
-            (State.PENDING, Cause.PENDING, "being applied"),
+            (LayoutState.PENDING, Cause.PENDING, "being applied"),
             id="after the reboot it goes on",
         ),
         pytest.param(
             [(0, SWITCHED), (900, ASKED)],
             REBOOTS,
-            (State.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
+            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
             id="after the reboot all is there",
         ),
         pytest.param(
             [(0, SWITCHED), (1, TAKEN), (2, SWITCHED_BUSY), (3, SWITCHED)],
             REBOOTS,
-            (State.FAILED, Cause.BLOCKED, "pod ns/p came before the node could be rebooted; GPU 0: MIG is switched"),
+            (
+                LayoutState.FAILED,
+                Cause.BLOCKED,
+                "pod ns/p came before the node could be rebooted; GPU 0: MIG is switched",
+            ),
             id="a GPU came into use before the reboot",
         ),
         pytest.param(
             [(0, SWITCHED), (1, TAKEN), (2, SWITCHED_BUSY), (11, SWITCHED)],
             REBOOTS,
-            (State.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
+            (LayoutState.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
             id="and is free again after a pause",
         ),
         pytest.param(
             [(0, SWITCHED), (1, UNHEARD), (500, SWITCHED), (5000, SWITCHED)],
             REBOOTS,
-            (State.FAILED, Cause.FAILED, "the reboot failed; GPU 0: MIG is switched on with the next reset"),
+            (LayoutState.FAILED, Cause.FAILED, "the reboot failed; GPU 0: MIG is switched on with the next reset"),
             id="the node is not told twice to reboot",
         ),
         pytest.param(
-            [(0, ASKED), (1, UNHEARD)], REBOOTS, (State.SUCCESS, Cause.APPLIED, "all GPUs"), id="word of it too late"
+            [(0, ASKED), (1, UNHEARD)],
+            REBOOTS,
+            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs"),
+            id="word of it too late",
         ),
         pytest.param(
-            [(0, DARK)], LIMITS, (State.PENDING, Cause.PENDING, "the kubelet does not answer"), id="nothing to see"
+            [(0, DARK)],
+            LIMITS,
+            (LayoutState.PENDING, Cause.PENDING, "the kubelet does not answer"),
+            id="nothing to see",
         ),
         pytest.param(
             [(0, OTHER), (99, DARK)],
             LIMITS,
-            (State.PENDING, Cause.PENDING, "the kubelet does not answer"),
+            (LayoutState.PENDING, Cause.PENDING, "the kubelet does not answer"),
             id="nothing to see, with time left",
         ),
         pytest.param(
             [(0, DARK), (100, DARK)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "not done in time; the kubelet does not answer"),
+            (LayoutState.FAILED, Cause.FAILED, "not done in time; the kubelet does not answer"),
             id="nothing to see for too long",
         ),
         pytest.param(
-            [(0, ASKED), (500, DARK)], LIMITS, (State.SUCCESS, Cause.APPLIED, "all GPUs"), id="it may well still be so"
+            [(0, ASKED), (500, DARK)],
+            LIMITS,
+            (LayoutState.SUCCESS, Cause.APPLIED, "all GPUs"),
+            id="it may well still be so",
         ),
-        pytest.param([(0, ASKED), (1, BROKEN)], LIMITS, (State.SUCCESS, Cause.APPLIED, "all"), id="a report too late"),
+        pytest.param(
+            [(0, ASKED), (1, BROKEN)], LIMITS, (LayoutState.SUCCESS, Cause.APPLIED, "all"), id="a report too late"
+        ),
     ],
 )
-def test_wish(events: list[tuple[float, LayoutEvent]], limits: Limits, want: tuple[State | None, Cause, str]) -> None:
+def test_layout_request(
+    events: list[tuple[float, LayoutEvent]], limits: LayoutLimits, want: tuple[LayoutState | None, Cause, str]
+) -> None:
     got = after(*events, limits=limits)
     assert (got.state, got.cause) == want[:2]
     assert got.reason.startswith(want[2])
@@ -306,7 +334,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 def test_another_label_starts_anew() -> None:
     request = after((0, OTHER), (1, BROKEN), (2, look(card(layout=HALVES), name="all-2g.10gb")))
-    assert (request.name, request.state, request.attempts) == ("all-2g.10gb", State.PENDING, 0)
+    assert (request.name, request.state, request.attempts) == ("all-2g.10gb", LayoutState.PENDING, 0)
 
 
 def test_the_condition_says_it_in_kubernetes_words() -> None:
@@ -323,10 +351,10 @@ def test_the_condition_says_it_in_kubernetes_words() -> None:
 
 def test_an_agent_that_asked_for_a_reboot_goes_on_after_it() -> None:
     request = resumed("all-1g.5gb", "rebooting", 50, REBOOTS)
-    assert (request.state, request.until_s, request.rebooted) == (State.REBOOTING, 1050, True)
-    assert advance(request, ASKED, 51, REBOOTS).state is State.SUCCESS
+    assert (request.state, request.until_s, request.rebooted) == (LayoutState.REBOOTING, 1050, True)
+    assert advance(request, ASKED, 51, REBOOTS).state is LayoutState.SUCCESS
     still = advance(advance(request, look(card()), 51, REBOOTS), SWITCHED, 52, REBOOTS)
-    assert (still.state, still.reason[:25]) == (State.FAILED, "GPU 0: MIG is switched on")
+    assert (still.state, still.reason[:25]) == (LayoutState.FAILED, "GPU 0: MIG is switched on")
     assert resumed("all-1g.5gb", "pending", 50, REBOOTS) == LayoutRequest()
     assert resumed("", "rebooting", 50, REBOOTS) == LayoutRequest()
     assert resumed("", "failed", 50, REBOOTS, rebooted=True) == LayoutRequest()
@@ -334,10 +362,10 @@ def test_an_agent_that_asked_for_a_reboot_goes_on_after_it() -> None:
 
 def test_an_agent_that_finds_that_the_node_was_told_to_reboot_does_not_tell_it_again() -> None:
     request = resumed("all-1g.5gb", "failed", 50, REBOOTS, rebooted=True)
-    assert advance(request, SWITCHED, 51, REBOOTS).state is State.FAILED
-    assert advance(request, ASKED, 51, REBOOTS).state is State.SUCCESS
+    assert advance(request, SWITCHED, 51, REBOOTS).state is LayoutState.FAILED
+    assert advance(request, ASKED, 51, REBOOTS).state is LayoutState.SUCCESS
     other = advance(request, look(card(pending=True), name="all-2g.10gb"), 51, REBOOTS)
-    assert other.state is State.REBOOTING
+    assert other.state is LayoutState.REBOOTING
 
 
 LOOKS = st.sampled_from([ASKED, OTHER, BLOCKED, SWITCHED, SWITCHED_BUSY, LOST])
@@ -359,12 +387,12 @@ def test_the_label_never_stays_pending_or_rebooting(events: list[tuple[float, La
             since_s = now_s
         if isinstance(event, Seen):
             assert request.state is not None
-            assert (request.state is State.SUCCESS) is event.outlook.done
+            assert (request.state is LayoutState.SUCCESS) is event.outlook.done
             assert request.reason
         if not isinstance(event, Attempted | NotRebooted):
-            if request.state is State.PENDING:
+            if request.state is LayoutState.PENDING:
                 assert now_s - since_s < limits.pending_s
-            if request.state is State.REBOOTING:
+            if request.state is LayoutState.REBOOTING:
                 assert now_s - since_s < limits.rebooting_s
 
 
@@ -373,6 +401,6 @@ def test_whatever_is_seen_for_long_enough_is_told_and_no_more_is_tried(first: Se
     limits = REBOOTS if reboots else LIMITS
     request = after((0, first), (1, last), (2000, last), (4000, last), limits=limits)
     if not last.outlook.feasible:
-        assert request.state in {State.SUCCESS, State.FAILED}
+        assert request.state in {LayoutState.SUCCESS, LayoutState.FAILED}
         assert advance(request, last, 9000, limits).state is request.state
     assert isinstance(last.outlook, Outlook)

@@ -5,14 +5,14 @@ import pytest
 from builders.nodefacts import gpu, node_of
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.node.layouts import Limits, PolicyAttempt, attempted, exact, policy_targets, worth_trying
+from tessera.core.node.layouts import LayoutLimits, PolicyAttempt, attempted, exact, policy_targets, worth_trying
 from tessera.core.node.nodesharing import GpuPolicy, NodeSharing
 from tessera.errors import InvalidInput
 
 CUT, PLAIN = gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1, "A100-40GB")
 NODE = node_of(CUT, PLAIN)
 HALF = (Placement(4, 4, "3g.20gb"),)
-LIMITS = Limits(retry_s=30)
+LIMITS = LayoutLimits(retry_s=30)
 TARGETS = (exact(PLAIN, HALF),)
 OTHERS = (exact(PLAIN, ()),)
 

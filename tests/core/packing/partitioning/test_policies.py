@@ -8,9 +8,9 @@ from tessera.core.cluster.snapshot import Gpu, Node
 from tessera.core.gpu.gpumodels import model
 from tessera.core.packing.partitioning import (
     Budget,
-    Decision,
-    Limits,
     Memory,
+    PartitioningDecision,
+    PartitioningLimits,
     PartitioningState,
     Policy,
     advance_all,
@@ -19,8 +19,8 @@ from tessera.core.packing.partitioning import (
 from tessera.core.workload.need import Ask, Need, Pod, Requirement, SelectorTerm
 
 A100 = model("A100-40GB")
-SOON = Limits(idle_s=0, longest_s=0, rest_s=0)
-LATE = Limits(idle_s=5, longest_s=5, rest_s=0)
+SOON = PartitioningLimits(idle_s=0, longest_s=0, rest_s=0)
+LATE = PartitioningLimits(idle_s=5, longest_s=5, rest_s=0)
 
 
 def pool(value: str) -> SelectorTerm:
@@ -95,7 +95,7 @@ def test_what_a_policy_forbids_is_not_done() -> None:
     policies = (Policy(name="no", term=pool("x"), allowed=False, limits=SOON),)
     observed = seen(pooled("a", "x"), pooled("b"), pending=(asking("one"),))
     memories: dict[str, Memory] = {}
-    decisions: dict[str, Decision] = {}
+    decisions: dict[str, PartitioningDecision] = {}
     for now_s in (0, 5, 20):
         memories, decisions = advance_all(memories, policies, observed, now_s)
         assert decisions["no"].desired == ()

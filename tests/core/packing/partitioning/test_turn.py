@@ -17,11 +17,17 @@ from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Runni
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement, is_legal
 from tessera.core.gpu.sharing import AUTO, GPU_RESOURCE, Mode, Sharing, mig_resource
-from tessera.core.packing.partitioning import Decision, Limits, Memory, PartitioningState, advance
+from tessera.core.packing.partitioning import (
+    Memory,
+    PartitioningDecision,
+    PartitioningLimits,
+    PartitioningState,
+    advance,
+)
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
 A100 = model("A100-40GB")
-SOON = Limits(idle_s=0, longest_s=0, rest_s=0)
+SOON = PartitioningLimits(idle_s=0, longest_s=0, rest_s=0)
 
 
 def asking(name: str, *asks: Ask, priority: int = 0) -> Pod:
@@ -64,7 +70,7 @@ def part(gpu: int, name: str, resource: str = "") -> Share:
 class World:
     """One node with A100s, an agent that cuts what is desired, and a scheduler that binds what it finds."""
 
-    def __init__(self, gpus: int = 1, *, sharing: Sharing = AUTO, limits: Limits = SOON) -> None:
+    def __init__(self, gpus: int = 1, *, sharing: Sharing = AUTO, limits: PartitioningLimits = SOON) -> None:
         self.limits = limits
         self.sharings = [sharing] * gpus
         self.desired: tuple[DesiredDevices, ...] = ()
@@ -103,7 +109,7 @@ class World:
             fixed=frozenset((name,)) if self.fixed else frozenset(),
         )
 
-    def look(self, *, later_s: float = 0) -> Decision:
+    def look(self, *, later_s: float = 0) -> PartitioningDecision:
         self.now_s += later_s
         self.memory, decision = advance(self.memory, self.observed, self.now_s, self.limits)
         for _, desired in decision.desired:
@@ -191,7 +197,7 @@ def test_idle_slices_serve_before_new_ones_are_cut() -> None:
 
 def test_devices_that_serve_stay_where_they_are() -> None:
     """A pod that waits for an idle device keeps it there although another is cut on the same GPU."""
-    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000))
+    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000))
     world.pending = [asking("one", exact("1g.5gb"))]
     world.look()
     world.pending.append(asking("two", exact("3g.20gb")))
@@ -230,7 +236,7 @@ BATCHES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 def test_a_batch_is_awaited(sentence: str) -> None:
     """New pods are planned together; there is a look at each arrival, and whenever one was announced."""
     arrivals, want = BATCHES[sentence]
-    world = World(9, limits=Limits(idle_s=2, longest_s=5, rest_s=0))
+    world = World(9, limits=PartitioningLimits(idle_s=2, longest_s=5, rest_s=0))
     begin_s, left, decided = world.now_s, list(arrivals), []
     due_s: float | None = None
     while left or due_s is not None:
@@ -252,7 +258,7 @@ def test_a_batch_is_awaited(sentence: str) -> None:
 
 def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
     """What must be made for it is decided within a quarter of a second."""
-    world = World(limits=Limits())
+    world = World(limits=PartitioningLimits())
     world.pending = [asking("one", exact("1g.5gb"))]
     assert world.look().again_s == world.now_s + 0.25
     world.look(later_s=0.25)
@@ -261,7 +267,7 @@ def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
 
 def test_who_waits_already_opens_no_batch() -> None:
     """A pod that was planned for and did not fit is planned for at each look, since a place may have become free."""
-    world = World(limits=Limits(idle_s=2, longest_s=5, rest_s=0))
+    world = World(limits=PartitioningLimits(idle_s=2, longest_s=5, rest_s=0))
     world.run("big", part(0, "gpu"))
     world.want(wish(0, "gpu"))
     world.pending = [asking("one", exact("1g.5gb"))]
@@ -275,7 +281,7 @@ def test_who_waits_already_opens_no_batch() -> None:
 
 def test_idle_devices_stay_for_a_while() -> None:
     """A device is given up when nobody has held it for the time to keep it, and the look for it is announced."""
-    world = World(limits=Limits(keep_s=100))
+    world = World(limits=PartitioningLimits(keep_s=100))
     world.want(wish(0, "1g.5gb@6"))
     world.run("one", part(0, "1g.5gb@6"))
     world.cut()
@@ -303,7 +309,7 @@ def test_idle_devices_go_where_they_are_in_the_way() -> None:
 
 def test_devices_rest_before_they_make_way() -> None:
     """What has just become desired is not taken away for another pod at once: shapes shall not chase each other."""
-    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=30))
+    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30))
     world.pending = [asking("one", exact("4g.20gb"))]
     world.look()
     world.pending = [asking("two", exact("7g.40gb"))]
@@ -315,7 +321,7 @@ def test_devices_rest_before_they_make_way() -> None:
 
 def test_devices_rest_before_they_are_given_up() -> None:
     """Also where idle ones are kept for a shorter time."""
-    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=30, keep_s=10))
+    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30, keep_s=10))
     world.pending = [asking("one", exact("4g.20gb"))]
     world.look()
     world.pending = []
@@ -346,7 +352,7 @@ AROUND: dict[str, tuple[int, str, bool, tuple[str, ...], tuple[tuple[str, ...], 
 def test_what_has_just_become_desired_is_planned_around(sentence: str) -> None:
     """A GPU that rests holds up nobody who can be served elsewhere: the rest is waited for where nothing else helps."""
     gpus, first, gone, names, want = AROUND[sentence]
-    world = World(gpus, limits=Limits(idle_s=0, longest_s=0, rest_s=30))
+    world = World(gpus, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30))
     world.pending = [asking("first", exact(first))]
     world.look()
     if gone:
@@ -358,7 +364,7 @@ def test_what_has_just_become_desired_is_planned_around(sentence: str) -> None:
 
 def test_a_pod_that_starves_waits_for_no_rest() -> None:
     """Rest holds a pod up no longer than the time after which it starves, and it goes before its equals."""
-    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000, starving_s=100))
+    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000, starving_s=100))
     world.pending = [asking("old", exact("7g.40gb"))]
     world.want(wish(0, "1g.5gb@0"))
     world.look()
@@ -371,7 +377,7 @@ def test_a_pod_that_starves_waits_for_no_rest() -> None:
 
 def test_what_a_pod_has_had_makes_way_at_once() -> None:
     """The rest is for the pods that a device was desired for; who asks otherwise waits for nobody who is gone."""
-    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000))
+    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000))
     world.run("first", part(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
     world.look()
@@ -383,7 +389,7 @@ def test_what_a_pod_has_had_makes_way_at_once() -> None:
 
 def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
     """Nothing serves it, so nothing makes way: the next pod gets the GPU that is free."""
-    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=30, starving_s=100))
+    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30, starving_s=100))
     world.pending = [asking("never", exact("9g.99gb"))]
     world.look()
     world.pending.append(asking("one", exact("4g.20gb")))
@@ -395,7 +401,7 @@ def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
 
 def test_priority_goes_before_starvation() -> None:
     """A pod of higher priority is never held up by one that has waited longer."""
-    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=0, starving_s=100))
+    world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=0, starving_s=100))
     world.run("first", part(0, "gpu"))
     world.pending = [asking("old", exact("7g.40gb"))]
     world.look()
@@ -468,7 +474,7 @@ def test_what_is_desired_is_guessed_before_what_is_being_taken_back() -> None:
 
 def test_what_a_server_claims_is_desired_no_more_at_once() -> None:
     """Neither the rest of what is new nor the budget of changes keeps it desired, on whatever GPU it is."""
-    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=1000, most_changing=1))
+    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000, most_changing=1))
     world.pending = [asking("one", exact("1g.5gb")), asking("two", exact("7g.40gb"))]
     world.look()
     world.cut()
@@ -482,7 +488,7 @@ def test_what_a_server_claims_is_desired_no_more_at_once() -> None:
 
 
 def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
-    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=0, most_changing=1))
+    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=0, most_changing=1))
     world.offered = (wish(0, "gpu"),)
     world.run("need", part(0, "1g.5gb@0", "tessera.dev/gpu-memory"))
     world.pending = [asking("one", exact("gpu"))]
@@ -495,7 +501,7 @@ def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
 
 def test_at_most_so_many_gpus_change_at_once() -> None:
     """The others wait until those are done."""
-    world = World(3, limits=Limits(idle_s=1, longest_s=1, rest_s=0, most_changing=1))
+    world = World(3, limits=PartitioningLimits(idle_s=1, longest_s=1, rest_s=0, most_changing=1))
     world.pending = [asking(str(i), exact("7g.40gb")) for i in range(3)]
     world.look()
     counts = []
@@ -509,7 +515,7 @@ def test_at_most_so_many_gpus_change_at_once() -> None:
 
 def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
     """After a while another GPU is tried, with a warning; later it is tried again."""
-    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=0, stuck_s=60))
+    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=0, stuck_s=60))
     world.pending = [asking("one", exact("7g.40gb"))]
     world.look()
     (first,) = world.desired
@@ -534,7 +540,7 @@ def test_sick_gpus_get_nothing_new() -> None:
 @pytest.mark.parametrize("rest_s", [0, 30])
 def test_what_is_desired_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
     """Its idle devices are neither offered nor in anybody's way."""
-    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=rest_s))
+    world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=rest_s))
     world.want(wish(0, "1g.5gb@0"))
     world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
     world.pending = [asking("one", exact("1g.5gb")), asking("need", need(4))]
@@ -568,7 +574,7 @@ def test_devices_the_administrator_fixed_serve_without_change() -> None:
     """A pod that finds one free is the scheduler's."""
     world = World(sharing=FIXED["a layout the administrator fixed"][0])
     world.pending = [asking("one", exact("7g.40gb"))]
-    assert world.look() == Decision(pending=())
+    assert world.look() == PartitioningDecision(pending=())
 
 
 def test_a_node_without_agent_is_passed_over() -> None:
@@ -634,8 +640,8 @@ STEPS = st.lists(
 
 
 @settings(max_examples=30, deadline=None)
-@given(STEPS, st.sampled_from((SOON, Limits(), Limits(idle_s=0, longest_s=0, most_changing=1))))
-def test_laws(steps: list[tuple[str, object]], limits: Limits) -> None:
+@given(STEPS, st.sampled_from((SOON, PartitioningLimits(), PartitioningLimits(idle_s=0, longest_s=0, most_changing=1))))
+def test_laws(steps: list[tuple[str, object]], limits: PartitioningLimits) -> None:
     """Whatever happens: what is held stays desired, what is desired can be, and a second look decides nothing more."""
     world = World(2, limits=limits)
     for number, (what, how) in enumerate(steps):

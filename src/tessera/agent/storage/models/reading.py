@@ -13,7 +13,7 @@ from tessera.core.storage.models.retries import Attempts, Patience, RateLimit
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 from tessera.errors import Conflict, TesseraError, Unavailable
 
-__all__ = ["Limits", "Progress", "Reader", "unavailable"]
+__all__ = ["Progress", "Reader", "TransferLimits", "unavailable"]
 
 _THREADS = 8
 _TICKS = 10
@@ -21,7 +21,7 @@ _TICKS = 10
 _LEAST_READ = 16 * 1024
 
 
-class Limits(msgspec.Struct, frozen=True):
+class TransferLimits(msgspec.Struct, frozen=True):
     """How hard a transfer works.
 
     Args:
@@ -87,7 +87,7 @@ class Reader:
 
     """
 
-    def __init__(self, store: Store, limits: Limits, progress: Progress) -> None:
+    def __init__(self, store: Store, limits: TransferLimits, progress: Progress) -> None:
         self.store = store
         self.progress = progress
         self.stop = threading.Event()

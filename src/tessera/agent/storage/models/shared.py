@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.digests import chunk_digest
-from tessera.agent.storage.models.reading import Limits, Progress, Reader
+from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits
 from tessera.agent.storage.models.sharedfiles import EARLIER, STORE, Gift, SharedFile
 from tessera.agent.storage.models.sharing import Sharing
 from tessera.agent.storage.models.shelf import Piece
@@ -50,7 +50,7 @@ class SharedTransfer:
 
     """
 
-    def __init__(self, store: Store, folder: Path, how: tuple[Limits, Progress], sharing: Sharing) -> None:
+    def __init__(self, store: Store, folder: Path, how: tuple[TransferLimits, Progress], sharing: Sharing) -> None:
         self._folder = folder
         self._sharing = sharing
         self._progress = how[1]

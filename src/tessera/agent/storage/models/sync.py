@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.packed import write_image
-from tessera.agent.storage.models.reading import Limits, Progress
+from tessera.agent.storage.models.reading import Progress, TransferLimits
 from tessera.agent.storage.models.shared import SharedTransfer
 from tessera.agent.storage.models.sharing import Sharing
 from tessera.agent.storage.models.transfer import Transfer, listed
@@ -48,7 +48,7 @@ class SyncOptions(msgspec.Struct, frozen=True):
     exclude: tuple[str, ...] = ()
     check: bool = False
     reserve_bytes: int = _RESERVE
-    limits: Limits = Limits()
+    limits: TransferLimits = TransferLimits()
     pack: Pack = "Never"
 
 
@@ -218,7 +218,7 @@ def stage(
     folder: ModelFolder,
     plan: SyncPlan,
     staged: Path,
-    how: tuple[Limits, Progress],
+    how: tuple[TransferLimits, Progress],
     sharing: Sharing | None = None,
 ) -> tuple[ModelFile, ...]:
     """Fetch and link all files of a plan into a folder of their own, `staged/files`; return those that were fetched."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
-from tessera.agent.storage.models.reading import Limits, Progress, Reader, unavailable
+from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits, unavailable
 from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
 from tessera.clients.store import Body, Changed, Refused, Store, Temporary
 from tessera.core.storage.models.retries import Attempts, Patience
@@ -78,7 +78,7 @@ class Transfer:
 
     """
 
-    def __init__(self, store: Store, folder: Path, limits: Limits, progress: Progress) -> None:
+    def __init__(self, store: Store, folder: Path, limits: TransferLimits, progress: Progress) -> None:
         self._store = store
         self._folder = folder
         self._limits = limits

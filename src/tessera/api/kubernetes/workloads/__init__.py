@@ -19,7 +19,7 @@ from tessera.api.documents import Path as DocumentPath
 from tessera.api.fields import Field, checked_name, identity, objects
 from tessera.api.kubernetes.podspecs import PREFIX, ignored_constraints, read_need
 from tessera.api.kubernetes.workloads.autoscalers import AUTOSCALERS, Target, scales
-from tessera.api.kubernetes.workloads.counting import DAEMON_TOLERATIONS, Place, Scale, follow, places
+from tessera.api.kubernetes.workloads.counting import DAEMON_TOLERATIONS, CountedPart, Scale, follow, places
 from tessera.api.kubernetes.workloads.kinds import KINDS, TEMPLATES, Kind, Part, runs_no_pods
 from tessera.api.kubernetes.workloads.unknown import find, gpu_names
 from tessera.core.cluster.snapshot import LeftOut, Node
@@ -195,7 +195,7 @@ def _known(field: Field, row: Kind, scale: Scale | None, others: dict[tuple[str,
     return _Object(field, tuple(sets), tuple(named_notes), missed if unread else (), row)
 
 
-def _pod(part: Part, place: Place) -> Field | None:
+def _pod(part: Part, place: CountedPart) -> Field | None:
     if part.required and not place.field.given:
         return place.field
     annotations = (

@@ -13,12 +13,12 @@ from tessera.core.workload.need import Toleration
 
 __all__ = [
     "DAEMON_TOLERATIONS",
+    "CountedPart",
     "Enabled",
     "Factor",
     "Group",
     "KnativeScale",
     "Parallel",
-    "Place",
     "Replicas",
     "Scale",
     "Unless",
@@ -55,7 +55,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it also starts the first replica."""
 
 
-class Place:
+class CountedPart:
     """One part of an object: where it is, and what its factors need to know."""
 
     __slots__ = ("field", "keys", "notes", "others", "root", "scale", "words")
@@ -81,7 +81,7 @@ class Place:
         return follow(self.root, path, self.keys)
 
 
-Factor = Callable[[Place], int]
+Factor = Callable[[CountedPart], int]
 
 
 def follow(root: Field, path: str, keys: tuple[str | int, ...] = ()) -> Field:
@@ -101,26 +101,26 @@ def _members(field: Field) -> Iterator[tuple[str | int, Field]]:
     return enumerate(field.elements()) if isinstance(field.value, list) else field.members()
 
 
-def places(root: Field, path: str) -> Iterator[Place]:
+def places(root: Field, path: str) -> Iterator[CountedPart]:
     """Yield every place that a path leads to, whether something stands there or not."""
-    found = [Place(root, root)]
+    found = [CountedPart(root, root)]
     for step in path.split(".") if path else ():
         name = step.rstrip("[]{}")
         children = [(place, place.field.get(name)) for place in found]
         if step.endswith("[]"):
             found = [
-                Place(root, each, (*place.keys, index), (*place.words, _word(each, str(index))))
+                CountedPart(root, each, (*place.keys, index), (*place.words, _word(each, str(index))))
                 for place, child in children
                 for index, each in enumerate(child.elements())
             ]
         elif step.endswith("{}"):
             found = [
-                Place(root, each, (*place.keys, key), (*place.words, _word(each, key)))
+                CountedPart(root, each, (*place.keys, key), (*place.words, _word(each, key)))
                 for place, child in children
                 for key, each in child.members()
             ]
         else:
-            found = [Place(root, child, place.keys, place.words) for place, child in children]
+            found = [CountedPart(root, child, place.keys, place.words) for place, child in children]
     yield from found
 
 
@@ -149,7 +149,7 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True):
     from_zero: bool = False
     """Whether zero is where scaling starts, so that one is planned."""
 
-    def __call__(self, place: Place) -> int:
+    def __call__(self, place: CountedPart) -> int:
         """Return the number to plan with."""
         written = place.at(self.path)
         if place.scale is not None and self.path == "spec.replicas":
@@ -171,7 +171,7 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True):
             place.notes.append(f"planned with {_replicas(number)}; it scales from {lowest} to {most.integer()}")
         return number
 
-    def _autoscaled(self, place: Place, written: Field, scale: Scale) -> int:
+    def _autoscaled(self, place: CountedPart, written: Field, scale: Scale) -> int:
         """Return where an autoscaler starts: at the number written, brought between its bounds.
 
         0 replicas switch a HorizontalPodAutoscaler off.
@@ -199,7 +199,7 @@ class Group(msgspec.Struct, frozen=True):
     """Where the number is if neither of these is given."""
     leader: str = ""
 
-    def __call__(self, place: Place) -> int:
+    def __call__(self, place: CountedPart) -> int:
         """Return the number."""
         size = place.at(self.path).integer(1, least=1)
         if self.over:
@@ -214,7 +214,7 @@ class Parallel(msgspec.Struct, frozen=True):
 
     path: str
 
-    def __call__(self, place: Place) -> int:
+    def __call__(self, place: CountedPart) -> int:
         """Return the number."""
         parallelism = place.at(f"{self.path}.parallelism").integer(1)
         completions = place.at(f"{self.path}.completions")
@@ -227,7 +227,7 @@ class Unless(msgspec.Struct, frozen=True):
 
     path: str
 
-    def __call__(self, place: Place) -> int:
+    def __call__(self, place: CountedPart) -> int:
         """Return 1, or 0 where it is suspended."""
         if not place.at(self.path).boolean(default=False):
             return 1
@@ -246,7 +246,7 @@ class Enabled(msgspec.Struct, frozen=True):
 
     path: str
 
-    def __call__(self, place: Place) -> int:
+    def __call__(self, place: CountedPart) -> int:
         """Return 1, or 0 where it is not enabled."""
         if place.at(self.path).boolean(default=False):
             return 1
@@ -262,7 +262,7 @@ class KnativeScale(msgspec.Struct, frozen=True):
 
     path: str
 
-    def __call__(self, place: Place) -> int:
+    def __call__(self, place: CountedPart) -> int:
         """Return the number."""
         annotations = place.at(f"{self.path}.metadata.annotations")
         numbers = {}

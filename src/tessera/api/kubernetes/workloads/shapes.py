@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from tessera.api.fields import Field, composed
-from tessera.api.kubernetes.workloads.counting import Place
+from tessera.api.kubernetes.workloads.counting import CountedPart
 from tessera.core.gpu.sharing import GPU_RESOURCE
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "workflow_step",
 ]
 
-Shape = Callable[[Place, Field], Field | None]
+Shape = Callable[[CountedPart, Field], Field | None]
 """Takes a part and the annotations its pods get, which are missing where the part has its own."""
 
 _FRAMEWORKS = (
@@ -40,13 +40,13 @@ _FRAMEWORKS = (
 _SELECTION = ("nodeSelector", "affinity", "tolerations", "nodeName", "priorityClassName", "topologySpreadConstraints")
 
 
-def template(place: Place, annotations: Field) -> Field | None:
+def template(place: CountedPart, annotations: Field) -> Field | None:
     """Read a pod template."""
     del annotations
     return place.field if place.field.given else None
 
 
-def rollout(place: Place, annotations: Field) -> Field | None:
+def rollout(place: CountedPart, annotations: Field) -> Field | None:
     """Read the pod template of a Rollout: its own, or that of the workload among the manifests that it names.
 
     Source: argoproj/argo-rollouts `pkg/apis/rollouts/v1alpha1/types.go` (`ObjectRef`).
@@ -62,7 +62,7 @@ def rollout(place: Place, annotations: Field) -> Field | None:
     return found.get("template") if kind == "PodTemplate" else found.get("spec", "template")
 
 
-def knative_revision(place: Place, annotations: Field) -> Field | None:
+def knative_revision(place: CountedPart, annotations: Field) -> Field | None:
     """Read the template of a Knative Service, whose containers need no names.
 
     Source: knative/serving `pkg/apis/serving/v1/revision_defaults.go`.
@@ -90,12 +90,12 @@ def _with_names(containers: Iterable[Field], name: str) -> list[Field]:
     ]
 
 
-def bare_spec(place: Place, annotations: Field) -> Field | None:
+def bare_spec(place: CountedPart, annotations: Field) -> Field | None:
     """Read a pod spec that stands without metadata."""
     return _pod(place.field, annotations) if place.field.given else None
 
 
-def predictor(place: Place, annotations: Field) -> Field | None:
+def predictor(place: CountedPart, annotations: Field) -> Field | None:
     """Read a component of a KServe InferenceService: its containers, and one for the framework it names.
 
     The first container needs no name. In a service of several nodes the GPUs that a container leaves out are those of
@@ -117,7 +117,7 @@ def predictor(place: Place, annotations: Field) -> Field | None:
     return _of_containers(field, containers, field, annotations) if containers else None
 
 
-def _runtime_resources(place: Place, model: Field) -> Field:
+def _runtime_resources(place: CountedPart, model: Field) -> Field:
     """Return the resources of the ServingRuntime that a model names; a note says where it is not at hand."""
     runtime = model.get("runtime").text("")
     for kind in ("ServingRuntime", "ClusterServingRuntime"):
@@ -129,7 +129,7 @@ def _runtime_resources(place: Place, model: Field) -> Field:
     return model.get("resources")
 
 
-def engine_worker(place: Place, annotations: Field) -> Field | None:
+def engine_worker(place: CountedPart, annotations: Field) -> Field | None:
     """Read the `workerSpec` of a KServe InferenceService."""
     field = place.field
     if not field.given:
@@ -156,7 +156,7 @@ def _with_gpus(resources: Field, sizes: Field) -> Field:
     return composed(resources, {"requests": resources.get("requests"), "limits": limits})
 
 
-def nim(place: Place, annotations: Field) -> Field | None:
+def nim(place: CountedPart, annotations: Field) -> Field | None:
     """Read the spec of a NIMService: one container, and sidecars."""
     spec = place.field
     claims = [_named(each, each, "nim") for each in spec.get("draResources").elements()]
@@ -164,7 +164,7 @@ def nim(place: Place, annotations: Field) -> Field | None:
     return _of_containers(spec, containers, spec, annotations, {"resourceClaims": composed(spec, claims)})
 
 
-def trainer(place: Place, annotations: Field) -> Field | None:
+def trainer(place: CountedPart, annotations: Field) -> Field | None:
     """Read the trainer of a TrainJob: one container a node, as it says or else as its runtime does."""
     field = place.field
     if field.get("resourcesPerNode").given:
@@ -179,7 +179,7 @@ def trainer(place: Place, annotations: Field) -> Field | None:
     return node.get("template", "spec", "template") if node else None
 
 
-def trainer_nodes(place: Place) -> int:
+def trainer_nodes(place: CountedPart) -> int:
     """Return the nodes of a TrainJob, its own number or else its runtime's."""
     number, runtime = place.at("spec.trainer.numNodes"), _training_runtime(place)
     if runtime is not None and not number.given:
@@ -187,13 +187,13 @@ def trainer_nodes(place: Place) -> int:
     return number.integer(1)
 
 
-def _training_runtime(place: Place) -> Field | None:
+def _training_runtime(place: CountedPart) -> Field | None:
     """Source: kubeflow/trainer `pkg/apis/trainer/v1alpha1/trainjob_types.go` (`RuntimeRef`)."""
     reference = place.root.get("spec", "runtimeRef")
     return place.others.get((reference.get("kind").text("ClusterTrainingRuntime"), reference.get("name").text("")))
 
 
-def vllm_runtime(place: Place, annotations: Field) -> Field | None:
+def vllm_runtime(place: CountedPart, annotations: Field) -> Field | None:
     """Read `deploymentConfig` of a VLLMRuntime.
 
     Source: vllm-project/production-stack `operator/internal/controller/vllmruntime_controller.go`.
@@ -204,7 +204,7 @@ def vllm_runtime(place: Place, annotations: Field) -> Field | None:
     return _of_containers(field, [container], field, annotations, {"tolerations": field.get("toleration")})
 
 
-def dynamo_service(place: Place, annotations: Field) -> Field | None:
+def dynamo_service(place: CountedPart, annotations: Field) -> Field | None:
     """Read a service of a DynamoGraphDeployment: `resources` with `gpu`, and pod fields in `extraPodSpec`."""
     field, extra = place.field, place.field.get("extraPodSpec")
     resources = field.get("resources")
@@ -218,7 +218,7 @@ def dynamo_service(place: Place, annotations: Field) -> Field | None:
     return _of_containers(field, containers, extra, annotations)
 
 
-def spark(place: Place, annotations: Field) -> Field | None:
+def spark(place: CountedPart, annotations: Field) -> Field | None:
     """Read the driver or executor of a SparkApplication: `gpu` with `name` and `quantity`, and `cores`.
 
     Memory is in Spark's words, with an overhead of Spark's, and is not read.
@@ -233,7 +233,7 @@ def spark(place: Place, annotations: Field) -> Field | None:
     return _of_containers(field, [_container(field, resources, "main")], field, annotations)
 
 
-def workflow_step(place: Place, annotations: Field) -> Field | None:
+def workflow_step(place: CountedPart, annotations: Field) -> Field | None:
     """Read a template of an Argo Workflow, where it is a pod and not a list of steps."""
     field, spec = place.field, place.root.get("spec")
     main = [field.get(name) for name in ("container", "script") if field.get(name).given]

@@ -23,10 +23,10 @@ from tessera.core.packing.pack.packer import Packer
 from tessera.core.workload.need import Form, Need, Pod, PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["Claims", "Observed", "PodMemory", "read_pods"]
+__all__ = ["Claims", "PodMemory", "PodsOfCluster", "read_pods"]
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class PodsOfCluster(msgspec.Struct, frozen=True, kw_only=True):
     """Pods of a cluster."""
 
     running: tuple[Running, ...] = ()
@@ -132,7 +132,7 @@ class _Found:
         else:
             self.notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
 
-    def observed(self) -> Observed:
+    def observed(self) -> PodsOfCluster:
         """Return the pods, with what those on nodes hold."""
         notes = list(self.notes)
         running: list[Running] = []
@@ -140,7 +140,7 @@ class _Found:
         for name, there in self.on_node.items():
             running.extend(_on(self._nodes[name], there, notes))
             recorded |= {placed.pod.key: placed.shares for placed in there if placed.shares is not None}
-        return Observed(
+        return PodsOfCluster(
             running=tuple(running),
             pending=tuple(pod for _, pod in sorted(self.pending, key=lambda item: item[0])),
             recorded=recorded,
@@ -159,7 +159,7 @@ def read_pods(
     claims: Claims | None = None,
     memory: PodMemory | None = None,
     keys: Mapping[str, Keys] | None = None,
-) -> Observed:
+) -> PodsOfCluster:
     """Return the pods of Pod objects; finished ones are left out, those a server has claimed a place for run there.
 
     A pod that cannot be read, or runs on a node that is not there, is left out with a note: a cluster is as it is.

@@ -41,12 +41,12 @@ __all__ = [
     "Cause",
     "Condition",
     "LayoutEvent",
+    "LayoutLimits",
     "LayoutRequest",
-    "Limits",
+    "LayoutState",
     "NotRebooted",
     "Outlook",
     "Seen",
-    "State",
     "Unseen",
     "advance",
     "outlook",
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-class State(enum.StrEnum):
+class LayoutState(enum.StrEnum):
     """Value of the label `nvidia.com/mig.config.state`. Source: NVIDIA/mig-parted, cmd/nvidia-mig-manager."""
 
     PENDING = "pending"
@@ -73,7 +73,7 @@ class Cause(enum.StrEnum):
     REBOOTING = "LayoutRebooting"
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long what may take, and what is allowed."""
 
     pending_s: float = 300.0
@@ -142,7 +142,7 @@ class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     """Empty where the node has no label, and then nothing is done or reported."""
-    state: State | None = None
+    state: LayoutState | None = None
     cause: Cause = Cause.PENDING
     reason: str = ""
     """For people; in the condition and the event."""
@@ -160,7 +160,7 @@ class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def acts(self) -> bool:
         """Whether what can be done shall be done now."""
-        return self.state is State.PENDING
+        return self.state is LayoutState.PENDING
 
     @property
     def condition(self) -> "Condition | None":
@@ -232,7 +232,7 @@ def outlook(
     return Outlook(observed=observed, targets=targets, unseen=unseen, changes=changes, idle=not held)
 
 
-def resumed(name: str, state: str, now_s: float, limits: Limits, *, rebooted: bool = False) -> LayoutRequest:
+def resumed(name: str, state: str, now_s: float, limits: LayoutLimits, *, rebooted: bool = False) -> LayoutRequest:
     """Return where an agent starts that finds these two labels: after a reboot it asked for it goes on from there.
 
     Args:
@@ -243,15 +243,15 @@ def resumed(name: str, state: str, now_s: float, limits: Limits, *, rebooted: bo
         rebooted: whether it is recorded that the node was asked to reboot for this configuration.
 
     """
-    if name and state == State.REBOOTING:
+    if name and state == LayoutState.REBOOTING:
         until = now_s + limits.rebooting_s
         return LayoutRequest(
-            name=name, state=State.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
+            name=name, state=LayoutState.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
         )
     return LayoutRequest(name=name, rebooted=True) if name and rebooted else LayoutRequest()
 
 
-def advance(request: LayoutRequest, event: LayoutEvent, now_s: float, limits: Limits) -> LayoutRequest:
+def advance(request: LayoutRequest, event: LayoutEvent, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Return how it stands after an event."""
     match event:
         case Attempted():
@@ -264,23 +264,28 @@ def advance(request: LayoutRequest, event: LayoutEvent, now_s: float, limits: Li
             return LayoutRequest()
 
 
-def _looked(request: LayoutRequest, event: Seen | Unseen, now_s: float, limits: Limits) -> LayoutRequest:
+def _looked(request: LayoutRequest, event: Seen | Unseen, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     if event.name != request.name:
         request = LayoutRequest(name=event.name)
     if isinstance(event, Unseen):
         return _unseen(request, event, now_s, limits)
     seen = event.outlook
     if seen.invalid:
-        return msgspec.structs.replace(request, state=State.FAILED, cause=Cause.FAILED, reason=seen.invalid)
+        return msgspec.structs.replace(request, state=LayoutState.FAILED, cause=Cause.FAILED, reason=seen.invalid)
     if seen.done:
         return LayoutRequest(
-            name=request.name, state=State.SUCCESS, cause=Cause.APPLIED, reason="all GPUs are as asked"
+            name=request.name, state=LayoutState.SUCCESS, cause=Cause.APPLIED, reason="all GPUs are as asked"
         )
     return _NEXT[request.state](request, seen, now_s, limits)
 
 
-_STATUS: Mapping[State, Literal["True", "False", "Unknown"]] = MappingProxyType(
-    {State.PENDING: "Unknown", State.REBOOTING: "Unknown", State.SUCCESS: "True", State.FAILED: "False"}
+_STATUS: Mapping[LayoutState, Literal["True", "False", "Unknown"]] = MappingProxyType(
+    {
+        LayoutState.PENDING: "Unknown",
+        LayoutState.REBOOTING: "Unknown",
+        LayoutState.SUCCESS: "True",
+        LayoutState.FAILED: "False",
+    }
 )
 _MOST_DOUBLINGS = 16
 _REBOOT = "MIG was switched; the node reboots"
@@ -299,20 +304,25 @@ def _shown(index: int, each: Change) -> str:
             return ""
 
 
-def _open(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) -> LayoutRequest:
+def _open(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Begin to wait, where there is something to wait for."""
-    pending = msgspec.structs.replace(request, state=State.PENDING, until_s=now_s + limits.pending_s)
+    pending = msgspec.structs.replace(request, state=LayoutState.PENDING, until_s=now_s + limits.pending_s)
     return _wait(pending, seen, now_s, limits)
 
 
-def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) -> LayoutRequest:
+def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Stay pending as long as there is hope and time."""
     reboots = _reboots(request, seen, limits)
     if not seen.feasible and not seen.blocked:
         if reboots and seen.idle:
             until = now_s + limits.rebooting_s
             return msgspec.structs.replace(
-                request, state=State.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
+                request,
+                state=LayoutState.REBOOTING,
+                cause=Cause.REBOOTING,
+                reason=_REBOOT,
+                until_s=until,
+                rebooted=True,
             )
         if not reboots:
             return _fail(request, Cause.FAILED, seen.reason, seen.observed)
@@ -327,7 +337,7 @@ def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) -
     return msgspec.structs.replace(request, cause=cause, reason=reason or "being applied")
 
 
-def _return(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) -> LayoutRequest:
+def _return(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Go on after a reboot, or give it up."""
     if seen.feasible or seen.blocked:
         return _open(request, seen, now_s, limits)
@@ -336,7 +346,7 @@ def _return(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits)
     return request
 
 
-def _retry(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) -> LayoutRequest:
+def _retry(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Try again what failed, where it can go on and something else is observed or the pause is over."""
     if seen.feasible:
         again = (request.observed and seen.observed != request.observed) or now_s >= request.retry_s
@@ -349,15 +359,15 @@ def _retry(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) 
     )
 
 
-def _attempted(request: LayoutRequest, event: Attempted, now_s: float, limits: Limits) -> LayoutRequest:
-    if request.state is not State.PENDING or not event.failures:
+def _attempted(request: LayoutRequest, event: Attempted, now_s: float, limits: LayoutLimits) -> LayoutRequest:
+    if request.state is not LayoutState.PENDING or not event.failures:
         return request
     return _pause(_fail(request, Cause.FAILED, "; ".join(event.failures), event.observed), now_s, limits)
 
 
-def _not_rebooted(request: LayoutRequest, event: NotRebooted, now_s: float, limits: Limits) -> LayoutRequest:
+def _not_rebooted(request: LayoutRequest, event: NotRebooted, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """End in failed, with what the look says at the end as each look will find it."""
-    if request.state is not State.REBOOTING:
+    if request.state is not LayoutState.REBOOTING:
         return request
     reason = "; ".join(filter(None, (event.reason, event.outlook.reason)))
     request = msgspec.structs.replace(request, rebooted=event.tried)
@@ -365,39 +375,41 @@ def _not_rebooted(request: LayoutRequest, event: NotRebooted, now_s: float, limi
     return _pause(failed, now_s, limits)
 
 
-def _unseen(request: LayoutRequest, event: Unseen, now_s: float, limits: Limits) -> LayoutRequest:
+def _unseen(request: LayoutRequest, event: Unseen, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Wait for an answer as long as there is time; what was reached stays so until something else is seen."""
     if request.state is None:
         until = now_s + limits.pending_s
-        return msgspec.structs.replace(request, state=State.PENDING, reason=event.reason, until_s=until)
-    if request.state in {State.SUCCESS, State.FAILED}:
+        return msgspec.structs.replace(request, state=LayoutState.PENDING, reason=event.reason, until_s=until)
+    if request.state in {LayoutState.SUCCESS, LayoutState.FAILED}:
         return request
     if now_s >= request.until_s:
         return _fail(request, Cause.FAILED, f"not done in time; {event.reason}", request.observed)
     return msgspec.structs.replace(request, reason=event.reason)
 
 
-def _reboots(request: LayoutRequest, seen: Outlook, limits: Limits) -> bool:
+def _reboots(request: LayoutRequest, seen: Outlook, limits: LayoutLimits) -> bool:
     return seen.awaits_reset and limits.may_reboot and not request.rebooted
 
 
 def _fail(request: LayoutRequest, cause: Cause, reason: str, observed: ObservedLayouts) -> LayoutRequest:
-    return msgspec.structs.replace(request, state=State.FAILED, cause=cause, reason=reason, observed=observed)
+    return msgspec.structs.replace(request, state=LayoutState.FAILED, cause=cause, reason=reason, observed=observed)
 
 
-def _pause(request: LayoutRequest, now_s: float, limits: Limits) -> LayoutRequest:
+def _pause(request: LayoutRequest, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     """Set when a failure may be tried again while the same is observed."""
     pause = min(limits.retry_most_s, limits.retry_s * 2.0 ** min(request.attempts, _MOST_DOUBLINGS))
     return msgspec.structs.replace(request, retry_s=now_s + pause, attempts=request.attempts + 1)
 
 
-_NEXT: Mapping[State | None, Callable[[LayoutRequest, Outlook, float, Limits], LayoutRequest]] = MappingProxyType(
-    {
-        None: _open,
-        State.SUCCESS: _open,
-        State.PENDING: _wait,
-        State.REBOOTING: _return,
-        State.FAILED: _retry,
-    }
+_NEXT: Mapping[LayoutState | None, Callable[[LayoutRequest, Outlook, float, LayoutLimits], LayoutRequest]] = (
+    MappingProxyType(
+        {
+            None: _open,
+            LayoutState.SUCCESS: _open,
+            LayoutState.PENDING: _wait,
+            LayoutState.REBOOTING: _return,
+            LayoutState.FAILED: _retry,
+        }
+    )
 )
 """What a look at GPUs that are not yet as asked leads to, by state."""

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.node.layouts.configurations import Target, exact
-from tessera.core.node.layouts.layoutrequest import Limits
+from tessera.core.node.layouts.layoutrequest import LayoutLimits
 from tessera.core.node.nodesharing import NodeSharing, desired_layouts
 
 __all__ = ["PolicyAttempt", "attempted", "policy_targets", "worth_trying"]
@@ -43,7 +43,7 @@ def worth_trying(
 
 
 def attempted(
-    targets: tuple[Target, ...], inventory: Inventory, failures: Sequence[str], limits: Limits, *, began_s: float
+    targets: tuple[Target, ...], inventory: Inventory, failures: Sequence[str], limits: LayoutLimits, *, began_s: float
 ) -> PolicyAttempt:
     """Return what to remember of an attempt that began at `began_s`, when the GPUs were as `inventory` shows them."""
     again_s = began_s + limits.retry_s if failures else began_s

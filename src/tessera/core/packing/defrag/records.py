@@ -5,7 +5,7 @@ import msgspec
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Asker", "Leave", "Move", "Place", "Placed", "Proposal", "Stuck"]
+__all__ = ["Asker", "Leave", "Move", "NodeShares", "Placed", "Proposal", "Stuck"]
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True):
     """The PodDisruptionBudgets that select it."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class NodeShares(msgspec.Struct, frozen=True, kw_only=True):
     """A node and what is held there."""
 
     node: NodeName
@@ -41,9 +41,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     owner: str
     """The workload that makes the replacement, `Kind/namespace/name`."""
-    frees: Place
+    frees: NodeShares
     """Where it is now."""
-    fits: Place
+    fits: NodeShares
     """Where the replacement fits while this pod still holds its place; the scheduler decides where it goes."""
     budgets: tuple[str, ...] = ()
 
@@ -52,7 +52,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that fits once all moves are made."""
 
     pod: PodKey
-    place: Place
+    place: NodeShares
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):

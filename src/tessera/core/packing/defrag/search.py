@@ -13,7 +13,7 @@ from typing import Final
 
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.defrag.records import Asker, Leave, Move, Place, Placed, Proposal, Stuck
+from tessera.core.packing.defrag.records import Asker, Leave, Move, NodeShares, Placed, Proposal, Stuck
 from tessera.core.packing.defrag.trial import Room, free_need
 from tessera.core.packing.ledger import holder_id
 from tessera.core.packing.preempt import victims
@@ -97,7 +97,7 @@ class _Search:
         self._tries = _MOST_TRIES
         self._looks = min(_MOST_LOOKS, max(_FEWEST_LOOKS, _LOOKS_AT_NODES // max(len(cluster.nodes), 1)))
         self._elsewhere: dict[str, bool] = {}
-        self._anywhere: dict[Need, Place | None] = {}
+        self._anywhere: dict[Need, NodeShares | None] = {}
 
     def extend(self, moved: _Set, placed: Sequence[Asker], asker: Asker) -> _Set | None:
         """Return the fewest further moves after which one more asker fits beside those placed; None if none help."""
@@ -220,13 +220,13 @@ class _Search:
             exhaustive=self.exhaustive,
         )
 
-    def _move(self, pod: SeenPod, fits: Place) -> Move:
+    def _move(self, pod: SeenPod, fits: NodeShares) -> Move:
         assert pod.node is not None
         return Move(
             pod=pod.pod.key,
             uid=pod.uid,
             owner=pod.pod.owner,
-            frees=Place(node=pod.node, shares=pod.shares),
+            frees=NodeShares(node=pod.node, shares=pod.shares),
             fits=fits,
             budgets=self.leaves[pod.pod.key].budgets,
         )

@@ -10,7 +10,7 @@ import msgspec
 from tessera.core.cluster.cluster import Cluster, SeenPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
-from tessera.core.packing.defrag.records import Place
+from tessera.core.packing.defrag.records import NodeShares
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose, holder_id, schedulable_node
 from tessera.core.workload.need import Isolation, Need, PodKey
@@ -21,9 +21,9 @@ __all__ = ["Outcome", "Room", "free_need"]
 class Outcome(NamedTuple):
     """Where replacements and askers would fit."""
 
-    replacements: tuple[Place, ...]
+    replacements: tuple[NodeShares, ...]
     """In the order of the pods that move."""
-    askers: tuple[Place, ...]
+    askers: tuple[NodeShares, ...]
 
 
 def free_need(need: Need) -> Need:
@@ -49,7 +49,7 @@ class Room:
             known = self._admitting[need] = tuple(each.node.name for each in able if refusal(need, each.node) is None)
         return known
 
-    def place(self, need: Need) -> Place | None:
+    def place(self, need: Need) -> NodeShares | None:
         """Return where the scheduler would place a pod now; None where it fits nowhere."""
         names = self.admitting(need)
         scores = self.ledger.scores(need, names)
@@ -59,7 +59,7 @@ class Room:
             return None
         shares = self.ledger.choose(need, name)
         assert not isinstance(shares, str)
-        return Place(node=name, shares=shares)
+        return NodeShares(node=name, shares=shares)
 
     def outcome(self, moved: Sequence[SeenPod], askers: Sequence[Need]) -> Outcome | None:
         """Return where everything would fit if these pods were recreated; None where something would not.
@@ -91,9 +91,9 @@ class Room:
             self._alone[node] = self.ledger.alone(node)
         return self._alone[node]
 
-    def _place_all(self, needs: Iterable[Need], undo: ExitStack) -> tuple[Place, ...] | None:
+    def _place_all(self, needs: Iterable[Need], undo: ExitStack) -> tuple[NodeShares, ...] | None:
         """Place pods one after another until `undo` is closed; None where one fits nowhere."""
-        places: list[Place] = []
+        places: list[NodeShares] = []
         for need in needs:
             place = self.place(need)
             if place is None:

@@ -21,7 +21,7 @@ from tessera.core.packing.fit.fleet import CPU, Fleet
 from tessera.core.packing.fit.spread import Spread
 from tessera.core.workload.need import Ask, Need
 
-__all__ = ["FULL", "Fragmentation", "Loss", "Lost", "State", "Typical", "percent_of", "typical"]
+__all__ = ["FULL", "Fragmentation", "FragmentationState", "Loss", "Lost", "Typical", "percent_of", "typical"]
 
 FULL: Final = 100
 """Percent of a GPU: the unit of `Fleet.left` and of all sizes here; 1 percent is 10 milli."""
@@ -103,7 +103,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     """What makes it so; for `SIZE` only the GPUs with too little left are lost."""
 
 
-class State(NamedTuple):
+class FragmentationState(NamedTuple):
     """Where nodes stand in the tables of `Fragmentation`."""
 
     left: Ints
@@ -154,16 +154,16 @@ class Fragmentation:
         self._one_row = FULL + 1
         self._many_row = most + 1
 
-    def state(self, fleet: Fleet, nodes: Ints, cpu_milli: Ints) -> State:
+    def state(self, fleet: Fleet, nodes: Ints, cpu_milli: Ints) -> FragmentationState:
         """Return where `nodes` stand in the tables when `cpu_milli` more is taken, a column of cases."""
         level = self.cpus.searchsorted(fleet.room[CPU].take(nodes) - cpu_milli, side="right")
         left = fleet.left.take(nodes, 1)
         free: Ints = np.add.reduce(left == FULL)
         one = (self._one_of.values.take(nodes, 1) + left)[:, None] + level * self._one_row
         many = self._many_of.values.take(nodes) + free + level * self._many_row
-        return State(left, free, one, many)
+        return FragmentationState(left, free, one, many)
 
-    def usable_in(self, state: State) -> Ints:
+    def usable_in(self, state: FragmentationState) -> Ints:
         """Return what the typical pods can use of each node, weight times percent, `(cases, nodes)`."""
         usable: Ints = np.add.reduce(self.one.take(state.one)) + self.many.take(state.many)
         return usable

@@ -8,7 +8,7 @@ import numpy as np
 
 from tessera.core.cluster.gputypes import Ints
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.packing.fit.fragmentation import FULL, Fragmentation, State, percent_of, typical
+from tessera.core.packing.fit.fragmentation import FULL, Fragmentation, FragmentationState, percent_of, typical
 from tessera.core.packing.pack.policy import Mix, Policy, Room
 
 __all__ = ["Fgd", "Gradient"]
@@ -118,14 +118,14 @@ class Gradient:
         each: Ints = cpu_only + gain + self._opening(state)
         return each
 
-    def _parts(self, fleet: Fleet, nodes: Ints) -> tuple[Ints, Ints, State]:
+    def _parts(self, fleet: Fleet, nodes: Ints) -> tuple[Ints, Ints, FragmentationState]:
         """Return the decrease by the pod's cpu alone, what one device adds on each GPU, and the state with less cpu."""
         state = self._frag.state(fleet, nodes, self._cpus)
         usable = self._frag.usable_in(state)
-        after = State(state.left, state.free, state.one[:, 1], state.many[1])
+        after = FragmentationState(state.left, state.free, state.one[:, 1], state.many[1])
         return usable[1] - usable[0], self.gain.take(after.one), after
 
-    def _opening(self, state: State) -> Ints:
+    def _opening(self, state: FragmentationState) -> Ints:
         """Return what a device adds on a GPU that is entirely free, by leaving one less to pods for several."""
         opening: Ints = (state.left == FULL) * self.opened.take(state.many)
         return opening

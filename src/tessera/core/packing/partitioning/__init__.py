@@ -15,15 +15,21 @@ in use is never destroyed, and an assignment of a pod wins over a desired device
 
 from tessera.core.packing.partitioning.observing import observe_cluster
 from tessera.core.packing.partitioning.policies import Budget, Policy, advance_all, applying
-from tessera.core.packing.partitioning.records import Decision, Limits, Memory, NodeEvent, PartitioningState
+from tessera.core.packing.partitioning.records import (
+    Memory,
+    NodeEvent,
+    PartitioningDecision,
+    PartitioningLimits,
+    PartitioningState,
+)
 from tessera.core.packing.partitioning.turn import advance
 
 __all__ = [
     "Budget",
-    "Decision",
-    "Limits",
     "Memory",
     "NodeEvent",
+    "PartitioningDecision",
+    "PartitioningLimits",
     "PartitioningState",
     "Policy",
     "advance",

@@ -7,7 +7,12 @@ import msgspec
 
 from tessera.core.cluster.snapshot import Node, NodeName
 from tessera.core.packing.fit.admission import matches, refusal
-from tessera.core.packing.partitioning.records import Decision, Limits, Memory, PartitioningState
+from tessera.core.packing.partitioning.records import (
+    Memory,
+    PartitioningDecision,
+    PartitioningLimits,
+    PartitioningState,
+)
 from tessera.core.packing.partitioning.turn import advance
 from tessera.core.workload.need import Need, Pod, SelectorTerm
 
@@ -36,7 +41,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     allowed: bool = True
     """Whether managed GPUs may be repartitioned."""
-    limits: Limits = Limits()
+    limits: PartitioningLimits = PartitioningLimits()
     budget: Budget = Budget()
 
 
@@ -49,7 +54,7 @@ def applying(policies: Iterable[Policy], node: Node) -> Policy | None:
 
 def advance_all(
     memories: Mapping[str, Memory], policies: Iterable[Policy], observed: PartitioningState, now_s: float
-) -> tuple[dict[str, Memory], dict[str, Decision]]:
+) -> tuple[dict[str, Memory], dict[str, PartitioningDecision]]:
     """Return by policy what is to be remembered and done; nodes without policy go by the policy named empty.
 
     The policy of highest priority places pods first; the others see those that it could not place.
@@ -58,7 +63,7 @@ def advance_all(
     group_of = {node.name: applying(known.values(), node) or known[""] for node in observed.nodes}
     pending = observed.pending
     after: dict[str, Memory] = {}
-    decisions: dict[str, Decision] = {}
+    decisions: dict[str, PartitioningDecision] = {}
     for policy in sorted(known.values(), key=lambda each: (-each.priority, each.name)):
         own = _own(observed, policy, {name for name, each in group_of.items() if each is policy})
         here, elsewhere = _admitted(pending, own.nodes)

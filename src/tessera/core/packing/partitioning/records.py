@@ -11,10 +11,10 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.packing.plan import PendingPod
 from tessera.core.workload.need import Pod, PodKey
 
-__all__ = ["Decision", "Limits", "Memory", "NodeEvent", "PartitioningState"]
+__all__ = ["Memory", "NodeEvent", "PartitioningDecision", "PartitioningLimits", "PartitioningState"]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class PartitioningLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How soon, how often and how much may be changed."""
 
     idle_s: float = 1.0
@@ -80,7 +80,7 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
     warning: bool = False
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class PartitioningDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What shall be written."""
 
     desired: tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...] = ()

@@ -22,7 +22,13 @@ from tessera.core.packing.partitioning.managedgpus import (
     with_guesses,
 )
 from tessera.core.packing.partitioning.matches import served_as_it_is
-from tessera.core.packing.partitioning.records import Decision, Limits, Memory, NodeEvent, PartitioningState
+from tessera.core.packing.partitioning.records import (
+    Memory,
+    NodeEvent,
+    PartitioningDecision,
+    PartitioningLimits,
+    PartitioningState,
+)
 from tessera.core.packing.plan import PendingPod, Plan, placed_by_priority, plan
 from tessera.core.workload.need import Form, Need, Pod, PodKey
 
@@ -34,7 +40,9 @@ _LONE = 0.25
 _RESERVED = "desired devices of GPU {}"
 
 
-def advance(memory: Memory, observed: PartitioningState, now_s: float, limits: Limits) -> tuple[Memory, Decision]:
+def advance(
+    memory: Memory, observed: PartitioningState, now_s: float, limits: PartitioningLimits
+) -> tuple[Memory, PartitioningDecision]:
     """Return what is to be remembered and done after a look at the cluster.
 
     The same look again changes nothing once what was decided is done. Cost: one plan a batch, three where some pods
@@ -53,7 +61,7 @@ class _Planned(msgspec.Struct, frozen=True):
 
 
 class _Look:
-    def __init__(self, memory: Memory, observed: PartitioningState, now_s: float, limits: Limits) -> None:
+    def __init__(self, memory: Memory, observed: PartitioningState, now_s: float, limits: PartitioningLimits) -> None:
         self.observed = with_guesses(observed)
         self.before = memory
         self.now_s = now_s
@@ -70,7 +78,7 @@ class _Look:
         self.unhealthy = {each.gpu for state in observed.states for each in state.unhealthy}
         self.events: list[NodeEvent] = []
 
-    def decide(self) -> tuple[Memory, Decision]:
+    def decide(self) -> tuple[Memory, PartitioningDecision]:
         self._leave_alone()
         over = self._batch_is_over()
         planned, pending = self._planned() if over else ({}, None)
@@ -91,7 +99,9 @@ class _Look:
             left=self.before.left & self.arrived.keys() if pending is None else frozenset(each.pod for each in pending),
         )
         later = min((moment for moment in self.again if moment > self.now_s), default=None)
-        decision = Decision(desired=self._written(changed), events=tuple(self.events), pending=pending, again_s=later)
+        decision = PartitioningDecision(
+            desired=self._written(changed), events=tuple(self.events), pending=pending, again_s=later
+        )
         return memory, decision
 
     # The batch
