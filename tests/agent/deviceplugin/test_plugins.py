@@ -70,6 +70,19 @@ async def test_mig_instances_with_their_device_nodes_by_cdi(node: Node) -> None:
     assert len(written["devices"]) == 3
 
 
+async def test_a_share_has_what_the_driver_adds_from_the_first_offer_on(node: Node) -> None:
+    """And what the driver adds now, after it was upgraded."""
+    for name, lib in (("a", "LIB=1"), ("b", "LIB=2")):
+        edits = f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits: {{env: [{lib}]}}\n"
+        (node.root / "nvidia.yaml").write_text(edits)
+        await node.offer((facts(0), MEMORY), how=CDI)
+        node.assign(name, 2, share(0, 2048))
+        (device,) = (await node.run(name, NEED, 2)).cdi_devices
+        written = [json.loads(each.read_text()) for each in node.cdi.glob("*.json")]
+        (spec,) = (each for each in written if device.rpartition("=")[2] in {one["name"] for one in each["devices"]})
+        assert spec["containerEdits"] == {"env": [lib]}
+
+
 async def test_the_driver_s_folder_where_neither_a_runtime_nor_a_specification_brings_it(node: Node) -> None:
     node.plugins = node.started(driver_folder="/opt/driver")
     await node.offer((facts(0, "T4"), WHOLE))

@@ -134,10 +134,10 @@ class Plugins:
             driver_folder=self._paths.driver_folder,
         )
         self._maker.see(inventory)
-        self.shares.injection, self.shares.driver = self._injection, self._driver
         self._unwritten = ""
         if self._injection.cdi:
             self._write_devices()
+        self.shares.injection, self.shares.driver = self._injection, self._driver  # as it was read just now
         await self.adopt(inventory)
         policy = options.allocation_policy or "distributed"
         # The kubelet asks before each start of a container, also where nothing of its resource is offered any more.
