@@ -127,6 +127,14 @@ def test_paths_in_the_tables_of_the_architecture_page_exist() -> None:
     assert sorted(named - found) == []
 
 
+def test_the_layers_of_the_architecture_page_are_all_that_there_is() -> None:
+    layers = (ROOT / "docs/architecture.md").read_text().partition("## Layers")[2].partition("`api` is divided")[0]
+    top = ROOT / "src/tessera"
+    parts = [path for path in (*top.iterdir(), *(top / "clients").iterdir()) if path.is_dir() or path.suffix == ".py"]
+    names = {path.relative_to(top).with_suffix("").as_posix() for path in parts if not path.name.startswith("__")}
+    assert sorted(name for name in names - {"clients/connections"} if f"`{name}`" not in layers) == []
+
+
 def test_the_architecture_page_answers_questions_about_every_part() -> None:
     """About thirty; each part of the core decides something that somebody looks for."""
     text = (ROOT / "docs/architecture.md").read_text().partition("## Where is it decided?")[2]
