@@ -1,8 +1,9 @@
 """The node agent: observe the node, plan by `core`, apply; level-triggered, with nothing that it could not find again.
 
-Five loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it
+Loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it
 should be and reports it, one serves the kubelet, one writes on pods what the kubelet gave them, one listens to the
-driver. Each looks when something changed, and every few seconds in any case, and goes on after any error.
+driver, one measures its GPUs. Each looks when something changed, and every few seconds in any case, and goes on after
+any error.
 """
 
 import asyncio

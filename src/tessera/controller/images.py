@@ -1,4 +1,4 @@
-"""ImageWarmups: which node pulls which image next, and how far all are; observe, plan by `core.storage.warmup`, apply.
+"""ImageWarmups: which node pulls which image next; observe, plan by `core.storage.images.warmup`, apply.
 
 It writes what a node shall have, and whose turn it is, into the node's NodeImages, and the status of each ImageWarmup.
 When turns were given is remembered; a controller that begins anew counts from its start.

@@ -1,6 +1,6 @@
 """The controller: observe the cluster, plan by `core.packing.partitioning`, apply; level-triggered.
 
-It writes three things: the policy that applies to each node and the devices desired of its GPUs, both into the node's
+It writes the policy that applies to each node and the devices desired of its GPUs, both into the node's
 GPUNode, and the status of each GPUPolicy. Whatever it remembers may be lost at any moment without harm.
 """
 

@@ -27,7 +27,7 @@ class KnownKeys:
         self.doubts: dict[tuple[str, str], None] = {}
         """Nodes, and ids of keys that sign there and are not known yet: what they sign counts until it was asked."""
         self.doubted = WakeUp()
-        """Rings when there is another."""
+        """Set when there is another."""
 
     @property
     def version(self) -> int:

@@ -95,7 +95,7 @@ class Server:
         self._prepared = asyncio.Event()
         self._trouble: dict[Kind, str] = {}
         self._unpublished = WakeUp()
-        """Rings when the ConfigMap of public keys was deleted, or the key that signs was taken out of it."""
+        """Set when the ConfigMap of public keys was deleted, or the key that signs was taken out of it."""
         self._no_key = ""
         """Why there is no key to sign with yet."""
         self._http: tuple[HttpServer, ...] = ()

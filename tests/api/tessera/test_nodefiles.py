@@ -1,5 +1,7 @@
 """What the agent keeps on the disk: read as it was written, by this version and by those of before."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +61,39 @@ FORMER_ANSWERS = b"""{"answers": [{"ids": ["a"], "key": ["ns", "p", "c", "r"], "
   {"gpu": 0, "mode": "mps", "memory_mib": 4096, "compute_percent": 10, "isolation": "driver", "resource": "r"}]}],
   "exchanges": [{"due": {"key": ["ns", "p", "c", "r"], "units": 1, "shares": []}, "shares": []}]}"""
 """As versions of before wrote them, without a version."""
+
+
+def test_version_1_has_these_names() -> None:
+    """A name that changes is another version: agents of before and after a rollout read the same files."""
+    (entry,) = json.loads(write_allocations(read_allocations(FORMER_ALLOCATIONS)[0]))
+    placement = {"start": 1, "size": 1, "profile": "1g.5gb"}
+    use = {"gpu": "GPU-1", "placement": placement, "sharer": "replica", "memory_mib": 7}
+    assert entry == {
+        "version": 1,
+        "resource": "nvidia.com/mig-1g.5gb",
+        "ids": ["MIG-1"],
+        "uses": [use],
+        "uid": "u",
+        "pod": "ns/p",
+        "container": "c",
+        "initial": False,
+        "at_ns": 5,
+        "guessed": False,
+        "started": True,
+        "assignment": "",
+        "key": "",
+        "signature": "",
+    }
+    kept = json.loads(write_answers(read_answers(FORMER_ANSWERS, "shares.json")))
+    (answer,), (exchange,) = kept["answers"], kept["exchanges"]
+    assert (kept["version"], sorted(answer), sorted(exchange)) == (
+        1,
+        ["fixed", "ids", "key", "shares", "specification"],
+        ["due", "shares"],
+    )
+    assert sorted(answer["shares"][0]) == [
+        *("compute_percent", "container", "gpu", "isolation", "memory_mib", "mode", "profile", "resource", "start"),
+    ]
 
 
 def test_what_was_written_before_there_were_versions_is_read() -> None:

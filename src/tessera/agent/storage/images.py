@@ -8,17 +8,17 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
+from tessera.agent.nodestate.ownobject import create_own
 from tessera.api.oci.dockerconfig import Credential, credential, read_pull_secret
 from tessera.api.oci.references import read_reference
 from tessera.api.tessera.imagewarmups import API_VERSION, NODE_IMAGES, new_node_images, node_status, read_node_images
 from tessera.clients.kube import NODE_IMAGES as KIND
-from tessera.clients.kube import NODES, SECRETS, Kube, Selection, Store
+from tessera.clients.kube import SECRETS, Kube, Selection, Store
 from tessera.clients.runtime import Runtime
 from tessera.core.storage.images.warmup import DesiredImage, ObservedImage, next_steps
 from tessera.core.usage.processmetrics import IMAGES
-from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -103,7 +103,9 @@ class ImageWarmer:
         """
         # 1. Read what the node shall have; an object that is there says that an agent is.
         version = await self._runtime.version()
-        found = self._store.objects.get(("", self._node)) or await self._made()
+        found = self._store.objects.get(("", self._node)) or await create_own(
+            self._kube, KIND, self._node, new_node_images
+        )
         node_images = read_node_images(found)
         former = {each.image: each for each in node_images.observed}
         # 2. Observe what it has.
@@ -126,27 +128,6 @@ class ImageWarmer:
             body = {"apiVersion": API_VERSION, "kind": NODE_IMAGES, "metadata": {"name": self._node}, "status": status}
             await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")
         self._complain.settle()
-
-    async def _made(self) -> dict[str, Any]:
-        """Return the node's object, recreated.
-
-        Raises:
-            Unavailable: another process made it a moment ago, or the node is not known yet.
-
-        """
-        node = await self._kube.get(NODES, self._node)
-        if node is None:
-            raise Unavailable(
-                f"Node {self._node}",
-                found="there is no Node of this name",
-                hint="set NODE_NAME to the node of this agent",
-            )
-        try:
-            return await self._kube.create(KIND, new_node_images(self._node, node["metadata"].get("uid", "")))
-        except Conflict as error:
-            raise Unavailable(
-                f"{NODE_IMAGES} {self._node}", found="another process made it", hint="the agent tries again"
-            ) from error
 
     async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:
         """Return what the node has of an image."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.deviceplugin.servers import PluginServers
+from tessera.agent.nodestate.ownobject import create_own
 from tessera.agent.pods.nodeview import PodsInView, is_ended
 from tessera.agent.storage.modelcache.disk import ModelDisk, OnDisk
 from tessera.agent.storage.modelcache.fetching import Fetches, Neighbour
@@ -28,7 +29,7 @@ from tessera.api.tessera.modelcaches import (
     read_node_models,
 )
 from tessera.clients.kube import NODE_MODELS as KIND
-from tessera.clients.kube import NODES, SECRETS, Kube, Object, Selection, Store
+from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import Store as ObjectStore
 from tessera.core.deviceplugin.edits import Mount
 from tessera.core.deviceplugin.grant import Grant
@@ -43,7 +44,7 @@ from tessera.core.storage.models.cache import (
 )
 from tessera.core.usage.processmetrics import MODEL_BYTES, MODEL_BYTES_GIVEN, MODEL_BYTES_READ, MODELS, PEERS_DROPPED
 from tessera.core.workload.resources import MODEL_RESOURCE
-from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -173,7 +174,9 @@ class ModelKeeper:
 
         """
         # 1. Read what the node shall have; an object that is there says that an agent is.
-        found = self._store.objects.get(("", self._node)) or await self._made()
+        found = self._store.objects.get(("", self._node)) or await create_own(
+            self._kube, KIND, self._node, new_node_models
+        )
         node_models = read_node_models(found)
         for each in node_models.observed:
             self._fetches.reports.setdefault(each.name, each)
@@ -207,27 +210,6 @@ class ModelKeeper:
         # 6. Report.
         await self._report(found, problem, ids)
         self._complain.settle()
-
-    async def _made(self) -> Object:
-        """Return the node's object, made anew.
-
-        Raises:
-            Unavailable: another process made it a moment ago, or the node is not known yet.
-
-        """
-        node = await self._kube.get(NODES, self._node)
-        if node is None:
-            raise Unavailable(
-                f"Node {self._node}",
-                found="there is no Node of this name",
-                hint="set NODE_NAME to the node of this agent",
-            )
-        try:
-            return await self._kube.create(KIND, new_node_models(self._node, node["metadata"].get("uid", "")))
-        except Conflict as error:
-            raise Unavailable(
-                f"{NODE_MODELS} {self._node}", found="another process made it", hint="the agent tries again"
-            ) from error
 
     # What pods have
 

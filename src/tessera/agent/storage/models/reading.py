@@ -1,4 +1,4 @@
-"""Reads ranges of objects from a store: with patience, within the bandwidth limit, and told to the progress."""
+"""Reads ranges of objects from a store: with retries, within the bandwidth limit, reporting progress."""
 
 import random
 import threading

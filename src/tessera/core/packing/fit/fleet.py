@@ -24,7 +24,7 @@ _AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNTS)
 VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
 """Stands where no node is."""
 _REWIRED: Final = 1 << 13
-"""Columns that got other GPUs, after which everything that follows them is rather recreated."""
+"""Columns that got other GPUs, after which everything that follows from them is computed again."""
 _LEAST: Final = 64
 """Columns that are added at least when one more is desired."""
 
@@ -47,7 +47,7 @@ class Fleet:
         size: what nodes have: cpu (milli), memory (MiB), pods, in rows CPU, MEMORY, PODS; `(3, nodes) int64`.
         room: what nodes have left of it.
         types: distinct GPU configurations; 0 is the absent GPU, and a type whose last GPU is gone stays.
-        shape: how often types were added or arrays recreated; what was compiled for another shape is of no use.
+        shape: how often types were added or arrays made again; what was compiled for another shape is of no use.
         rewired: columns that got other GPUs, in the order in which they did; see `fit.spread`.
         kind: index into `types`; `(gpus, nodes) int64`, as are all that follow.
         serves: modes in which something new can be made, bits of `MODE_BIT`. A GPU that holds nothing serves all its

@@ -359,7 +359,7 @@ class Ledger:
             self._note(pod.need, column, 1)
 
     def _note(self, need: Need, column: int, pods: int) -> None:
-        """Tell the policy of pods; where it is to be recreated there is no need."""
+        """Tell the policy of pods; where it is to be made again there is no need."""
         if self._fleet.shape == self._scores.shape:
             self._scores.note(need, column, pods)
 

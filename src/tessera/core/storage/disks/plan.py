@@ -2,7 +2,7 @@
 
 Nothing on a disk is ever written over, with one exception: what an interrupted creation left, which the node's record
 names by its UUIDs (`Creation`). All else that a selected disk may hold is either recognised and kept, or the plan is
-a refusal that says why. Plans are recreated after each step, so a step that was interrupted is planned again.
+a refusal that says why. The plan is made again after each step, so a step that was interrupted is planned again.
 """
 
 import re
