@@ -15,10 +15,11 @@ import pytest
 from harness.flakys3 import FlakyS3
 from harness.peernodes import PATIENCE, LyingShelf, PeerNode, closing_all, peer_tls, synced_together
 from tessera.agent.storage.models.reading import Limits
+from tessera.agent.storage.models.shelf import OpenPiece, Shelf
 from tessera.agent.storage.models.sync import Synced, SyncOptions
 from tessera.certificates import asking_context_of
 from tessera.clients.store import Store, Temporary
-from tessera.clients.store.peers import Absent, PeerConnections
+from tessera.clients.store.peers import Absent, PeerConnections, Pending
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.models.peers import Owners, PeerPatience, content_key
 from tessera.core.storage.models.retries import Patience
@@ -267,3 +268,22 @@ def test_where_the_stores_checksums_prove_nothing_each_node_reads_all_of_it_and_
         assert all(node.sharing.bytes_from_stores >= SIZE - SMALL for node in nodes)
         assert [node.named for node in nodes] == [{}, {}]
         assert all(not file.checksum for file in nodes[0].folder.manifest(nodes[0].folder.current()).files if file.size)
+
+
+class PublishingShelf(Shelf):
+    """That of a node which publishes at this moment: what is proven is between two places."""
+
+    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenPiece:
+        if wait_s is None:
+            raise Pending
+        return super().open(key, chunk, wait_s)
+
+
+def test_a_peer_that_publishes_at_this_moment_ends_no_fetch(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+    busy = PeerNode(tmp_path / "busy", pki, shelf=PublishingShelf())
+    with closing_all([PeerNode(tmp_path / "late", pki), busy]) as nodes:
+        synced_together([busy], s3(server), QUICK)
+        (done,) = synced_together(nodes[:1], s3(server), QUICK, members=nodes)
+        assert isinstance(done, Synced), done
+        assert content(nodes[0]) == CONTENTS
+        assert nodes[0].named == {}
