@@ -17,7 +17,7 @@ from harness.peernodes import PATIENCE, LyingShelf, PeerNode, closing_all, peer_
 from tessera.agent.storage.models.reading import Limits
 from tessera.agent.storage.models.shelf import OpenPiece, Shelf
 from tessera.agent.storage.models.sync import Synced, SyncOptions
-from tessera.certificates import asking_context_of
+from tessera.certificates import asking_context_of, context_of
 from tessera.clients.store import Store, Temporary
 from tessera.clients.store.peers import Absent, PeerConnections, Pending
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
@@ -287,3 +287,29 @@ def test_a_peer_that_publishes_at_this_moment_ends_no_fetch(tmp_path: Path, pki:
         assert isinstance(done, Synced), done
         assert content(nodes[0]) == CONTENTS
         assert nodes[0].named == {}
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK", b"HTTP/1.1 404 Not Found\r\nContent-Length: 60000\r\n\r\n"])
+def test_a_peer_whose_answer_comes_byte_by_byte_is_given_up_after_the_time_of_a_chunk(answer: bytes, pki: Path) -> None:
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection = listener.accept()[0]
+        made = context_of(peer_tls(pki)).wrap_socket(connection, server_side=True)
+        with made as tls, contextlib.suppress(OSError):
+            tls.sendall(answer)
+            while not ended.wait(0.02):
+                tls.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,), daemon=True)
+        thread.start()
+        peer = f"127.0.0.1:{listener.getsockname()[1]}"
+        connections = PeerConnections(showing(pki, "agent"), PeerPatience(silent_s=30.0, chunk_s=0.5))
+        try:
+            with pytest.raises(Temporary, match="too slowly"):
+                connections.fill(peer, f"chunks/{KEY}/0", memoryview(bytearray(10)), lambda: False)
+        finally:
+            ended.set()
+            thread.join()
+            connections.close()
