@@ -242,6 +242,15 @@ async def test_a_clock_that_jumps_neither_evicts_nor_spares_who_waits(jump_s: in
         assert await node.names() == names
 
 
+async def test_what_is_allocated_later_is_on_record_as_later_though_the_clock_was_set_back_since() -> None:
+    node = Node()
+    for number, seconds in enumerate((7200, 3600, 3600, 0)):
+        node.now_ns = seconds * 10**9
+        await node.gate.admit(GPU, (f"GPU-{number}",), (Use(gpu=f"GPU-{number}"),))
+    times = [each.at_ns for each in node.gate.record.entries]
+    assert times == sorted(set(times))
+
+
 async def test_who_came_first_stays_though_the_clock_was_set_back_since() -> None:
     node = Node()
     node.now_ns = 7200 * 10**9
@@ -249,7 +258,9 @@ async def test_who_came_first_stays_though_the_clock_was_set_back_since() -> Non
     first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/honest", container="main")
     await node.gate.start(first, (Use(gpu="GPU-1"),), ids=True)
     node.now_ns = 3600 * 10**9
-    await node.pod("other", "GPU-1")
+    await node.pod("other")
+    node.view.objects["other"]["metadata"]["creationTimestamp"] = "1970-01-01T00:59:59Z"
+    await node.gives("other", "GPU-1")
     (text,) = await node.conflicts.end({}, evict=True)
     assert "evicting ml/other, which came later" in text
     assert await node.names() == ["honest"]

@@ -313,3 +313,13 @@ def test_a_peer_whose_answer_comes_byte_by_byte_is_given_up_after_the_time_of_a_
             ended.set()
             thread.join()
             connections.close()
+
+
+@pytest.mark.parametrize(
+    "peer", ["[::1", "127.0.0.1:999999", ":1", "127.0.0.1:port", "h\x00st:1", "x" * 300 + ":1", "ü" * 70 + ":1"]
+)
+def test_a_peer_whose_address_is_none_is_done_without(peer: str, tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+    with closing_all([PeerNode(tmp_path, pki)]) as nodes:
+        (done,) = synced_together(nodes, s3(server), QUICK, extra=(peer,))
+        assert isinstance(done, Synced), done
+        assert content(nodes[0]) == CONTENTS
