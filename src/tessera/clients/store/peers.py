@@ -56,9 +56,9 @@ class PeerConnections:
             Temporary: it is gone, too slow, or answers what is no chunk.
 
         """
-        endpoint, until = self._endpoint(peer), time.monotonic() + self._patience.chunk_s
+        until = time.monotonic() + self._patience.chunk_s
         try:
-            with endpoint.request("GET", f"/{target}", {"Host": PEER_NAME}, until) as response:
+            with self._endpoint(peer).request("GET", f"/{target}", {"Host": PEER_NAME}, until) as response:
                 if response.status == _PENDING and response.complete:
                     raise Pending
                 _check(response, len(view))
@@ -70,6 +70,8 @@ class PeerConnections:
         except Refused as error:
             if error.status == _ABSENT:
                 raise Absent from error
+            raise Temporary(f"{peer}: {error}") from error
+        except ValueError as error:  # what a node says is its address may be none
             raise Temporary(f"{peer}: {error}") from error
 
     def _endpoint(self, peer: str) -> Endpoint:
