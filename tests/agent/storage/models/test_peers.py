@@ -323,3 +323,20 @@ def test_a_peer_whose_address_is_none_is_done_without(peer: str, tmp_path: Path,
         (done,) = synced_together(nodes, s3(server), QUICK, extra=(peer,))
         assert isinstance(done, Synced), done
         assert content(nodes[0]) == CONTENTS
+
+
+def test_a_connection_for_which_there_is_no_thread_is_closed_and_the_next_one_is_answered(
+    tmp_path: Path, pki: Path, server: FlakyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the container has as many processes and threads as it may have (`pids.max`)."""
+
+    def exhausted(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with closing_all([PeerNode(tmp_path, pki)]) as nodes:
+        synced_together(nodes, s3(server), QUICK)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", exhausted)
+            with pytest.raises(Temporary):
+                asked(nodes[0], f"chunks/{KEY}/0", CHUNK_BYTES, showing(pki, "agent"))
+        assert asked(nodes[0], f"chunks/{KEY}/0", CHUNK_BYTES, showing(pki, "agent")) == LARGE[:CHUNK_BYTES]
