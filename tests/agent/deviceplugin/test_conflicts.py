@@ -15,6 +15,7 @@ from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryK
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 
@@ -96,6 +97,32 @@ async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None
     assert text.startswith("pod ml/second and pod ml/first both use device GPU-1 of nvidia.com/gpu: ")
     assert text.endswith("evicting ml/second, which came later")
     assert await node.names() == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (
+            (6, 6),
+            "pod ml/p1 and pod ml/p0 together use more memory than the 10 MiB of GPU GPU-1: evicting ml/p1, which",
+        ),
+        ((20,), "pod ml/p0 alone uses more memory than the 10 MiB of GPU GPU-1: evicting ml/p0"),
+    ],
+)
+async def test_memory_that_is_too_much_is_said_of_those_who_use_it(sizes: tuple[int, ...], said: str) -> None:
+    """As of a GPU that was exchanged for a smaller one while no agent ran."""
+    node = Node()
+    capacity = {DeviceId("GPU-1"): 10}
+    node.gate = Gate(node.view, lambda: capacity, logger())
+    node.conflicts = Conflicts(node.kube, "n1", node.gate, logger(), now=lambda: node.now)
+    for number, size in enumerate(sizes):
+        made = await node.pod(f"p{number}")
+        use = Use(gpu="GPU-1", exclusivity=Exclusivity.MEMORY, memory_mib=size)
+        entry = Allocation(resource=NEED, ids=(f"{number}",), uses=(use,), uid=made["metadata"]["uid"], at_ns=number)
+        entry = msgspec.structs.replace(entry, pod=f"ml/p{number}", container="main")
+        node.gate.record.keep((*node.gate.record.entries, entry))
+    (text,) = await node.conflicts.end({}, evict=True)
+    assert text.startswith(said)
 
 
 async def test_a_pod_that_its_budget_keeps_is_told_so() -> None:
