@@ -65,7 +65,7 @@ def test_nothing_lies_outside_the_run_folder(node_cluster: Cluster, node: Node) 
 
 
 def test_another_number_of_nodes_is_refused_while_it_runs(node_cluster: Cluster) -> None:
-    with pytest.raises(Conflict, match="running with 1 nodes with"):
+    with pytest.raises(Conflict, match="it runs with 1 nodes with"):
         node_cluster.up(Desired(nodes=2))
 
 

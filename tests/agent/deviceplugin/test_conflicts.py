@@ -15,6 +15,7 @@ from tessera.clients.kube import DISRUPTION_BUDGETS, EVENTS, PODS, Kind, MemoryK
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 
@@ -96,6 +97,32 @@ async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None
     assert text.startswith("pod ml/second and pod ml/first both use device GPU-1 of nvidia.com/gpu: ")
     assert text.endswith("evicting ml/second, which came later")
     assert await node.names() == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (
+            (6, 6),
+            "pod ml/p1 and pod ml/p0 together use more memory than the 10 MiB of GPU GPU-1: evicting ml/p1, which",
+        ),
+        ((20,), "pod ml/p0 alone uses more memory than the 10 MiB of GPU GPU-1: evicting ml/p0"),
+    ],
+)
+async def test_memory_that_is_too_much_is_said_of_those_who_use_it(sizes: tuple[int, ...], said: str) -> None:
+    """As of a GPU that was exchanged for a smaller one while no agent ran."""
+    node = Node()
+    capacity = {DeviceId("GPU-1"): 10}
+    node.gate = Gate(node.view, lambda: capacity, logger())
+    node.conflicts = Conflicts(node.kube, "n1", node.gate, logger(), now=lambda: node.now)
+    for number, size in enumerate(sizes):
+        made = await node.pod(f"p{number}")
+        use = Use(gpu="GPU-1", exclusivity=Exclusivity.MEMORY, memory_mib=size)
+        entry = Allocation(resource=NEED, ids=(f"{number}",), uses=(use,), uid=made["metadata"]["uid"], at_ns=number)
+        entry = msgspec.structs.replace(entry, pod=f"ml/p{number}", container="main")
+        node.gate.record.keep((*node.gate.record.entries, entry))
+    (text,) = await node.conflicts.end({}, evict=True)
+    assert text.startswith(said)
 
 
 async def test_a_pod_that_its_budget_keeps_is_told_so() -> None:
@@ -242,6 +269,15 @@ async def test_a_clock_that_jumps_neither_evicts_nor_spares_who_waits(jump_s: in
         assert await node.names() == names
 
 
+async def test_what_is_allocated_later_is_on_record_as_later_though_the_clock_was_set_back_since() -> None:
+    node = Node()
+    for number, seconds in enumerate((7200, 3600, 3600, 0)):
+        node.now_ns = seconds * 10**9
+        await node.gate.admit(GPU, (f"GPU-{number}",), (Use(gpu=f"GPU-{number}"),))
+    times = [each.at_ns for each in node.gate.record.entries]
+    assert times == sorted(set(times))
+
+
 async def test_who_came_first_stays_though_the_clock_was_set_back_since() -> None:
     node = Node()
     node.now_ns = 7200 * 10**9
@@ -249,7 +285,9 @@ async def test_who_came_first_stays_though_the_clock_was_set_back_since() -> Non
     first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/honest", container="main")
     await node.gate.start(first, (Use(gpu="GPU-1"),), ids=True)
     node.now_ns = 3600 * 10**9
-    await node.pod("other", "GPU-1")
+    await node.pod("other")
+    node.view.objects["other"]["metadata"]["creationTimestamp"] = "1970-01-01T00:59:59Z"
+    await node.gives("other", "GPU-1")
     (text,) = await node.conflicts.end({}, evict=True)
     assert "evicting ml/other, which came later" in text
     assert await node.names() == ["honest"]

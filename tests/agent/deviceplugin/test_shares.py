@@ -655,6 +655,22 @@ async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_w
     assert dict((await node.run("p", NEED, 10)).env)["TESSERA_GPU_UUIDS"] == facts(0, "T4").uuid
 
 
+async def test_the_other_half_of_an_exchange_is_written_by_the_next_agent(node: Node) -> None:
+    pairs = [(facts(index, "T4"), MEMORY) for index in range(2)]
+    await node.offer(*pairs)
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    node.full = {"p0"}
+    await node.run("p1", NEED, 10)
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [0, 0], "one of two was written"
+    await node.kill()
+    node.plugins = node.started()
+    node.full = set()
+    await node.offer(*pairs)
+    assert dict((await node.run("p0", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0]
+
+
 async def test_what_half_an_exchange_leaves_free_is_used_by_one_pod_alone(node: Node) -> None:
     """A server that saw one write of two may give the place away: whom it was for has not started, and does not."""
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))

@@ -1,9 +1,10 @@
 """Jobs that one command makes: what is in them, and how far each is."""
 
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders.kubeobjects import pod
@@ -51,6 +52,23 @@ def test_a_job_is_one_pod_that_is_never_started_again() -> None:
     assert container["resources"] == {"limits": {"tessera.dev/gpu-memory": "10", "cpu": "2"}}
     secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "key"}}}
     assert container["env"] == [{"name": "A", "value": "1"}, secret]
+
+
+@given(st.text("$()AB{ ", max_size=12))
+@example("kill $$; echo $(A) $$(A) $A")
+def test_a_command_and_variables_come_as_they_were_typed(text: str) -> None:
+    job = job_object(JobRequest(namespace="ns", image="a", command=("sh", "-c", text), env=(("A", "1"), ("B", text))))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert expanded(container["command"][2], {"A": "1"}) == text
+    assert expanded(container["env"][1]["value"], {"A": "1"}) == text
+
+
+def expanded(text: str, known: dict[str, str]) -> str:
+    """Return what the kubelet makes of a text: `$(NAME)` is the variable's value, if there is one, and `$$` a `$`.
+
+    Source: Kubernetes API, `core/v1` (`Container.Command`, `EnvVar.Value`).
+    """
+    return re.sub(r"\$(\$|\(([^)]*)\))", lambda found: "$" if found[1] == "$" else known.get(found[2], found[0]), text)
 
 
 def test_what_is_not_asked_for_is_left_to_the_cluster() -> None:

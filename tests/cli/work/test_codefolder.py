@@ -101,6 +101,22 @@ def test_credentials_stay_here_are_named_and_go_along_where_a_pattern_says_so(tm
     assert archive_folder(tmp_path).left_out == ("deep/id_rsa",)
 
 
+def test_no_pattern_takes_folders_of_version_control_back(tmp_path: Path) -> None:
+    fill(tmp_path, "a.py", ".git/config", "a/.hg/hgrc")
+    (tmp_path / ".tesseraignore").write_text("!*/\n!.git/\n!a\n")
+    assert sorted(names(tmp_path)) == [".tesseraignore", "a.py"]
+
+
+def test_a_folder_that_is_taken_back_takes_none_of_its_own_folders_back(tmp_path: Path) -> None:
+    """As git has it: a pattern decides about what it names, and not about what is below."""
+    fill(tmp_path, "src/a.py", "src/data/large.bin", "src/.aws/credentials", "data/x", "src/keep/data/y")
+    (tmp_path / ".tesseraignore").write_text("data/\n!/src\n!src/keep/**\n")
+    assert sorted(names(tmp_path)) == [".tesseraignore", "src/a.py", "src/keep/data/y"]
+    assert archive_folder(tmp_path).left_out == ("src/.aws/",)
+    (tmp_path / ".tesseraignore").write_text("*\n!*/\n!*.py\n")
+    assert names(tmp_path) == ["src/a.py"]
+
+
 def test_a_folder_without_end_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codefolder, "_MOST_FILES", 3)
     fill(tmp_path, "a", "b", "c")

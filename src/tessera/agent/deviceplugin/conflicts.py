@@ -161,6 +161,9 @@ def _waiting(text: str, *, evict: bool) -> str:
 
 
 def _text(later: Allocation, clash: Clash, *, evict: bool) -> str:
-    other = "another pod" if clash.other is None else f"pod {clash.other.pod}"
+    if clash.other is None:
+        what = f"evicting {later.pod}" if evict else "delete it"
+        return f"pod {later.pod} alone uses {clash.text}: {what}"
     what = f"evicting {later.pod}, which came later" if evict else "delete one of them"
-    return f"pod {later.pod} and {other} both use {clash.text}: {what}"
+    how = "together" if clash.full else "both"
+    return f"pod {later.pod} and pod {clash.other.pod} {how} use {clash.text}: {what}"

@@ -127,7 +127,7 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
 
     Code is unpacked by the image's own `tar` before the command starts, into the folder in which that starts.
     """
-    env: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in requested.env]
+    env: list[dict[str, Any]] = [{"name": name, "value": _literal(value)} for name, value in requested.env]
     env += [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, secret, key in requested.env_secrets
@@ -136,7 +136,7 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
         env.append({"name": _OPENED_BY, "valueFrom": {"secretKeyRef": {"name": requested.secret, "key": NOTEBOOK_KEY}}})
     container: dict[str, Any] = {"name": _MAIN, "image": requested.image}
     if requested.command:
-        container["command"] = list(requested.command)
+        container["command"] = list(map(_literal, requested.command))
     if env:
         container["env"] = env
     if requested.secrets:
@@ -160,6 +160,14 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
     named = {"name": requested.name} if requested.name else {"generateName": requested.prefix}
     metadata = {**named, "namespace": requested.namespace, "labels": labels}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _literal(text: str) -> str:
+    """Return what the kubelet makes this text of: it expands `$(NAME)`, and takes `$$` for `$`.
+
+    Source: Kubernetes API, `core/v1` (`Container.Command`, `EnvVar.Value`).
+    """
+    return re.sub(r"\$(?=[$(])", "$$", text)
 
 
 def _with_folders(requested: JobRequest, pod: dict[str, Any]) -> None:

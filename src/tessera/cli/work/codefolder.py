@@ -4,9 +4,10 @@ import gzip
 import io
 import itertools
 import os
+import re
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +23,17 @@ LARGEST_ARCHIVE: Final = (1 << 20) - (1 << 10)
 `core/v1` (`MaxSecretSize`)."""
 _LARGEST_FOLDER: Final = 64 << 20
 """Bytes of files that are read at all: no more of them could end below the other limit, short of zeros."""
-_NEVER: Final = (".git/", ".hg/", ".svn/", "__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
+_VERSIONS: Final = (".git/", ".hg/", ".svn/")
+"""No pattern takes them back: what they hold is no code, and a remote's address may have a password."""
+_CACHES: Final = ("__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 _CREDENTIALS: Final = (".env", ".netrc", ".ssh/", ".aws/", ".kube/", ".docker/", "id_rsa", "id_ecdsa", "id_ed25519")
 """Left out, and said, unless a line such as `!.env` takes them back: who reads the namespace's Secrets sees them."""
 _MOST_FILES: Final = 20_000
 """A folder with more is somebody's home or data, and is not read to its end."""
 _IGNORE_FILES: Final = (".tesseraignore", ".gitignore")
+_BELOW: Final = "ps_d"
+"""The group of a pattern that ends where the folder does which it matches. Source: pathspec,
+`patterns/gitignore/spec.py` (`_DIR_MARK`)."""
 _NAMED: Final = 3
 """So many of the largest files are named where a folder is too large."""
 
@@ -89,17 +95,36 @@ class _Choice:
     def __init__(self, root: Path) -> None:
         own = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
         lines = own.read_text(errors="surrogateescape").splitlines() if own else []
-        self._named = GitIgnoreSpec.from_lines([*_NEVER, *lines])
-        self._ignored = GitIgnoreSpec.from_lines([*_NEVER, *_CREDENTIALS, *lines])
+        self._named = _patterns([*_CACHES, *lines, *_VERSIONS])
+        self._ignored = _patterns([*_CACHES, *_CREDENTIALS, *lines, *_VERSIONS])
         self.left_out: list[str] = []
 
     def takes(self, path: str) -> bool:
         """Return whether a file goes along, or a folder, whose path ends with a slash."""
-        if not self._ignored.match_file(path):
+        if not _is_matched(self._ignored, path):
             return True
-        if not self._named.match_file(path):
+        if not _is_matched(self._named, path):
             self.left_out.append(path)
         return False
+
+
+def _patterns(lines: Iterable[str]) -> tuple[tuple[re.Pattern[str], bool], ...]:
+    """Return the patterns of a `.gitignore`, the last first, each with whether what it matches is left out."""
+    found = [(each.regex, each.include) for each in GitIgnoreSpec.from_lines(lines).patterns]
+    return tuple((regex, include) for regex, include in reversed(found) if regex is not None and include is not None)
+
+
+def _is_matched(patterns: Iterable[tuple[re.Pattern[str], bool]], path: str) -> bool:
+    """Return whether a path is left out whose folders are not.
+
+    `GitIgnoreSpec.match_file` also counts what matches one of these folders: there `!/src` takes `src/data` back.
+    """
+    return next((include for regex, include in patterns if _is_about(regex, path)), False)
+
+
+def _is_about(regex: re.Pattern[str], path: str) -> bool:
+    marks = _BELOW in regex.groupindex
+    return any(not marks or each.end(_BELOW) in {-1, len(path)} for each in regex.finditer(path))
 
 
 def _walk(root: Path, choice: _Choice) -> Iterator[Path]:

@@ -5,9 +5,11 @@
 """
 
 import contextlib
+import math
 import re
 import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from urllib.parse import SplitResult
 
@@ -31,13 +33,15 @@ class Response:
     Args:
         connection: an open socket.
         method: the request's.
+        until_s: when it must have come, on the monotonic clock, however little is received at a time.
 
     """
 
     etag_is_checksum = True
 
-    def __init__(self, connection: socket.socket, method: str) -> None:
+    def __init__(self, connection: socket.socket, method: str, until_s: float = math.inf) -> None:
         self._socket = connection
+        self._until_s = until_s
         self._rest = b""
         self._keeps = True
         self.status, self.headers = self._head()
@@ -61,7 +65,12 @@ class Response:
         """Whether the body was read to its end, so that the connection can carry another request."""
         return self._left == 0
 
+    def _check_time(self) -> None:
+        if time.monotonic() > self._until_s:
+            raise Temporary("it comes too slowly")
+
     def _receive(self, size: int = _HEADER_BYTES) -> bytes:
+        self._check_time()
         data = self._socket.recv(size)
         if not data:
             raise Temporary("the connection ended too early")
@@ -96,6 +105,7 @@ class Response:
             view[:count] = self._rest[:count]
             self._rest = self._rest[count:]
         else:
+            self._check_time()
             count = self._socket.recv_into(view, most)
             if count == 0 and self._left is not None:
                 raise Temporary(f"the connection ended {self._left} bytes too early")
@@ -165,8 +175,16 @@ class Endpoint:
         self.requests = 0
 
     @contextlib.contextmanager
-    def request(self, method: str, target: str, headers: Mapping[str, str]) -> Iterator[Response]:
+    def request(
+        self, method: str, target: str, headers: Mapping[str, str], until_s: float = math.inf
+    ) -> Iterator[Response]:
         """Send a request and give the answer; the connection is kept when its body was read to the end.
+
+        Args:
+            method: GET, HEAD or another.
+            target: path and query.
+            headers: by name.
+            until_s: when the whole answer must have come, on the monotonic clock.
 
         Raises:
             Temporary: no connection, a broken answer, or status 408, 425, 429 or 5xx.
@@ -176,7 +194,7 @@ class Endpoint:
         connection: socket.socket | None = None
         try:
             taken = self._taken(target, headers)
-            connection, response = taken or self._exchange(_message(method, target, headers), method)
+            connection, response = taken or self._exchange(_message(method, target, headers), method, until_s)
             if response.status >= _LEAST_ERROR:
                 _refuse(response)
             try:
@@ -233,28 +251,28 @@ class Endpoint:
         connection.close()
         return None
 
-    def _exchange(self, message: bytes, method: str) -> tuple[socket.socket, Response]:
+    def _exchange(self, message: bytes, method: str, until_s: float) -> tuple[socket.socket, Response]:
         """Send on a kept connection, or on a new one where the server has closed that meanwhile."""
         self.requests += 1
         while self._idle:
             with contextlib.suppress(IndexError):
                 kept = self._idle.pop()
                 try:
-                    return kept, self._send(kept, message, method)
+                    return kept, self._send(kept, message, method, until_s)
                 except (Temporary, OSError) as error:
                     kept.close()
                     if isinstance(error, TimeoutError):
                         raise
         connection = self._connect(self._timeout_s)
         try:
-            return connection, self._send(connection, message, method)
+            return connection, self._send(connection, message, method, until_s)
         except BaseException:
             connection.close()
             raise
 
-    def _send(self, connection: socket.socket, message: bytes, method: str) -> Response:
+    def _send(self, connection: socket.socket, message: bytes, method: str, until_s: float) -> Response:
         _send_message(connection, message)
-        return Response(connection, method)
+        return Response(connection, method, until_s)
 
     def _connect(self, timeout_s: float) -> socket.socket:
         try:

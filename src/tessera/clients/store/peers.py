@@ -56,20 +56,22 @@ class PeerConnections:
             Temporary: it is gone, too slow, or answers what is no chunk.
 
         """
-        endpoint, until = self._endpoint(peer), time.monotonic() + self._patience.chunk_s
+        until = time.monotonic() + self._patience.chunk_s
         try:
-            with endpoint.request("GET", f"/{target}", {"Host": PEER_NAME}) as response:
+            with self._endpoint(peer).request("GET", f"/{target}", {"Host": PEER_NAME}, until) as response:
                 if response.status == _PENDING and response.complete:
                     raise Pending
                 _check(response, len(view))
                 done = 0
                 while done < len(view):
                     done += _received(response, view[done:])
-                    if is_done() or time.monotonic() > until:
-                        raise Temporary(f"{peer}: it comes too slowly")
+                    if is_done():
+                        raise Temporary(f"{peer}: it is needed no more")
         except Refused as error:
             if error.status == _ABSENT:
                 raise Absent from error
+            raise Temporary(f"{peer}: {error}") from error
+        except ValueError as error:  # what a node says is its address may be none
             raise Temporary(f"{peer}: {error}") from error
 
     def _endpoint(self, peer: str) -> Endpoint:

@@ -15,10 +15,11 @@ import pytest
 from harness.flakys3 import FlakyS3
 from harness.peernodes import PATIENCE, LyingShelf, PeerNode, closing_all, peer_tls, synced_together
 from tessera.agent.storage.models.reading import TransferLimits
+from tessera.agent.storage.models.shelf import OpenPiece, Shelf
 from tessera.agent.storage.models.sync import Synced, SyncOptions
-from tessera.certificates import asking_context_of
+from tessera.certificates import asking_context_of, context_of
 from tessera.clients.store import Store, Temporary
-from tessera.clients.store.peers import Absent, PeerConnections
+from tessera.clients.store.peers import Absent, PeerConnections, Pending
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.models.peers import Owners, PeerPatience, content_key
 from tessera.core.storage.models.retries import Patience
@@ -268,3 +269,75 @@ def test_where_the_stores_checksums_prove_nothing_each_node_reads_all_of_it_and_
         assert all(node.sharing.bytes_from_stores >= SIZE - SMALL for node in nodes)
         assert [node.named for node in nodes] == [{}, {}]
         assert all(not file.checksum for file in nodes[0].folder.manifest(nodes[0].folder.current()).files if file.size)
+
+
+class PublishingShelf(Shelf):
+    """That of a node which publishes at this moment: what is proven is between two places."""
+
+    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenPiece:
+        if wait_s is None:
+            raise Pending
+        return super().open(key, chunk, wait_s)
+
+
+def test_a_peer_that_publishes_at_this_moment_ends_no_fetch(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+    busy = PeerNode(tmp_path / "busy", pki, shelf=PublishingShelf())
+    with closing_all([PeerNode(tmp_path / "late", pki), busy]) as nodes:
+        synced_together([busy], s3(server), QUICK)
+        (done,) = synced_together(nodes[:1], s3(server), QUICK, members=nodes)
+        assert isinstance(done, Synced), done
+        assert content(nodes[0]) == CONTENTS
+        assert nodes[0].named == {}
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK", b"HTTP/1.1 404 Not Found\r\nContent-Length: 60000\r\n\r\n"])
+def test_a_peer_whose_answer_comes_byte_by_byte_is_given_up_after_the_time_of_a_chunk(answer: bytes, pki: Path) -> None:
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection = listener.accept()[0]
+        made = context_of(peer_tls(pki)).wrap_socket(connection, server_side=True)
+        with made as tls, contextlib.suppress(OSError):
+            tls.sendall(answer)
+            while not ended.wait(0.02):
+                tls.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,), daemon=True)
+        thread.start()
+        peer = f"127.0.0.1:{listener.getsockname()[1]}"
+        connections = PeerConnections(showing(pki, "agent"), PeerPatience(silent_s=30.0, chunk_s=0.5))
+        try:
+            with pytest.raises(Temporary, match="too slowly"):
+                connections.fill(peer, f"chunks/{KEY}/0", memoryview(bytearray(10)), lambda: False)
+        finally:
+            ended.set()
+            thread.join()
+            connections.close()
+
+
+@pytest.mark.parametrize(
+    "peer", ["[::1", "127.0.0.1:999999", ":1", "127.0.0.1:port", "h\x00st:1", "x" * 300 + ":1", "ü" * 70 + ":1"]
+)
+def test_a_peer_whose_address_is_none_is_done_without(peer: str, tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+    with closing_all([PeerNode(tmp_path, pki)]) as nodes:
+        (done,) = synced_together(nodes, s3(server), QUICK, extra=(peer,))
+        assert isinstance(done, Synced), done
+        assert content(nodes[0]) == CONTENTS
+
+
+def test_a_connection_for_which_there_is_no_thread_is_closed_and_the_next_one_is_answered(
+    tmp_path: Path, pki: Path, server: FlakyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the container has as many processes and threads as it may have (`pids.max`)."""
+
+    def exhausted(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with closing_all([PeerNode(tmp_path, pki)]) as nodes:
+        synced_together(nodes, s3(server), QUICK)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", exhausted)
+            with pytest.raises(Temporary):
+                asked(nodes[0], f"chunks/{KEY}/0", CHUNK_BYTES, showing(pki, "agent"))
+        assert asked(nodes[0], f"chunks/{KEY}/0", CHUNK_BYTES, showing(pki, "agent")) == LARGE[:CHUNK_BYTES]

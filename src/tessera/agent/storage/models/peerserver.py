@@ -25,7 +25,7 @@ _QUESTION = re.compile(rb"GET /(chunks|held)/([0-9a-f]{64})/([0-9]{1,9}) HTTP/1\
 _HEAD_BYTES = 4096
 _PIECE_BYTES = 256 * 1024
 _CONNECTIONS, _OF_ONE_ADDRESS = 96, 16
-_HANDSHAKE_S, _IDLE_S = 3.0, 15.0
+_HANDSHAKE_S, _IDLE_S, _PAUSE_S = 3.0, 15.0, 0.1
 
 
 class PeerServer:
@@ -55,7 +55,7 @@ class PeerServer:
         self._given = given
         self._lock = threading.Lock()
         self._open: dict[socket.socket, str] = {}
-        self._closed = False
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="peers", daemon=True)
 
     def start(self) -> None:
@@ -64,7 +64,7 @@ class PeerServer:
 
     def close(self) -> None:
         """End all connections."""
-        self._closed = True
+        self._closed.set()
         with self._lock:
             ending = [self._listener, *self._open]
         for each in ending:
@@ -74,13 +74,14 @@ class PeerServer:
         self._thread.join()
 
     def _accept(self) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             try:
                 connection, address = self._listener.accept()
             except OSError:
-                if self._listener.fileno() < 0 or self._closed:
+                if self._listener.fileno() < 0:
                     return
-                continue  # who connected has left again, or there are too many open files for now
+                self._closed.wait(_PAUSE_S)  # who connected has left again, or there are too many open files for now
+                continue
             connection.settimeout(_HANDSHAKE_S)
             with self._lock:
                 count = Counter(self._open.values())
@@ -90,7 +91,12 @@ class PeerServer:
             if full:
                 connection.close()
                 continue
-            threading.Thread(target=self._serve, args=(connection,), name="peer", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(connection,), name="peer", daemon=True).start()
+            except RuntimeError:  # there are too many threads for now
+                with self._lock:
+                    self._open.pop(connection, None)
+                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         open_one = connection
@@ -117,7 +123,7 @@ class PeerServer:
     def _answer(self, tls: ssl.SSLSocket) -> None:
         head = b""
         buffer = memoryview(bytearray(_PIECE_BYTES))
-        while not self._closed:
+        while not self._closed.is_set():
             while (end := head.find(b"\r\n\r\n")) < 0:
                 data = tls.recv(_HEAD_BYTES) if len(head) < _HEAD_BYTES else b""
                 if not data:

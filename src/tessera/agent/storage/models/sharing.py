@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tessera.agent.storage.models.shelf import Shelf
 from tessera.clients.store import Temporary
-from tessera.clients.store.peers import Absent, PeerConnections
+from tessera.clients.store.peers import Absent, PeerConnections, Pending
 from tessera.core.storage.models.peers import LEAST_BYTES, Owners, PeerPatience, Peers, content_key
 from tessera.core.storage.models.revisions import StoredObject, chunk_count
 
@@ -108,7 +108,7 @@ class Sharing:
         """Fill the view with a chunk that a peer has already; return whether it has it."""
         try:
             return self._filled(peer, f"held/{key}/{chunk}", view, is_done)
-        except Absent:
+        except (Absent, Pending):  # pending is what it has just published: it is between two places
             with self._lock:
                 self._peers.holds_not(peer, key, time.monotonic())
             return False
