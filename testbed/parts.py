@@ -63,4 +63,6 @@ def _scheduler(settings: Settings, kubeconfig: Path) -> tuple[str, ...]:
     path.write_text(json.dumps(configuration, indent=1))
     authority = (f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}")
     address = ("--bind-address=127.0.0.1", f"--secure-port={_PORT}")
-    return (str(settings.bin / "kube-scheduler"), f"--config={path}", *address, *authority)
+    # As the chart has it.
+    again = "--pod-max-in-unschedulable-pods-duration=30s"
+    return (str(settings.bin / "kube-scheduler"), f"--config={path}", again, *address, *authority)
