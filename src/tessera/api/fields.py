@@ -190,8 +190,6 @@ def composed(base: Field, parts: Mapping[str, Field] | list[Field]) -> Field:
 
 
 def _shown(value: Plain) -> str:
-    if value is None:
-        return "nothing"
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     if isinstance(value, bool):
