@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tessera.core.cluster.gputypes import Ints
 
-__all__ = ["KernelState", "Kernels", "PodTables", "Tables", "compiled", "plain"]
+__all__ = ["Kernels", "PodTables", "State", "Tables", "compiled", "plain"]
 
 _FULL: Final = 100
 _NOWHERE: Final = -(1 << 39)
@@ -46,7 +46,7 @@ class Tables(NamedTuple):
     """Room to work in: `(6, most of GPUs and cpu prices)`."""
 
 
-class KernelState(NamedTuple):
+class State(NamedTuple):
     """What the nodes have left: see `Fleet`."""
 
     left: Ints
@@ -67,7 +67,7 @@ class PodTables(NamedTuple):
     """The same on a node where it takes one of so many free GPUs: `(types, cpu steps, free GPUs)`."""
 
 
-_Kernel = Callable[[Tables, KernelState, PodTables, Ints, NDArray[np.int8]], Ints]
+_Kernel = Callable[[Tables, State, PodTables, Ints, NDArray[np.int8]], Ints]
 
 
 class Kernels(NamedTuple):
@@ -79,7 +79,7 @@ class Kernels(NamedTuple):
     """For a pod that takes devices, those with least left, or none."""
 
 
-def _amounts(tables: Tables, state: KernelState, pod: PodTables, nodes: Ints, room: NDArray[np.int8]) -> Ints:
+def _amounts(tables: Tables, state: State, pod: PodTables, nodes: Ints, room: NDArray[np.int8]) -> Ints:
     found = np.empty((2, len(nodes)), dtype=np.int64)
     one, many, value, prices, rates = tables.one, tables.many, tables.value, tables.prices, tables.rates
     sizes, pod_gain, opened = pod.sizes, pod.gain, pod.opened
@@ -114,7 +114,7 @@ def _amounts(tables: Tables, state: KernelState, pod: PodTables, nodes: Ints, ro
     return found
 
 
-def _devices(tables: Tables, state: KernelState, pod: PodTables, nodes: Ints, room: NDArray[np.int8]) -> Ints:
+def _devices(tables: Tables, state: State, pod: PodTables, nodes: Ints, room: NDArray[np.int8]) -> Ints:
     found = np.empty((2, len(nodes)), dtype=np.int64)
     gpus, worth = tables.scratch[:5, : len(room)], tables.scratch[5]
     left, after, ordered, value, prices, rates = gpus[1], gpus[2], gpus[4], tables.value, tables.prices, tables.rates

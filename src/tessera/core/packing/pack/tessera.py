@@ -23,7 +23,7 @@ from tessera.core.packing.fit.fragmentation import FULL, Fragmentation, Typical,
 from tessera.core.packing.fit.ways import Amount
 from tessera.core.packing.pack.cuttingstock import CuttingStock
 from tessera.core.packing.pack.fgd import Gradient
-from tessera.core.packing.pack.kernels import Kernels, KernelState, PodTables, Tables, compiled
+from tessera.core.packing.pack.kernels import Kernels, PodTables, State, Tables, compiled
 from tessera.core.packing.pack.migscore import MigPolicy
 from tessera.core.packing.pack.policy import Mix, Room
 from tessera.core.packing.pack.potentials import CPU_PRICES, UNIT, Usable, Value
@@ -64,7 +64,7 @@ class Tessera(Cutting):
         self._stock = CuttingStock()
         self._compiled: dict[Demand, _Known] = {}
         self._kernels = kernels
-        self._state = KernelState(fleet.left, fleet.kind, fleet.room[CPU])
+        self._state = State(fleet.left, fleet.kind, fleet.room[CPU])
         super().__init__(fleet)
 
     @classmethod
