@@ -37,7 +37,7 @@ COMMANDS: dict[str, str] = {
     "disk-agent": "Run the disk agent: keep this node's local disks one filesystem, and report them.",
     "metrics": "Serve the metrics APIs for model servers, and say how many replicas each needs.",
     "server": "Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.",
-    "controller": "Run the controller: reconcile policies, caches and model servers; decide MIG instances for pending pods.",
+    "controller": "Run the controller: reconcile policies, caches and model servers; choose MIG instances.",
     "manifests": "Print all objects of an installation, for kubectl apply: what the Helm chart makes.",
     "images": "Show what container images have in common, and what nodes would pull.",
     "render": "Print the Kubernetes objects of ModelServers, for kubectl apply.",

@@ -67,7 +67,7 @@ _SETTINGS = Settings(identity="")
 @metrics_options
 @log_options
 def controller(**given: Any) -> None:
-    """Run the controller: reconcile policies, caches and model servers; decide MIG instances for pending pods.
+    """Run the controller: reconcile policies, caches and model servers; choose MIG instances.
 
     Run any number of replicas: the one that holds the Lease works, the others stand by. Stopping one is always safe.
     """
