@@ -1,4 +1,4 @@
-"""The agent's record of what each container was allocated: on disk before anybody is told.
+"""The agent's record of what each container was allocated: on disk before a call is answered.
 
 An entry is made when `Allocate` or `PreStartContainer` is answered, and stays until its pod has ended with its last
 process (docs/decisions/0014-last-gate.md).

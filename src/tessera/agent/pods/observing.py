@@ -29,7 +29,7 @@ class PodObserver:
         return {uid: observed_pod(pod) for uid, pod in by_uid(self.view.pods()).items() if uid in uids}
 
     async def refresh(self) -> bool:
-        """Read the pods anew, and return whether that was answered; if not, what was seen last counts."""
+        """Read the pods anew, and return whether that was answered; if not, the last observation counts."""
         try:
             await self.view.refresh()
         except (TesseraError, TimeoutError) as error:

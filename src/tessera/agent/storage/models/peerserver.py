@@ -36,7 +36,7 @@ class PeerServer:
         context: demands certificates of the cluster's authority.
         shelf: what can be asked for.
         patience: how long a question waits for a chunk that is not there yet.
-        given: is told the bytes of each chunk that was given.
+        given: gets the bytes of each chunk that was given.
 
     """
 

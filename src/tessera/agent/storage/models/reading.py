@@ -83,7 +83,7 @@ class Reader:
     Args:
         store: where from.
         limits: how hard.
-        progress: is told of all bytes.
+        progress: counts all bytes.
 
     """
 

@@ -1,6 +1,6 @@
 """Fetches objects together with peers: each chunk is read from the store by its owner, and given to the others.
 
-What a peer gave is hearsay until the whole object has the store's checksum, and is passed on to nobody before. Where an
+What a peer gave is unproven until the whole object has the store's checksum, and is passed on to nobody before. If an
 object turns out wrong, others are asked about its chunks, and the store where they differ: whoever gave a wrong one is
 named and dropped, and what it gave is fetched anew.
 """
@@ -45,7 +45,7 @@ class SharedTransfer:
     Args:
         store: where from.
         folder: where to; its sub-folder `files` gets the files, `journal-shared` says what of them is there.
-        how: how hard, and who is told of all bytes.
+        how: the limits, and what counts all bytes.
         sharing: the peers.
 
     """
@@ -390,7 +390,7 @@ class SharedTransfer:
         if not tasks and not any(file.stale for file in files):
             doubted = self._doubt([file for file in files if not file.alone], buffer)
             if doubted is None and not any(file.stale for file in files):
-                doubted = [(file.index, chunk) for file in files for chunk in file.hearsay]
+                doubted = [(file.index, chunk) for file in files for chunk in file.unproven]
                 if not doubted:
                     return None
                 for file in files:
@@ -416,8 +416,8 @@ class SharedTransfer:
 
         All that its giver gave of wrong files is dropped: it is the likeliest to be wrong, and is fetched at once.
         """
-        for file in sorted(wrong, key=lambda file: (len(set(file.hearsay.values())), file.index)):
-            heard = {chunk: giver for chunk, giver in file.hearsay.items() if giver != EARLIER}
+        for file in sorted(wrong, key=lambda file: (len(set(file.unproven.values())), file.index)):
+            heard = {chunk: giver for chunk, giver in file.unproven.items() if giver != EARLIER}
             for chunk in order_of_doubt(heard):
                 first, last = chunk_range(file.found.size, chunk)
                 view = buffer[: last - first]

@@ -79,14 +79,14 @@ class SharedFile:
 
     def drop(self, peer: str) -> list[int]:
         """Take out what a peer gave; return which chunks that were."""
-        found = [chunk for chunk, giver in self.hearsay.items() if giver == peer]
+        found = [chunk for chunk, giver in self.unproven.items() if giver == peer]
         for chunk in found:
             self.said.append((chunk, peer, self.digests[chunk]))
             del self.givers[chunk]
         return found
 
     @property
-    def hearsay(self) -> dict[int, str]:
+    def unproven(self) -> dict[int, str]:
         """Who gave the chunks that are not from the store."""
         return {chunk: giver for chunk, giver in sorted(self.givers.items()) if giver != STORE}
 
@@ -96,7 +96,7 @@ class SharedFile:
         if len(self.givers) < len(self.digests):
             return False
         if not self.provable:
-            return not self.hearsay
+            return not self.unproven
         whole = self.summed == len(self.digests) and not self.stale
         return whole and self.checksum_now == self.found.checksum.partition(":")[2]
 

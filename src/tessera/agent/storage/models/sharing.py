@@ -20,7 +20,7 @@ class Sharing:
         me: its own address and port, as peers know it.
         connections: to peers.
         patience: with them.
-        report: is told who gave what the store does not have, once for each peer.
+        report: gets who gave what the store does not have, once for each peer.
 
     """
 

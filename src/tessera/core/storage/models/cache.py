@@ -280,7 +280,7 @@ def _is_due(model: DesiredModel, found: ObservedModel | None, now_s: float) -> b
 
 
 def peers_of(model: DesiredModel, nodes: Iterable[NodeModels]) -> tuple[str, ...]:
-    """Return the addresses of the nodes that shall have what this source has."""
+    """Return the addresses of the nodes on which what this source has is desired."""
 
     def wants(node: NodeModels) -> bool:
         return any((each.source, each.endpoint) == (model.source, model.endpoint) for each in node.desired or ())
