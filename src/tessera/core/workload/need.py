@@ -6,7 +6,6 @@ Equal needs are interchangeable: a `Need` carries no name, so two replicas of on
 import enum
 from collections.abc import Container, Iterable, Sequence
 from fractions import Fraction
-from itertools import groupby
 from typing import Literal, NewType
 
 import msgspec
@@ -162,8 +161,9 @@ def effective_need(containers: Sequence[ContainerNeed], init: Sequence[Container
     Init containers run one after another, each beside the sidecars started before it; then all containers run beside
     all sidecars. Amounts and counts are the largest sum over these steps. Devices are reused between steps as the
     kubelet reuses them: an init container takes devices of containers that have not started yet, and only what it
-    needs beyond them is asked for in its own name. A need reused by an init container grows to the larger of the two.
-    All memory shares of one step lie on one GPU, as gpushare places them, so they become one ask.
+    needs beyond them is asked for in its own name. A need reused by an init container grows to the larger of the two;
+    it is one container's, and all its devices grow, so that as many GPUs as a container asks stay as many GPUs. All
+    memory shares of one step lie on one GPU, as gpushare places them, so they become one ask.
 
     The order of asks: containers, then sidecars, then what init containers need beyond them.
 
@@ -219,25 +219,23 @@ def _share(steps: list[list[ContainerNeed]]) -> list[Ask]:
 
 
 def _needs(steps: list[list[ContainerNeed]]) -> list[Ask]:
-    """Return the needs of the last step, grown where an init step reuses their devices, and what it needs beyond."""
-    devices = [_one(ask) for ask in _asks(steps[-1], Form.NEED) for _ in range(ask.count)]
+    """Return the needs of the last step, grown where an init step reuses their devices, and what none of them has."""
+    needs = _asks(steps[-1], Form.NEED)
     for step in steps[:-1]:
         running, starting = step[:-1], step[-1]
         taken = {ask.container for ask in _asks(running, Form.NEED)}
-        free = [index for index, device in enumerate(devices) if device.container not in taken]
         for ask in _asks([] if starting.sidecar else [starting], Form.NEED):
-            for _ in range(ask.count):
-                if free:
-                    *_, index = min((*_growth(devices[index], ask), index) for index in free)
-                    free.remove(index)
-                    devices[index] = _grown(devices[index], ask)
-                else:
-                    devices.append(_one(ask))
-    return [msgspec.structs.replace(device, count=len(tuple(run))) for device, run in groupby(devices)]
+            lenders = [i for i, each in enumerate(needs) if each.container not in taken and each.count >= ask.count]
+            if lenders:
+                *_, index = min((*_growth(needs[i], ask), i) for i in lenders)
+                needs[index] = _grown(needs[index], ask)
+            else:
+                needs.append(ask)
+    return needs
 
 
 def reused(ask: Ask, devices: Sequence[Ask], running: Container[str]) -> tuple[int, ...]:
-    """Return which of the devices for a pod's needs an init container has: its own, and those that have not started.
+    """Return which of the devices for a pod's needs an init container has: its own, or a container's not started yet.
 
     Args:
         ask: what it asks.
@@ -245,36 +243,37 @@ def reused(ask: Ask, devices: Sequence[Ask], running: Container[str]) -> tuple[i
         running: the sidecars that run beside it, whose devices are their own.
 
     Returns:
-        Positions, sorted: as many as it asks, where there are so many; of others' those that are enough, the smallest
-        first, then the largest of the rest.
+        Positions, sorted, as many as it asks: of the container with the smallest that are enough, else the largest;
+        none where no container has as many.
 
     """
+    places: dict[str, list[int]] = {}
+    for index, each in enumerate(devices):
+        places.setdefault(each.container, []).append(index)
+    if ask.container in places:
+        return tuple(places[ask.container][: ask.count])
 
-    def wanted(index: int) -> tuple[bool, int, int]:
-        each = devices[index]
+    def wanted(own: list[int]) -> tuple[bool, int, int]:
+        each = devices[own[0]]
         enough = _growth(each, ask) == (0, 0)
         return not enough, each.memory_mib if enough else -each.memory_mib, each.compute_percent
 
-    own = [index for index, each in enumerate(devices) if each.container == ask.container]
-    others = [
-        index for index, each in enumerate(devices) if each.container != ask.container and each.container not in running
-    ]
-    return tuple(sorted((own + sorted(others, key=wanted))[: ask.count]))
+    lenders = [own for container, own in places.items() if container not in running and len(own) >= ask.count]
+    return tuple(min(lenders, key=wanted, default=())[: ask.count])
 
 
-def _one(ask: Ask) -> Ask:
-    return msgspec.structs.replace(ask, count=1)
+def _growth(need: Ask, ask: Ask) -> tuple[int, int]:
+    grown = _grown(need, ask)
+    return (
+        need.count * (grown.memory_mib - need.memory_mib),
+        need.count * (grown.compute_percent - need.compute_percent),
+    )
 
 
-def _growth(device: Ask, ask: Ask) -> tuple[int, int]:
-    grown = _grown(device, ask)
-    return grown.memory_mib - device.memory_mib, grown.compute_percent - device.compute_percent
-
-
-def _grown(device: Ask, ask: Ask) -> Ask:
-    """Return a device large enough for both; the isolation is the pod's, so it is the same."""
+def _grown(need: Ask, ask: Ask) -> Ask:
+    """Return a need large enough for both; the isolation is the pod's, so it is the same."""
     return msgspec.structs.replace(
-        device,
-        memory_mib=max(device.memory_mib, ask.memory_mib),
-        compute_percent=max(device.compute_percent, ask.compute_percent),
+        need,
+        memory_mib=max(need.memory_mib, ask.memory_mib),
+        compute_percent=max(need.compute_percent, ask.compute_percent),
     )

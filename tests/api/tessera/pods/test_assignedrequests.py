@@ -274,13 +274,13 @@ GIVEN: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], tuple[Share, 
     "several GPUs of one container": (
         [limits("init", 8)],
         [limits("main", 4, 2)],
-        (share(0, 8192), share(1, 4096)),
+        (share(0, 8192), share(1, 8192)),
         {"main": [0, 1], "init": [0]},
     ),
-    "several, its own and another's": (
+    "several of its own, where no container has as many": (
         [limits("init", 4, 2)],
         [limits("main", 4)],
-        (share(0, 4096), share(1, 4096)),
+        (share(0, 4096), share(0, 4096), share(1, 4096)),
         {"main": [0], "init": [0, 1]},
     ),
 }
