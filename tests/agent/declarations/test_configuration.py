@@ -162,6 +162,9 @@ def test_what_cannot_be_read_or_kept(tmp_path: Path) -> None:
     (tmp_path / "applied.json").write_text("{")
     broken = ConfigurationFiles(Sources(default="a", applied=tmp_path / "applied.json")).read({}, GPUS)
     assert broken.node_sharing is None
+    assert f"what was applied before cannot be read from {tmp_path / 'applied.json'}: Input data" in broken.problem
+    taken = ConfigurationFiles(Sources(default="a", applied=tmp_path / "folder")).read({}, GPUS)
+    assert taken.problem.endswith("Is a directory")
 
 
 def test_a_name_that_no_system_call_takes(tmp_path: Path) -> None:

@@ -47,7 +47,10 @@ def test_what_can_be_read_counts_and_the_file_is_kept(tmp_path: Path, case: str)
         assert read_allocations(path, logger()) == left
     assert [(each["event"], each["left"]) for each in logs] == [("allocations_unreadable", len(left))]
     write_allocations(path, left)
-    assert (tmp_path / "allocations.json.bad").read_bytes() == content
+    path.write_bytes(content[:-1] + b"?")
+    read_allocations(path, logger())
+    kept = {each.read_bytes() for each in tmp_path.glob("allocations.json.*.bad")}
+    assert kept == {content, content[:-1] + b"?"}, "the second that is spoiled as well"
 
 
 def test_without_what_is_on_the_disk_nothing_is_read_nor_written(tmp_path: Path) -> None:

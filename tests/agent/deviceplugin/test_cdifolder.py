@@ -57,5 +57,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cdi_spec_dirs"):
         CdiFolder(tmp_path / "file" / "cdi").write("gpu", "{}")
     (tmp_path / "tessera.dev-share-a.json").mkdir()
-    with pytest.raises(Unavailable, match="CDI folder"):
+    with pytest.raises(Unavailable, match=r"tessera.dev-share-a.json: a folder is in its place: remove it"):
         CdiFolder(tmp_path).keep((), prefix="share-")
+    with pytest.raises(Unavailable, match=r"tessera.dev-share-a.json: a folder is in its place: remove it"):
+        CdiFolder(tmp_path).write("share-a", "{}")

@@ -164,7 +164,7 @@ async def test_a_record_that_is_broken_is_left_and_said(node: Node) -> None:
     with capture_logs() as logs:
         node.plugins = node.started()
     assert logs[0]["event"] == "allocations_unreadable"
-    assert (node.root / "allocations.json.bad").read_bytes() == b"\xff["
+    assert [each.read_bytes() for each in node.root.glob("allocations.json.*.bad")] == [b"\xff["]
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
 

@@ -101,6 +101,35 @@ async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None
     assert units.options.pre_start
 
 
+# sentence: (sharing, what the pod's annotation says, why it may not start)
+ISOLATED: dict[str, tuple[Sharing, str, str]] = {
+    "a replica for hardware": (SLICED, "hardware", "it asks isolation hardware, and time-slicing of GPU .* gives none"),
+    "a replica for the driver's": (SLICED, "driver", "set schedulerName: tessera-scheduler"),
+    "a replica for none": (SLICED, "none", ""),
+    "a client of MPS for the driver's": (MPS, "driver", ""),
+    "a client of MPS for hardware": (MPS, "hardware", "mps of GPU .* gives driver"),
+    "a whole GPU for hardware": (Sharing(modes=(Mode.WHOLE,)), "hardware", ""),
+    "a grade that is none": (SLICED, "hard\n", r"isolation is 'hard\\n'.* write hardware, driver, none"),
+}
+
+
+@pytest.mark.parametrize("case", ISOLATED)
+async def test_a_device_that_isolates_less_than_its_pod_asks_is_refused(case: str) -> None:
+    sharing, text, why = ISOLATED[case]
+    view, resource = SaidPods(), two(sharing)
+    each, name = plugin(resource, view=view), resource.devices[0].id
+    await each.allocate((name,))
+    view.record("p", GPU, name)
+    view.objects["p"]["metadata"]["annotations"] = {"tessera.dev/isolation": text}
+    if why:
+        with pytest.raises(Conflict, match=why):
+            await each.pre_start((name,))
+    else:
+        await each.pre_start((name,))
+        view.objects["p"]["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
+        await each.pre_start((name,))  # it keeps what it was started with
+
+
 async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_already() -> None:
     each = plugin(two(SLICED))
     left = offered((facts(0, "T4"), SLICED))[GPU]

@@ -96,6 +96,16 @@ BESIDE: dict[str, tuple[list[Allocation], Allocation, str]] = {
         entry("a", amount(60), ids="x"),
         "",
     ),
+    "an init container beside a sidecar of before": (
+        [entry("a", amount(60), container="proxy", at=1)],
+        entry("a", amount(41), ids="z", container="init", at=2, initial=True),
+        "more memory than the 100 MiB",
+    ),
+    "an init container and a sidecar that starts after it": (
+        [entry("a", amount(60), container="init", at=1, initial=True)],
+        entry("a", amount(60), ids="z", container="proxy", at=2),
+        "",
+    ),
     "what only Allocate was answered for": (
         [Allocation(resource=UNITS, ids=("x",), uses=(whole(),))],
         entry("a", whole(), ids="x"),

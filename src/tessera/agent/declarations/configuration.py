@@ -137,7 +137,12 @@ class ConfigurationFiles:
         return _configuration(texts, decision)
 
     def _former(self, gpus: Sequence[GpuFacts], problem: str, common: Declared) -> Configuration:
-        former = self._applied or self._load()
+        try:
+            former = self._applied or self._load()
+        except UNREADABLE as error:
+            what = error.strerror if isinstance(error, OSError) else error
+            lost = f"what was applied before cannot be read from {self._sources.applied}: {what}"
+            return Configuration(node_sharing=None, problem=f"{problem}; {lost}")
         if former is None:
             return Configuration(node_sharing=None, problem=problem)
         try:
@@ -200,7 +205,7 @@ class ConfigurationFiles:
         path = self._sources.applied
         try:
             return msgspec.json.decode(path.read_bytes(), type=_Texts) if path is not None else None
-        except UNREADABLE:
+        except FileNotFoundError:
             return None
 
 

@@ -127,6 +127,10 @@ class AllocationRecord:
         """Return what a container uses that was started with these ids, or what `Allocate` answered for them."""
         return next((each.uses for each in self._entries if each.ids == holder.ids and replaces(holder, each)), ())
 
+    def has_started(self, holder: Allocation) -> bool:
+        """Return whether a container was started with these ids before."""
+        return any(each.started and each.ids == holder.ids and replaces(holder, each) for each in self._entries)
+
     def started_pod(self, uid: str) -> StartedPod | None:
         """Return what a pod's containers were started with that goes by assignment; None where nothing was."""
         return started_pod(self._entries, uid)

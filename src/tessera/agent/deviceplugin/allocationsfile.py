@@ -1,9 +1,10 @@
 """The record of allocations on the node's disk, `allocations.json`: what the gate still knows after a restart.
 
-What cannot be read of it is never written over: the file is kept beside the new one, and each entry that can be read
-counts, whatever is wrong with the others.
+What cannot be read of it is never written over: each file that was spoiled is kept beside the new one, and each entry
+that can be read counts, whatever is wrong with the others.
 """
 
+import hashlib
 from pathlib import Path
 
 from tessera.agent.nodefiles import write_through
@@ -34,7 +35,7 @@ def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
         ) from error
     found, problem = nodefiles.read_allocations(content)
     if problem:
-        aside = path.with_name(f"{path.name}.bad")
+        aside = path.with_name(f"{path.name}.{hashlib.sha256(content).hexdigest()[:10]}.bad")
         _write(aside, content)
         log.warning("allocations_unreadable", reason=f"{path}: {problem}", left=len(found), kept=str(aside))
     return found

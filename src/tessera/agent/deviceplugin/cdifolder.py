@@ -1,5 +1,6 @@
 """The folder of CDI specifications: ours written whole or not at all, stale ones removed, others' left alone."""
 
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -66,6 +67,9 @@ class CdiFolder:
         return self._folder / f"{_OURS}{name}.json"
 
     def _unusable(self, error: OSError) -> Unavailable:
+        if isinstance(error, IsADirectoryError):
+            where = printable(Path(os.fsdecode(error.filename2 or error.filename)))
+            return Unavailable(f"CDI specification {where}", found="a folder is in its place", hint="remove it")
         return Unavailable(
             f"CDI folder {self._folder}",
             found=error.strerror or str(error),

@@ -5,12 +5,15 @@ from typing import Protocol
 
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.deviceplugin.listed import ListedResource
+from tessera.api.kubernetes.podspecs import ISOLATION
+from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import PluginOptions
 from tessera.core.cluster.advertise import PluginDevice, Resource
-from tessera.core.deviceplugin.allocations import uses_of_devices
+from tessera.core.deviceplugin.allocations import Allocation, uses_of_devices
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict, InvalidInput, shown
 
 __all__ = ["OfferedResource", "Shares"]
@@ -140,7 +143,7 @@ class OfferedResource(ListedResource[Resource]):
         """Make ready what a container with these devices was allocated, unless another pod that lives has it.
 
         Raises:
-            Conflict: another pod that lives has one of the devices.
+            Conflict: another pod that lives has one of the devices, or one isolates less than the pod asks.
             Unavailable: the kubelet's record does not show the container.
 
         """
@@ -148,9 +151,32 @@ class OfferedResource(ListedResource[Resource]):
             await self._shares.pre_start(self.resource.name, ids)
             return
         holder = await self._gate.holder(self.resource.name, ids)
+        if not self._gate.record.has_started(holder):
+            self._refuse_weaker(holder, ids)
         # A container that starts again keeps its devices, whatever is offered by now.
         uses = self._gate.record.uses_of(holder) or uses_of_devices(self._known(ids))
         await self._gate.start(holder, uses, ids=True)
+
+    def _refuse_weaker(self, holder: Allocation, ids: tuple[str, ...]) -> None:
+        """Refuse a device that isolates less than its pod asks: a scheduler chose it that knows the name alone.
+
+        Raises:
+            Conflict: there is one, or what the pod says is no isolation.
+
+        """
+        text = annotations_of(self._gate.view.find(holder.uid) or {}).get(ISOLATION, Isolation.NONE)
+        offered = (each for each in map({**self._leaving, **self._devices}.get, ids) if each is not None)
+        if text not in frozenset(Isolation):
+            found, hint = f"its annotation {ISOLATION} is {shown(text)}", f"write {', '.join(Isolation)}"
+        elif weaker := next((each for each in offered if not each.mode.isolation.covers(Isolation(text))), None):
+            found = (
+                f"it asks isolation {text}, and {weaker.mode.value} of {weaker.device} gives {weaker.mode.isolation}"
+            )
+            hint = "set schedulerName: tessera-scheduler, which looks for one that does, and recreate the pod"
+        else:
+            return
+        self._gate.refusals.refuse(holder, found)
+        raise Conflict(f"{self.resource.name} for {holder.pod}", found=found, hint=hint)
 
     def _known(self, ids: tuple[str, ...]) -> tuple[PluginDevice, ...]:
         subject = f"devices of {self.resource.name}"

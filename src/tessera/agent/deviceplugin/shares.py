@@ -28,7 +28,7 @@ from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, by_cdi, grant, share_name
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
-from tessera.core.deviceplugin.matching import Answer, AssignedRequest, pick, served
+from tessera.core.deviceplugin.matching import ASSIGNED_HINT, Answer, AssignedRequest, pick, served
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -364,7 +364,7 @@ class ShareAllocator:
         return Conflict(
             f"pod {holder.pod}, container {holder.container}",
             found=f"{found}, and it needs an assignment to {units} units of {holder.resource}",
-            hint="set schedulerName: tessera-scheduler, and recreate the pod",
+            hint=ASSIGNED_HINT,
         )
 
     def _request_of(self, holder: Allocation) -> AssignedRequest | None:

@@ -6,7 +6,7 @@ an entry stays until its pod has ended and none of its processes is left.
 """
 
 import enum
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
@@ -324,8 +324,8 @@ def _named(devices: Iterable[DeviceId]) -> str:
 def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int]) -> Iterator[Clash]:
     """Yield of which devices more memory would be allocated than they have, with all who have some, the latest first.
 
-    A pod's containers use it together, and its init containers one after the other before them: a pod uses as much as
-    the most of that.
+    A pod's containers use it together, and its init containers one after the other before them, each beside the
+    sidecars before it: a pod uses as much as the most of that.
     """
     for use in new.uses:
         most_mib = capacity_mib.get(use.device)
@@ -361,9 +361,11 @@ def _same_pod(each: Allocation, known: Allocation) -> bool:
     return each.resource == known.resource and not set(each.ids).isdisjoint(known.ids)
 
 
-def _most_mib(pod: Iterable[Allocation], device: DeviceId) -> int:
-    lasting = sum(_memory_mib(each, device) for each in pod if not each.initial)
-    return max([lasting, *(_memory_mib(each, device) for each in pod if each.initial)])
+def _most_mib(pod: Sequence[Allocation], device: DeviceId) -> int:
+    """Return the memory that a pod uses of a device at once; the kubelet allocates in the order in which they start."""
+    lasting = [each for each in pod if not each.initial]
+    steps = ([*(other for other in lasting if other.at_ns < each.at_ns), each] for each in pod if each.initial)
+    return max(sum(_memory_mib(each, device) for each in step) for step in (lasting, *steps))
 
 
 def _memory_mib(entry: Allocation, device: DeviceId) -> int:

@@ -15,6 +15,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict
 
 __all__ = [
+    "ASSIGNED_HINT",
     "Answer",
     "AssignedRequest",
     "Correction",
@@ -26,6 +27,8 @@ __all__ = [
     "served",
 ]
 
+ASSIGNED_HINT = "set schedulerName: tessera-scheduler, and recreate the pod; a static pod cannot have a share of a GPU"
+"""For a pod that asks a share and was not assigned one."""
 Ids: TypeAlias = frozenset[str]
 """Device ids of one resource, which no two containers hold at once."""
 
@@ -129,7 +132,7 @@ def pick(
     raise Conflict(
         f"{units} units of {resource}",
         found=found,
-        hint="set schedulerName: tessera-scheduler, and recreate the pod",
+        hint=ASSIGNED_HINT,
     )
 
 
