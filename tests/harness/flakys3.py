@@ -19,6 +19,12 @@ def _md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
+@lru_cache(maxsize=512)
+def _parts_md5(content: bytes, size: int) -> str:
+    parts = [content[first : first + size] for first in range(0, len(content), size)]
+    return f"{hashlib.md5(b''.join(hashlib.md5(each).digest() for each in parts)).hexdigest()}-{len(parts)}"
+
+
 class FlakyS3(ThreadingHTTPServer):
     """Bucket `models` with objects below `m/`.
 
@@ -39,9 +45,12 @@ class FlakyS3(ThreadingHTTPServer):
         self.gets = 0
         self.encrypted = False
         """Whether ETags are no checksums, and the answers say so."""
+        self.part_bytes = 0
+        """Of what the ETags of objects that were uploaded in parts are made; 0 for uploads as a whole."""
 
     def etag(self, data: bytes) -> str:
-        return _md5(b"encrypted" + data) if self.encrypted else _md5(data)
+        data = b"encrypted" + data if self.encrypted else data
+        return _parts_md5(data, self.part_bytes) if self.part_bytes and data else _md5(data)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that leave are expected."""

@@ -13,6 +13,7 @@ import pytest
 from kube.conftest import fresh
 from kube.modelstore import BUCKET, put, serve_bucket, small_disk
 from kube.pods import busybox, remove
+from tessera.clients.disks import HostImages
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE, objects
@@ -211,6 +212,30 @@ def test_nodes_give_each_other_what_they_have_read_and_no_more_is_read_of_the_bu
             assert status["peer"] == f"{node.address}:9443"
     finally:
         models.cluster.kubectl("delete", "modelcache", "together")
+
+
+def test_a_packed_model_is_one_image_that_pods_read_like_files(models: Models) -> None:
+    if problem := HostImages().why_not():
+        pytest.skip(problem)
+    for each in models.cluster.nodes:  # the kernel makes them in the machine's own /dev alone
+        each.run("sh", "-c", "for n in $(seq 0 63); do [ -e /dev/loop$n ] || mknod /dev/loop$n b 7 $n; done")
+    models.put("packed", config="one", weights="w" * 1000)
+    models.cache("packed", intervalSeconds=2, keep=1, pack="Always")
+    revision = models.until_status("packed", ready=2, bytes=1003)["revision"]
+    node = models.cluster.nodes[0]
+    kind = ("stat", "--file-system", "--format=%T", f"{FOLDER}/packed/versions/{revision}")
+    assert node.run(*kind).strip() == "erofs"
+    reads = READS.replace("llama", "packed")
+    limits = {f"{LLAMA.removesuffix('llama')}packed": 1}
+    models.cluster.apply(busybox("packed", command=reads, limits=limits))
+    models.until_reads("packed", "one")
+    models.put("packed", config="two")
+    until("the new one", lambda: models.status("packed").get("revision") != revision, timeout_s=_WAIT_S)
+    models.until_reads("packed", "one")
+    models.cluster.kubectl("delete", "modelcache", "packed")
+    remove(models.cluster, "packed")
+    folders = [each.path(f"{FOLDER}/packed") for each in models.cluster.nodes]
+    until("its end", lambda: not any(each.exists() for each in folders), timeout_s=_WAIT_S, found=models.why)
 
 
 HOSTILE = {

@@ -43,6 +43,7 @@ def test_a_model_is_read_with_all_that_it_says() -> None:
         "priority": 5,
         "pinned": True,
         "keep": 3,
+        "pack": "Auto",
     }
     _, found = read_model_cache(cache(**said), frozenset({"n1"}))
     want = ModelCache(
@@ -59,6 +60,7 @@ def test_a_model_is_read_with_all_that_it_says() -> None:
         priority=5,
         pinned=True,
         keep=3,
+        pack="Auto",
     )
     assert found == want
     assert read_model_cache(cache())[1] == ModelCache(name="llama", source="s3://models/llama")

@@ -17,6 +17,7 @@ from tessera.api.kubernetes.conditions import Conditions, Finding, settled
 from tessera.api.tessera.gpupolicies import LabelSelector
 from tessera.api.tessera.objects import API_VERSION, Metadata, object_of_node, read_object, subject_of
 from tessera.core.storage.models import cache as core
+from tessera.core.storage.models.packing import Pack
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput
 
@@ -100,6 +101,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """Whether it keeps its place on the disk, whatever the priority of others."""
     keep: _Keep = 2
     """Revisions that stay on a node's disk, the one that new pods get among them."""
+    pack: Pack = "Never"
+    """Whether a node keeps a revision as one read-only image in place of files: `Auto` where it has at least 1,000 files
+    of less than 256 KiB on average and the kernel mounts EROFS, `Always`, or `Never`. Pods see no difference; what is on
+    the disk keeps its form."""
 
 
 class ProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -161,6 +166,7 @@ class DesiredFields(
     priority: _Priority = 0
     pinned: bool = False
     keep: _Keep = 2
+    pack: Pack = "Never"
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -258,6 +264,7 @@ def read_model_cache(
         priority=spec.priority,
         pinned=spec.pinned,
         keep=spec.keep,
+        pack=spec.pack,
     )
 
 

@@ -23,6 +23,7 @@ from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.sync import SyncOptions
 from tessera.api.tessera.modelcaches import API_VERSION, node_spec, node_status, read_node_models
 from tessera.certificates import asking_context_of
+from tessera.clients.disks import HostImages, MemoryImages
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
     NODE_MODELS,
@@ -386,6 +387,52 @@ async def test_a_pod_that_gets_what_was_chosen_to_make_room_stops_nobody_for_eve
         assert "MiB too little: use a larger disk" in found.reason
         await node.kubelet.until_allocatable("models.tessera.dev/small", CLIENTS)
     assert not node.kubelet.panics
+
+
+@pytest.mark.skipif(bool(HostImages().why_not()), reason="root, EROFS and loop devices")
+async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_and_after_a_reboot(node: Node) -> None:
+    source = node.put("llama", a=b"1", b=b"same")
+    await node.tell(desired(source, interval_s=60, keep=1, pack="Always"))
+    try:
+        async with node.running():
+            await node.model(has())
+            old = await node.start("old")
+            assert Path(old.mounts[0].host_path).is_mount()
+            assert mounted(old) == b"1"
+        ModelFolder(node.folder / "llama").unmount_images()  # a reboot
+        keeper = ModelKeeper("n1", node.kube, Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins))
+        with pytest.raises(Unavailable, match="not on this node's disk any more"):
+            keeper._give(LLAMA, f"{Path(old.mounts[0].host_path).name[:48]}-1")
+        async with node.running():
+            first = (await node.model(lambda each: each.containers == 1)).revision
+            assert mounted(old) == b"1"
+            node.put("llama", a=b"22", b=b"same")
+            node.now_s += 61
+            await node.model(lambda each: has()(each) and each.revision != first)
+            await node.kubelet.until_capacity(LLAMA, CLIENTS)
+            new = await node.start("new")
+            assert (mounted(old), mounted(new)) == (b"1", b"22")
+            await node.end("old")
+            await until_gone(Path(old.mounts[0].host_path))
+            assert mounted(new) == b"22"
+            await node.end("new")
+            await node.tell()
+            await until_gone(node.folder / "llama")
+    finally:
+        ModelFolder(node.folder / "llama").unmount_images()
+
+
+async def test_where_the_kernel_mounts_no_images_auto_keeps_files_and_always_is_said(node: Node) -> None:
+    source = node.put("llama", a=b"1")
+    disk = ModelDisk(node.folder, most_percent=99, images=MemoryImages(problem="the kernel 6.1 has no EROFS"))
+    await node.tell(desired(source, pack="Always"))
+    async with node.running(disk):
+        assert "has no EROFS: do not pack" in (await node.model(lambda each: each.state == "Failed")).reason
+    await node.tell(desired(source, pack="Auto"))
+    node.now_s += 1000
+    async with node.running(disk):
+        found = await node.model(has())
+        assert (node.folder / "llama/versions" / found.revision / "a").read_bytes() == b"1"
 
 
 async def test_a_revision_that_is_not_on_the_disk_is_mounted_into_no_pod(node: Node) -> None:

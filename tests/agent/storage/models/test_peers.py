@@ -21,6 +21,7 @@ from tessera.certificates import asking_context_of, context_of
 from tessera.clients.store import Store, Temporary
 from tessera.clients.store.peers import Absent, PeerConnections, Pending
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
+from tessera.core.storage.models.multipart import proof_of
 from tessera.core.storage.models.peers import Owners, PeerPatience, content_key
 from tessera.core.storage.models.retries import Patience
 from tessera.core.storage.models.revisions import CHUNK_BYTES
@@ -64,7 +65,9 @@ def from_store(nodes: list[PeerNode]) -> int:
     return sum(max(0, node.sharing.bytes_from_stores - SMALL) for node in nodes)
 
 
-def test_nodes_read_a_model_from_the_store_once(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+@pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES, 5 * 2**20], ids=["whole", "chunks", "parts"])
+def test_nodes_read_a_model_from_the_store_once(part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+    server.part_bytes = part_bytes
     with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(4)]) as nodes:
         results = synced_together(nodes, s3(server), QUICK)
         assert all(isinstance(each, Synced) for each in results), results
@@ -73,6 +76,22 @@ def test_nodes_read_a_model_from_the_store_once(tmp_path: Path, pki: Path, serve
         assert sum(node.sharing.bytes_from_peers for node in nodes) == 3 * (SIZE - SMALL)
         assert sum(node.sharing.bytes_given for node in nodes) == 3 * (SIZE - SMALL)
         assert [node.named for node in nodes] == [{}] * 4
+        late = PeerNode(tmp_path / "late", pki)
+        nodes.append(late)
+        synced_together([late], s3(server), QUICK, members=nodes)
+        assert (content(late), late.sharing.bytes_from_stores) == (CONTENTS, SMALL)
+
+
+def test_a_part_of_another_size_than_it_seems_makes_nobody_a_liar_and_no_error(
+    tmp_path: Path, pki: Path, server: FlakyS3
+) -> None:
+    server.part_bytes = CHUNK_BYTES + 1  # six of them, as of 8 MiB
+    with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(3)]) as nodes:
+        results = synced_together(nodes, s3(server), QUICK)
+        assert all(isinstance(each, Synced) for each in results), results
+        assert all(content(node) == CONTENTS for node in nodes)
+        assert [node.named for node in nodes] == [{}] * 3
+        assert all(not each.checksum for each in nodes[0].folder.manifest(nodes[0].folder.current()).files if each.size)
 
 
 def test_a_node_that_comes_later_reads_nothing_but_small_objects_from_the_store(
@@ -93,17 +112,20 @@ def test_who_fetches_alone_reads_all_from_the_store(tmp_path: Path, pki: Path, s
         assert (done.bytes, content(nodes[0])) == (SIZE, CONTENTS)
 
 
+@pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES], ids=["whole", "parts"])
 @pytest.mark.parametrize("lies", [lambda _chunk: True, lambda chunk: chunk == 3], ids=["always", "once"])
 def test_a_peer_that_lies_is_named_by_those_whom_it_lied_to_and_all_get_what_the_store_has(
-    lies: Callable[[int], bool], tmp_path: Path, pki: Path, server: FlakyS3
+    lies: Callable[[int], bool], part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3
 ) -> None:
+    server.part_bytes = part_bytes
     shelves = [LyingShelf(tmp_path, lambda _chunk: False) for _ in range(4)]
     made = [PeerNode(tmp_path / str(number), pki, shelf=shelf) for number, shelf in enumerate(shelves)]
     with closing_all(made) as nodes:
-        sizes = {name: (len(data), hashlib.md5(data).hexdigest()) for name, data in CONTENTS.items()}
-        other = content_key(f"md5:{sizes['one.bin'][1]}", sizes["one.bin"][0])
-        owners = Owners({KEY: CHUNKS, other: 1}, [node.address for node in nodes])
-        liar = next(number for number, node in enumerate(nodes) if owners.owner(KEY, 3) == node.address)
+        with contextlib.closing(s3(server)()) as store:
+            listed = {each.path: each for each in store.objects()}
+        key, other = (content_key(proof_of(listed[name]), listed[name].size) for name in ("weights.bin", "one.bin"))
+        owners = Owners({key: CHUNKS, other: 1}, [node.address for node in nodes])
+        liar = next(number for number, node in enumerate(nodes) if owners.owner(key, 3) == node.address)
         shelves[liar].lies = lies
         results = synced_together(nodes, s3(server), QUICK)
         assert all(isinstance(each, Synced) for each in results), results
@@ -258,10 +280,11 @@ def test_a_fetch_goes_on_where_it_was_cut_off(tmp_path: Path, pki: Path, server:
         assert from_store(nodes) - first < SIZE
 
 
+@pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES], ids=["whole", "parts"])
 def test_where_the_stores_checksums_prove_nothing_each_node_reads_all_of_it_and_nobody_is_named(
-    tmp_path: Path, pki: Path, server: FlakyS3
+    part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3
 ) -> None:
-    server.encrypted = True
+    server.encrypted, server.part_bytes = True, part_bytes
     with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(2)]) as nodes:
         results = synced_together(nodes, s3(server), QUICK)
         assert all(isinstance(each, Synced) for each in results), results

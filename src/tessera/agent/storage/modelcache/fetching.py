@@ -132,6 +132,7 @@ class _Fetch:
             before = folder.current()
             options = SyncOptions(
                 keep=model.keep,
+                pack=model.pack,
                 include=model.include,
                 exclude=model.exclude,
                 reserve_bytes=self._disk.reserve_bytes,

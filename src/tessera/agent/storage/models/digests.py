@@ -29,6 +29,44 @@ def start_chunk() -> Checksum:
     return blake3()
 
 
+class _PartsMd5:
+    """The ETag of an object that was uploaded in parts: the MD5 of their MD5s, and how many there are.
+
+    Args:
+        size: bytes of each part but the last.
+
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._done = hashlib.md5(usedforsecurity=False)
+        self._count = 0
+        self._part = hashlib.md5(usedforsecurity=False)
+        self._missing = size
+
+    def update(self, data: memoryview) -> None:
+        """Take the next bytes."""
+        while len(data):
+            view = data[: self._missing]
+            self._part.update(view)
+            data, self._missing = data[len(view) :], self._missing - len(view)
+            if not self._missing:
+                self._end_part(self._done)
+                self._count += 1
+                self._part, self._missing = hashlib.md5(usedforsecurity=False), self._size
+
+    def _end_part(self, done: "hashlib._Hash") -> None:
+        done.update(self._part.digest())
+
+    def hexdigest(self) -> str:
+        """Return the ETag of what was taken."""
+        done, count = self._done.copy(), self._count
+        if self._missing < self._size:
+            self._end_part(done)
+            count += 1
+        return f"{done.hexdigest()}-{count}"
+
+
 _KINDS: dict[str, Callable[[], Checksum]] = {
     "md5": lambda: hashlib.md5(usedforsecurity=False),
     "sha1": lambda: hashlib.sha1(usedforsecurity=False),
@@ -39,6 +77,8 @@ _KINDS: dict[str, Callable[[], Checksum]] = {
 def start_checksum(checksum: str, size: int) -> Checksum | None:
     """Return what computes a store's checksum of so many bytes; None for none, and for kinds that are not known."""
     kind = checksum.partition(":")[0]
+    if kind.startswith("md5-"):
+        return _PartsMd5(int(kind.removeprefix("md5-")))
     if kind == "git":  # git's id of a file, which begins with its length
         return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     make = _KINDS.get(kind)

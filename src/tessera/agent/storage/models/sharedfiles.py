@@ -6,6 +6,7 @@ from pathlib import Path
 from tessera.agent.storage.models.chunkfiles import ChunkFile
 from tessera.agent.storage.models.digests import start_checksum
 from tessera.agent.storage.models.shelf import Piece
+from tessera.core.storage.models.multipart import is_assumed
 from tessera.core.storage.models.peers import content_key
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
 
@@ -95,7 +96,8 @@ class SharedFile:
         """Whether all of it is what the store has."""
         if len(self.givers) < len(self.digests):
             return False
-        if not self.provable:
+        # What the store has itself given is right, where nobody knows how large the parts of its ETag are.
+        if not self.provable or (is_assumed(self.found.checksum) and not self.unproven):
             return not self.unproven
         whole = self.summed == len(self.digests) and not self.stale
         return whole and self.checksum_now == self.found.checksum.partition(":")[2]
@@ -117,5 +119,6 @@ class SharedFile:
 
     def as_model_file(self) -> ModelFile:
         """Return it as a file of a revision."""
-        found, checksum = self.found, self.found.checksum if self.provable else ""
+        found = self.found
+        checksum = found.checksum if self.provable and not is_assumed(found.checksum) else ""
         return ModelFile(found.path, found.size, tuple(self.digests), found.etag, checksum)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from tessera.agent.storage.models.shelf import Shelf
 from tessera.clients.store import Temporary
 from tessera.clients.store.peers import Absent, PeerConnections, Pending
+from tessera.core.storage.models.multipart import proof_of
 from tessera.core.storage.models.peers import LEAST_BYTES, Owners, PeerPatience, Peers, content_key
 from tessera.core.storage.models.revisions import StoredObject, chunk_count
 
@@ -55,7 +56,7 @@ class Sharing:
     def begin(self, objects: Iterable[StoredObject]) -> None:
         """Share all objects of a source from now on, so that nodes know the same owners, whatever they lack."""
         with self._lock:
-            keys = {content_key(each.checksum, each.size): each.size for each in objects if self.takes(each)}
+            keys = {content_key(proof_of(each), each.size): each.size for each in objects if self.takes(each)}
             self._peers.begin()
             self._contents = {key: chunk_count(size) for key, size in keys.items()}
             self._owners = Owners(self._contents, self._members)
@@ -73,7 +74,7 @@ class Sharing:
 
     def takes(self, found: StoredObject) -> bool:
         """Return whether an object comes from peers: where the store's own checksum proves it, and it is not small."""
-        return found.size > LEAST_BYTES and found.ranges and bool(content_key(found.checksum, found.size))
+        return found.size > LEAST_BYTES and found.ranges and bool(content_key(proof_of(found), found.size))
 
     def owner(self, key: str, chunk: int) -> str:
         """Return who reads a chunk from the store for all."""

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, Self
 import msgspec
 
 from tessera.clients.store.peers import Absent, Pending
+from tessera.core.storage.models.multipart import proof_of
 from tessera.core.storage.models.peers import LEAST_BYTES, content_key
 from tessera.core.storage.models.revisions import Manifest, chunk_range
 
@@ -79,7 +80,7 @@ class Shelf:
         held = {}
         for manifest in manifests:
             for file in manifest.files:
-                key = content_key(file.checksum, file.size) if file.size > LEAST_BYTES else ""
+                key = content_key(proof_of(file), file.size) if file.size > LEAST_BYTES else ""
                 if key:
                     held[key] = (versions / manifest.revision / file.path, file.chunks, file.size)
         with self._lock:

@@ -17,6 +17,7 @@ from tessera.agent.storage.models.shared import SharedTransfer
 from tessera.agent.storage.models.sharing import Sharing
 from tessera.agent.storage.models.transfer import Transfer, listed
 from tessera.clients.store import Store
+from tessera.core.storage.models.multipart import proof_of
 from tessera.core.storage.models.packing import Pack, is_packed
 from tessera.core.storage.models.paths import NOTES, checked_objects, selected
 from tessera.core.storage.models.retention import Kept, make_room, superseded
@@ -225,7 +226,11 @@ def stage(
     files = staged / "files"
     files.mkdir(parents=True, exist_ok=True)
     with _full_disk_named(folder, staged):
-        shared = tuple(each for each in plan.fetched if sharing is not None and sharing.takes(each))
+        shared = tuple(
+            msgspec.structs.replace(each, checksum=proof_of(each))
+            for each in plan.fetched
+            if sharing is not None and sharing.takes(each)
+        )
         own = tuple(each for each in plan.fetched if sharing is None or not sharing.takes(each))
         fetched = Transfer(store, staged, *how).run(own)
         if sharing is not None:

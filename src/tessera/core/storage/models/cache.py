@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from tessera.core.cluster.advertise import ListedDevice
+from tessera.core.storage.models.packing import Pack
 from tessera.core.storage.models.retention import Kept
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import Unavailable
@@ -71,6 +72,7 @@ class ModelCache(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     pinned: bool = False
     keep: int = 2
+    pack: Pack = "Never"
 
 
 class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +90,7 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     pinned: bool = False
     keep: int = 2
+    pack: Pack = "Never"
 
     @property
     def identity(self) -> str:

@@ -6,6 +6,7 @@ named (docs/decisions/0034-nodes-give-each-other-chunks.md).
 """
 
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import TypeVar
@@ -18,7 +19,7 @@ __all__ = ["LEAST_BYTES", "Owners", "PeerPatience", "Peers", "asking_order", "co
 
 LEAST_BYTES = 64 * 1024
 """Smaller objects are read from the store: a request to a peer costs as much as one to the store."""
-_PROOFS = frozenset({"md5", "sha1", "sha256", "git"})
+_PROOF = re.compile(r"(md5(-[0-9]+)?|sha1|sha256|git):.+")
 _SLACK_PERCENT = 10
 """How much more than its share of an object a member owns at most. Without slack a member that leaves moves a tenth of
 what others own, with 10 % a fiftieth."""
@@ -54,12 +55,11 @@ def content_key(checksum: str, size: int) -> str:
     """Return the name that the same content has on all nodes; empty where the store's checksum proves nothing.
 
     Args:
-        checksum: of the whole content, as the store lists it.
+        checksum: of the whole content, as the store lists it or `proof_of` makes it.
         size: bytes.
 
     """
-    kind, _, digest = checksum.partition(":")
-    if kind not in _PROOFS or not digest:
+    if not _PROOF.fullmatch(checksum):
         return ""
     return hashlib.sha256(f"{size} {checksum}".encode()).hexdigest()
 

@@ -1,0 +1,50 @@
+"""What proves an object that was uploaded in parts: its ETag, the MD5 of the parts' MD5s, once their size is known.
+
+No listing has the size of the parts. It follows from the size of the object and the number of parts, where programs
+that upload use whole MiB.
+"""
+
+import re
+
+from tessera.core.storage.models.revisions import ModelFile, StoredObject
+
+__all__ = ["is_assumed", "part_bytes", "proof_of"]
+
+_ETAG = re.compile(r"[0-9a-f]{32}-([1-9][0-9]{0,4})")
+_MIB = 2**20
+_USUAL = (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1024)
+"""MiB of the parts that programs make unless told otherwise, and of what people tell them."""
+
+
+def part_bytes(size: int, etag: str) -> int:
+    """Return how large the parts of an object are likely to be; 0 where its ETag is none of parts, or several may be.
+
+    Args:
+        size: bytes of the object.
+        etag: as its store lists it.
+
+    """
+    match = _ETAG.fullmatch(etag)
+    if match is None or not size:
+        return 0
+    count = int(match[1])
+    if count == 1:
+        return size
+    # Of parts of p bytes it has ceil(size / p).
+    least, most = -(-size // (count * _MIB)), (size - 1) // ((count - 1) * _MIB)
+    found = [least] if least == most else [each for each in _USUAL if least <= each <= most]
+    return found[0] * _MIB if len(found) == 1 else 0
+
+
+def proof_of(found: StoredObject | ModelFile) -> str:
+    """Return the checksum that proves content, as `StoredObject.checksum`; empty where none does.
+
+    That of parts is `md5-<bytes of a part>:<ETag>`, and wrong where they are of another size than assumed.
+    """
+    size = 0 if found.checksum else part_bytes(found.size, found.etag)
+    return f"md5-{size}:{found.etag}" if size else found.checksum
+
+
+def is_assumed(checksum: str) -> bool:
+    """Return whether a checksum is one of parts: content that does not have it may be right."""
+    return checksum.startswith("md5-")
