@@ -102,9 +102,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     keep: _Keep = 2
     """Revisions that stay on a node's disk, the one that new pods get among them."""
     pack: Pack = "Never"
-    """Whether a node keeps a revision as one read-only image in place of files: `Auto` where it has at least 1,000 files
-    of less than 256 KiB on average and the kernel mounts EROFS, `Always`, or `Never`. Pods see no difference; what is on
-    the disk keeps its form."""
+    """Whether nodes keep a revision as one read-only image in place of files: `Always`, `Never`, or `Auto` where it has
+    at least 1,000 files of less than 256 KiB on average and the kernel mounts EROFS. What is on the disk keeps its
+    form."""
 
 
 class ProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

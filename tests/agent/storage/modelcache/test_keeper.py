@@ -397,7 +397,7 @@ async def test_a_packed_model_is_an_image_that_is_mounted_before_a_pod_gets_it_a
         async with node.running():
             await node.model(has())
             old = await node.start("old")
-            assert Path(old.mounts[0].host_path).is_mount()
+            assert HostImages().is_mounted(Path(old.mounts[0].host_path))
             assert mounted(old) == b"1"
         ModelFolder(node.folder / "llama").unmount_images()  # a reboot
         keeper = ModelKeeper("n1", node.kube, Places(ModelDisk(node.folder), ModelSources(), node.kubelet.plugins))
