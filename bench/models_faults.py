@@ -50,7 +50,7 @@ from pathlib import Path
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.mirror import sync_mirror
 from tessera.agent.storage.models.sync import SyncOptions, sync
-from tessera.agent.storage.models.reading import Limits
+from tessera.agent.storage.models.reading import TransferLimits
 from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
 from tessera.core.storage.models.retries import Patience
 from tessera.errors import TesseraError
@@ -58,7 +58,7 @@ from tessera.errors import TesseraError
 patience = Patience(stall_s=0.6, give_up_s=3.0, first_wait_s=0.01, longest_wait_s=0.05)
 settings = S3Settings(sys.argv[1], access_key="a", secret_key="b", timeout_s=0.5)
 store, top = S3Store("models", "m", settings, utc_now), Path(sys.argv[2])
-options = SyncOptions(limits=Limits(patience), reserve_bytes=0)
+options = SyncOptions(limits=TransferLimits(patience), reserve_bytes=0)
 try:
     sync_mirror(store, top, options) if sys.argv[3] == "mirror" else sync(store, ModelFolder(top), options)
 except (TesseraError, OSError) as error:
