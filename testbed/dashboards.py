@@ -103,7 +103,7 @@ _FLEET = Dashboard(
         Panel(
             "Pods that no change of layouts would place",
             "none",
-            (("sum by (policy) (tessera_controller_pending_pods)", "{{policy}}"),),
+            (("sum by (policy, reason) (tessera_controller_pending_pods) > 0", "{{policy}}: {{reason}}"),),
         ),
         Panel("Throttled GPUs by cause", "none", (("sum by (cause) (tessera_gpu_throttled)", "{{cause}}"),)),
         Panel(

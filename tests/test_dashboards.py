@@ -7,6 +7,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,21 @@ DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.
 NOW_S = 1_790_000_000
 TIMES_S = range(NOW_S - 7200, NOW_S + 1, 60)
 GRAFANA = {"$__rate_interval": "5m", "$__range": "1h", "$node": "n1"}
+CHOSEN = '{instance=~"$instance", gpu=~"$gpu"}'
+NVIDIA_DASHBOARD = {
+    "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",
+    "GPU Avg. Temp": f"avg(DCGM_FI_DEV_GPU_TEMP{CHOSEN})",
+    "GPU Power Usage": f"DCGM_FI_DEV_POWER_USAGE{CHOSEN}",
+    "GPU Power Total": f"sum(DCGM_FI_DEV_POWER_USAGE{CHOSEN})",
+    "GPU SM Clocks": f"DCGM_FI_DEV_SM_CLOCK{CHOSEN} * 1000000",
+    "GPU Utilization": f"DCGM_FI_DEV_GPU_UTIL{CHOSEN}",
+    "GPU Framebuffer Mem Used": f"DCGM_FI_DEV_FB_USED{CHOSEN}",
+    "Tensor Core Utilization": f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{CHOSEN}",
+}
+"""The panels of NVIDIA's own dashboard, grafana.com 12239, and what they ask.
+
+Source: NVIDIA dcgm-exporter, `grafana/dcgm-exporter-dashboard.json`.
+"""
 
 
 def queries(board: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -88,15 +104,38 @@ def test_prometheus_reads_every_query(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def asked(url: str, path: str, **parameters: object) -> Any:
+    """Return what Prometheus answers, as Grafana asks it."""
+    requested = urllib.parse.urlencode(parameters)
+    with urllib.request.urlopen(f"{url}/api/v1/{path}?{requested}", timeout=30) as response:
+        return msgspec.json.decode(response.read())["data"]
+
+
+def found_by(url: str, expr: str) -> list[Any]:
+    """Return the series that a query finds; none where a value of one is no number."""
+    found: list[Any] = asked(url, "query", query=expr, time=NOW_S)["result"]
+    return [] if any(each["value"][1] == "NaN" for each in found) else found
+
+
 def test_no_panel_is_empty_where_everything_is_exposed(tmp_path: Path) -> None:
     with serving_history(tmp_path, history(node_metrics() + process_metrics(), TIMES_S)) as url:
-        empty = []
-        for board in DASHBOARDS.values():
-            for title, expr in queries(board):
-                requested = urllib.parse.urlencode({"query": expr, "time": NOW_S})
-                with urllib.request.urlopen(f"{url}/api/v1/query?{requested}", timeout=30) as response:
-                    answer = msgspec.json.decode(response.read())
-                found = answer["data"]["result"]
-                if not found or any(each["value"][1] == "NaN" for each in found):
-                    empty.append(title)
-    assert empty == []
+        panels = [panel for board in DASHBOARDS.values() for panel in queries(board)]
+        assert [title for title, expr in panels if not found_by(url, expr)] == []
+
+
+def test_panels_of_nvidia_s_own_dashboard_answer_from_tessera_s_metrics(tmp_path: Path) -> None:
+    """Its variables have the values that Grafana's `label_values` finds, its panels the GPUs that they are about."""
+    scraped = re.sub(rb"^(DCGM_FI_\w+)\{", rb'\1{instance="10.0.0.7:9400",', node_metrics(), flags=re.MULTILINE)
+    with serving_history(tmp_path, history(scraped, TIMES_S)) as url:
+        variables = {}
+        for label in ("instance", "gpu"):
+            match = {"match[]": "DCGM_FI_DEV_GPU_TEMP", "start": NOW_S - 900, "end": NOW_S}
+            variables[f"${label}"] = "|".join(asked(url, f"label/{label}/values", **match))
+        assert variables == {"$instance": "10.0.0.7:9400", "$gpu": "0|1"}
+        shown = {}
+        for title, expr in NVIDIA_DASHBOARD.items():
+            chosen = reduce(lambda text, pair: text.replace(*pair), variables.items(), expr)
+            shown[title] = {each["metric"].get("gpu") for each in found_by(url, chosen)}
+    single = {"GPU Avg. Temp": {None}, "GPU Power Total": {None}}
+    without_mig, by_gpm = {"GPU Utilization": {"0"}}, {"Tensor Core Utilization": {"1"}}
+    assert shown == {title: {"0", "1"} for title in NVIDIA_DASHBOARD} | single | without_mig | by_gpm

@@ -60,6 +60,17 @@ async def test_whole_gpus_are_offered(machine: Machine) -> None:
         assert env["NVIDIA_VISIBLE_DEVICES"] in {gpu.uuid for gpu in (await machine.driver.inventory()).gpus}
 
 
+async def test_each_loop_and_watch_has_an_age(machine: Machine) -> None:
+    loops = ("layout", "offer", "record", "plugins", "watch-nodes", "watch-pods", "watch-gpunodes", "watch-configmaps")
+    async with machine.agent() as one:
+        for _ in range(500):
+            text = one.measures.render().decode()
+            if all(f'tessera_loop_age_seconds{{loop="{loop}"}}' in text for loop in loops):
+                return
+            await asyncio.sleep(0.02)
+    pytest.fail(text)
+
+
 async def test_the_label_cuts_the_gpus(machine: Machine) -> None:
     async with machine.agent():
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)

@@ -23,8 +23,9 @@ def node_metrics(used_mib: int = 700) -> bytes:
     tenants = (tenant("busy", granted_mib=2048), tenant("idle", granted_mib=4096))
     shared = attributed(GPU, reading, tenants, {7: Owner(uid="uid-busy", container="main")})
     part = DeviceId(PARTITIONED.uuid, SMALL)
-    activity = EngineActivity(sm_percent=25)
-    own = GpuReading(instances=(InstanceReading(placement=SMALL, memory_used_mib=900, activity=activity),))
+    activity = EngineActivity(sm_percent=25, tensor_percent=10)
+    instances = (InstanceReading(placement=SMALL, memory_used_mib=900, activity=activity),)
+    own = GpuReading(sm_clock_mhz=1380, temperature_c=55, power_watts=210.0, instances=instances)
     cut = attributed(PARTITIONED, own, (tenant("slice", part, exclusive=True, granted_mib=4864),), {})
     usage = NodeUsage(
         node="n1",

@@ -73,11 +73,12 @@ class Machine(msgspec.Struct, kw_only=True):
         )
 
     @contextlib.asynccontextmanager
-    async def agent(self) -> AsyncIterator[None]:
+    async def agent(self) -> AsyncIterator[Agent]:
         """Run an agent; at the end it is cut off at whatever it does, as by a signal."""
-        running = asyncio.ensure_future(Agent(self.settings, self.driver, self.kube).run())
+        one = Agent(self.settings, self.driver, self.kube)
+        running = asyncio.ensure_future(one.run())
         try:
-            yield
+            yield one
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -207,5 +207,6 @@ async def test_requests_and_bindings_are_counted_for_prometheus(kube: MemoryKube
         'tessera_server_request_duration_seconds_count{handler="filter"} 2',
     ):
         assert f"{line}\n" in text, line
-    for kind in ("configmaps", "gpunodes", "nodes", "pods"):
-        assert f'tessera_loop_age_seconds{{loop="watch-{kind}"}}' in text
+    watched = ("configmaps", "gpunodes", "nodes", "pods", "resourcequotas", "clusterqueues")
+    for loop in ("signing-key", *(f"watch-{kind}" for kind in watched)):
+        assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in text

@@ -46,7 +46,19 @@ from tessera.api.tessera.nodereports import (
     gpu_revision,
 )
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    GPU_NODES,
+    NODES,
+    PODS,
+    Kind,
+    Kube,
+    Listing,
+    Object,
+    Selection,
+    Store,
+    labels_of,
+)
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.byname import shares_by_id
@@ -105,15 +117,17 @@ class Agent:
         self._kube = kube
         self._log = logger(node=settings.node)
         self._layout_wakeup, self._offer_wakeup, self._record_wakeup = WakeUp(), WakeUp(), WakeUp()
+        self.measures = Measures()
         self._node_store = self._own_store(NODES, "metadata.name")
         self._pod_store = self._own_store(PODS, "spec.nodeName")
-        self.measures = Measures()
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
         self._view = self._own_view()
         self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
+        self._gpunode.store.on_word = self._word(GPU_NODES)
         self._keys = AssignmentKeys(kube, settings.node, settings.paths.assignment_key, self._log, wake=self._ring)
+        self._keys.store.on_word = self._word(CONFIG_MAPS)
         self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         self._declarations = Declarations(
@@ -151,7 +165,13 @@ class Agent:
 
     def _own_store(self, kind: Kind, field: str) -> Store:
         selection = _of_node(field, self._settings.node)
-        return Store(self._kube, kind, selection, wake=self._ring, on_trouble=self._trouble)
+        store = Store(self._kube, kind, selection, wake=self._ring, on_trouble=self._trouble)
+        store.on_word = self._word(kind)
+        return store
+
+    def _word(self, kind: Kind) -> Callable[[], None]:
+        """Return what notes the age of the watch of a kind."""
+        return partial(self.measures.turned, f"watch-{kind.plural}")
 
     def _own_view(self) -> NodeView:
         paths = self._settings.paths

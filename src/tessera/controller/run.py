@@ -7,6 +7,7 @@ GPUNode, and the status of each GPUPolicy. Whatever it remembers may be lost at 
 import asyncio
 import datetime as dt
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ from tessera.clients.kube import (
 from tessera.controller.settings import Settings
 from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.core.cluster.snapshot import NodeName
+from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.partitioning import (
     Memory,
     PartitioningDecision,
@@ -109,8 +111,8 @@ class Controller:
         """What was decided upon last: the same again is not planned again."""
         self._again_s = 0.0
         """When it is all the same, because a time has passed; on the loop's clock."""
-        self._pending: dict[str, int] = {}
-        """Pods that no change would place, by policy, as planned last."""
+        self._pending: dict[str, Counter[Cause]] = {}
+        """Pods that no change would place, by policy and cause, as planned last."""
         self._accepted: dict[str, GpuPolicy] = {}
         """Policies as they were when they could be read last; those in force."""
         self._generations: dict[str, int] = {}
@@ -186,9 +188,20 @@ class Controller:
             decisions = {name: PartitioningDecision() for name in self._memories}
         else:
             memories, decisions = await asyncio.to_thread(advance_all, self._memories, policies, seen, now_s)
-            planned = {name: len(each.pending) for name, each in decisions.items() if each.pending is not None}
-            self._pending = {name: count for name, count in self._pending.items() if name in decisions} | planned
-            self._measures.set(PENDING, {(("policy", name),): count for name, count in self._pending.items()})
+            planned = {
+                name: Counter(pod.cause for pod in each.pending)
+                for name, each in decisions.items()
+                if each.pending is not None
+            }
+            self._pending = {name: causes for name, causes in self._pending.items() if name in decisions} | planned
+            self._measures.set(
+                PENDING,
+                {
+                    (("policy", name), ("reason", cause.value)): causes[cause]
+                    for name, causes in self._pending.items()
+                    for cause in Cause
+                },
+            )
             # 4. Write what nodes are to have, and say why in their events.
             await self._write_nodes(seen, policies, decisions)
             self._memories, self._decided = memories, (seen, said)

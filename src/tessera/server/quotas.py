@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from tessera.api.kubernetes.quota import read_cluster_queue, read_resource_quota
@@ -10,6 +11,7 @@ from tessera.core.usage.families import Labels, Metric
 from tessera.core.usage.quotas import QuotaUse, quota_metrics
 from tessera.errors import InvalidInput, Unsupported
 from tessera.log import Logger
+from tessera.measures import Measures
 
 __all__ = ["Quotas"]
 
@@ -26,12 +28,14 @@ class Quotas:
 
     Args:
         kube: the Kubernetes API.
+        measures: has the ages of what follows them.
         log: records trouble, each once.
 
     """
 
-    def __init__(self, kube: Kube, log: Logger) -> None:
+    def __init__(self, kube: Kube, measures: Measures, log: Logger) -> None:
         self._kube = kube
+        self._measures = measures
         self._log = log
         self._uses: dict[tuple[Kind, tuple[str, str]], tuple[QuotaUse, ...]] = {}
         self._complaints: set[str] = set()
@@ -47,7 +51,8 @@ class Quotas:
         return quota_metrics(use for uses in self._uses.values() for use in uses)
 
     async def _follow(self, kind: Kind) -> None:
-        async for change in follow(self._kube, kind, on_trouble=self._trouble):
+        word = partial(self._measures.turned, f"watch-{kind.plural}")
+        async for change in follow(self._kube, kind, on_trouble=self._trouble, on_word=word):
             if change.object is None:
                 continue
             key = kind, name_of(change.object)

@@ -84,8 +84,8 @@ class Server:
         self.key = SigningKey(kube, lambda: self.view.keys.ring, self._log)
         self.binder = Binder(kube, self.view, self.claimer, key=self.key, clocks=clocks, log=self._log)
         self.verbs = Verbs(self.view, nominations, self.binder)
-        self._measures = Measures()
-        self._quotas = Quotas(kube, self._log)
+        self._measures = Measures(clock_s)
+        self._quotas = Quotas(kube, self._measures, self._log)
         self.app = make_app(
             self.verbs, self.waiting_for, limits=settings.limits, log=self._log, measures=self._measures
         )
@@ -103,7 +103,7 @@ class Server:
         self._own = SelfSigned(kube, admission.tls, self._log) if admission and admission.self_signed else None
         """The certificate of the admission webhook, where the servers make it."""
         sources = Sources(view=self.view, kube=kube, metrics=metrics, waiting_for=self.waiting_for)
-        self.page = FleetPage(sources, settings.page, clock_s, self._log) if settings.page else None
+        self.page = FleetPage(sources, settings.page, self._measures, self._log) if settings.page else None
 
     def waiting_for(self) -> str:
         """Return what must be read before anything can be answered; empty when all is."""
@@ -219,6 +219,7 @@ class Server:
                 self.view.take_keys(found, begun=begun)  # what was revoked is not written again
                 self.view.take_keys(await self.key.renew(published_keys(found)))
                 self._no_key = ""
+                self._measures.turned("signing-key")
             except TesseraError as error:
                 self._no_key = str(error)
                 self._log.warning("no_key" if not self.key.ready.is_set() else "key_not_renewed", reason=str(error))

@@ -96,6 +96,7 @@ async def test_what_has_its_turn_is_pulled_and_pinned(node: Node) -> None:
     assert node.runtime.pulls == [A]
     text = node.measures.render().decode()
     assert {'tessera_node_images{state="Present"} 1', 'tessera_node_images{state="Missing"} 1'} <= {*text.splitlines()}
+    assert 'tessera_loop_age_seconds{loop="watch-nodeimages"}' in text
 
 
 async def test_what_is_no_longer_listed_is_unpinned_also_by_the_next_agent(node: Node) -> None:

@@ -292,7 +292,7 @@ def test_ledger_and_plan_name_one_obstacle_in_the_same_words(
     reasons = Reasons(Snapshot(nodes=(spec,), running=running))
     (verdict,) = reasons.verdicts(need)
     assert verdict.obstacle == ledger.obstacles(need, ["n"])["n"]
-    assert f"; {want} (n" in reasons.sentence(need)
+    assert f"; {want} (n" in reasons.why(need)[1]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from builders.fleets import A30, T4, amount, gpu, node, plain_share, pod_of, pod
 from builders.shares import whole
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Snapshot, Taint
 from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.plan import plan
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Need
@@ -41,7 +42,7 @@ OFFERS: dict[str, tuple[tuple[Gpu, ...], Need, str]] = {
 @pytest.mark.parametrize("sentence", OFFERS)
 def test_where_no_gpu_can_provide_it_the_sentence_says_what_there_is(sentence: str) -> None:
     gpus, need, want = OFFERS[sentence]
-    got = Reasons(Snapshot(nodes=(node("n", *gpus),))).sentence(need)
+    _, got = Reasons(Snapshot(nodes=(node("n", *gpus),))).why(need)
     assert got.endswith(f"(n: {want})")
     assert "; no GPU of the node can provide" in got
 
@@ -51,7 +52,7 @@ def test_an_unhealthy_gpu_that_a_pod_uses_is_what_it_is_when_healthy() -> None:
     closed = msgspec.structs.replace(gpu(0, T4), sharing=Sharing(modes=(Mode.WHOLE,)), healthy=gpu(0, T4, SHARED))
     using = pod_of(WHOLE, "ns/using")
     running = Running(pod=using, assignment=Assignment(pod=using.key, node=NodeName("n"), shares=(whole(0),)))
-    got = Reasons(Snapshot(nodes=(node("n", closed),), running=(running,))).sentence(WHOLE)
+    _, got = Reasons(Snapshot(nodes=(node("n", closed),), running=(running,))).why(WHOLE)
     want = "no GPU of the node can provide nvidia.com/gpu (n: 1 x T4 shared as memory-share)"
     assert got == f"needs nvidia.com/gpu; {want}"
 
@@ -124,5 +125,5 @@ def test_a_pending_pod_has_its_reason_in_the_plan(sentence: str) -> None:
 
 
 def test_a_node_with_room_is_not_named() -> None:
-    got = Reasons(Snapshot(nodes=(node("full"), node("free", gpu(0))))).sentence(slices("1g.5gb"))
-    assert got == "needs nvidia.com/mig-1g.5gb; the node has no GPU (full)"
+    cause, got = Reasons(Snapshot(nodes=(node("full"), node("free", gpu(0))))).why(slices("1g.5gb"))
+    assert (cause, got) == (Cause.NO_GPU, "needs nvidia.com/mig-1g.5gb; the node has no GPU (full)")

@@ -71,7 +71,7 @@ def test_a_name_near_a_known_one_is_asked_about(name: str) -> None:
 
 def test_the_reason_for_waiting_says_so() -> None:
     need = Need(asks=(Ask(resource="nvidia.com/gpu"), Ask(resource="nvidia.com/gpumem", count=3000)))
-    got = Reasons(Snapshot(nodes=(node("a", gpu(0)),))).sentence(need)
+    _, got = Reasons(Snapshot(nodes=(node("a", gpu(0)),))).why(need)
     assert got.startswith(
         "needs nvidia.com/gpu, 3000 x nvidia.com/gpumem; no GPU of the node can provide nvidia.com/gpumem (a: "
     )

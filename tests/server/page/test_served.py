@@ -1,7 +1,7 @@
 """The page over real sockets: its files, who sees what, live updates, and how they end."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -180,6 +180,24 @@ async def test_changes_follow_the_fleet_and_what_was_missed_is_sent_again() -> N
             async with page.events(last=unknown) as events:
                 await events.next()
                 assert (await events.next())[0] == "fleet"
+
+
+@pytest.mark.anyio
+async def test_its_loop_has_an_age_while_somebody_looks() -> None:
+    kube = await cluster()
+    async with served(kube) as page:
+        async with page.events() as events:
+            assert [(await events.next())[0] for _ in range(2)] == ["viewer", "fleet"]
+            await _until(lambda: b'loop="page"' in page.server.metrics())
+        await _until(lambda: b'loop="page"' not in page.server.metrics())
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("not after 20 s")
 
 
 @pytest.mark.anyio

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
+from tessera.errors import Unavailable
 from tessera.server.settings import Page
 from tessera.sim.embedded import Embedded
 
@@ -49,6 +51,16 @@ def running(fleet: Any) -> dict[str, set[str]]:
     ):
         found.setdefault(workload, set()).add(mode)
     return found
+
+
+@pytest.mark.anyio
+async def test_a_port_that_is_taken_is_said_before_anything_runs() -> None:
+    before = asyncio.all_tasks()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"port {port}: .* give another --port"):
+            await Embedded(Page(port=port, sign_in=False)).run(lambda _: pytest.fail("it has no port"))
+    assert asyncio.all_tasks() == before
 
 
 @pytest.mark.anyio

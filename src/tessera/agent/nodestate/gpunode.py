@@ -57,7 +57,7 @@ class GpuNodeLink:
         self._wake = wake
         self._complain = Complaint(log, "gpunode_not_followed")
         selection = Selection(fields=(("metadata.name", node),))
-        self._store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._changed, on_trouble=self._trouble)
+        self.store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._changed, on_trouble=self._trouble)
         self._installed = False
         self._absent = False
         self._known = asyncio.Event()
@@ -83,7 +83,7 @@ class GpuNodeLink:
 
     async def run(self) -> None:
         """Follow the object until cancelled."""
-        await self._store.run()
+        await self.store.run()
 
     async def known(self) -> None:
         """Return when it is known whether the cluster has the kind, and what the object asks.
@@ -115,7 +115,7 @@ class GpuNodeLink:
 
     @property
     def _object(self) -> Object | None:
-        return self._store.objects.get(("", self._node)) if self._installed else None
+        return self.store.objects.get(("", self._node)) if self._installed else None
 
     def asked(self) -> Asked:
         """Return what the object asks; where it cannot be read or was deleted, what it asked before.

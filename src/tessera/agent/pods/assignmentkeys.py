@@ -94,7 +94,7 @@ class AssignmentKeys:
         self._path = path
         self._log = log
         selection = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
-        self._store = Store(
+        self.store = Store(
             kube, CONFIG_MAPS, selection, wake=wake, on_change=self._take_change, on_trouble=self._trouble
         )
         self._signer: Signer | None = None
@@ -108,11 +108,11 @@ class AssignmentKeys:
 
     async def run(self) -> None:
         """Follow the servers' keys until cancelled."""
-        await self._store.run()
+        await self.store.run()
 
     async def synced(self) -> None:
         """Wait until the servers' keys were read: without them what runs would look as if nobody had granted it."""
-        await self._store.synced()
+        await self.store.synced()
 
     def _trouble(self, error: Exception) -> None:
         self._log.warning("server_keys_not_read", reason=str(error))

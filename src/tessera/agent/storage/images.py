@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.api.oci.dockerconfig import Credential, credential, read_pull_secret
@@ -84,6 +85,7 @@ class ImageWarmer:
 
         try:
             async with asyncio.TaskGroup() as tasks:
+                self._store.on_word = partial(measures.turned, "watch-nodeimages")
                 tasks.create_task(self._store.run())
                 await self._store.synced()
                 while True:

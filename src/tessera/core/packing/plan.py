@@ -16,6 +16,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound, assign
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.linear import Budget
+from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
@@ -42,6 +43,8 @@ class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
     pod: PodKey
     reason: str
     """One sentence for people: what is needed, what stands in the way and where."""
+    cause: Cause = Cause.NO_GPU
+    """The nearest miss among what stands in the way."""
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,12 +278,13 @@ def _pending(
     after = msgspec.structs.replace(snapshot, running=_all_running(snapshot, assignments))
     needs = len({pod.need for pod in left})
     reasons = Reasons(after)
-    known: dict[Need, str] = {}
+    known: dict[Need, tuple[Cause, str]] = {}
     for pod in left:
         if pod.need not in known:
             progress("finding reasons", len(known), needs)
-            known[pod.need] = reasons.sentence(pod.need)
-        yield PendingPod(pod=pod.key, reason=known[pod.need])
+            known[pod.need] = reasons.why(pod.need)
+        cause, sentence = known[pod.need]
+        yield PendingPod(pod=pod.key, reason=sentence, cause=cause)
 
 
 def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[Running, ...]:

@@ -61,8 +61,8 @@ class Reasons:
         found = {column: obstacles.of_code(code) for column, code in codes.items()}
         return tuple(self._verdict(need, column, found.get(column)) for column in range(len(self._fleet.nodes)))
 
-    def sentence(self, need: Need) -> str:
-        """Return in one sentence what a pod needs and what stands in the way, the nearest misses first."""
+    def why(self, need: Need) -> tuple[Cause, str]:
+        """Return the nearest miss, and in one sentence what a pod needs and what stands in the way, that first."""
         alike = defaultdict[str, list[tuple[Obstacle, NodeFit]]](list)
         for verdict in self.verdicts(need):
             if verdict.obstacle is not None:
@@ -72,7 +72,8 @@ class Reasons:
                 )
         ranked = sorted(alike.values(), key=lambda nodes: (nodes[0][0].cause.rank, -len(nodes)))
         summary = "; ".join(map(_summary, ranked)) or "there are no nodes"
-        return "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.asks)))
+        cause = ranked[0][0][0].cause if ranked else Cause.NO_GPU
+        return cause, "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.asks)))
 
     def _verdict(self, need: Need, column: int, devices: Obstacle | None) -> NodeFit:
         """Return the first thing in the way, in the order in which kube-scheduler and the extender look."""

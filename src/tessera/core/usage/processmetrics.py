@@ -82,7 +82,10 @@ DECISIONS = Metric(
     "tessera_controller_decisions_total", "counter", "What the controller decided for nodes, by event.", ("reason",)
 )
 PENDING = Metric(
-    "tessera_controller_pending_pods", "gauge", "Pods that no change of layouts would place, by policy.", ("policy",)
+    "tessera_controller_pending_pods",
+    "gauge",
+    "Pods that no change of layouts would place, by policy and by what comes nearest to placing them.",
+    ("policy", "reason"),
 )
 METRICS_LOOK_TIME = Metric(
     "tessera_metrics_look_duration_seconds", "histogram", "How long a look at all model servers took."

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from tessera.api.tessera.fleetviews import write_change, write_event, write_fleet
 from tessera.core.explain.fleetview import FleetView, Scope, changes, in_scope
 from tessera.log import Logger
+from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
 __all__ = ["Channel", "Feed"]
@@ -89,12 +90,14 @@ class Feed:
 
     Args:
         observe: returns the view of who sees everything.
+        measures: has the age of its looks while somebody looks at the page.
         log: records looks that failed.
 
     """
 
-    def __init__(self, observe: Callable[[], Awaitable[FleetView]], log: Logger) -> None:
+    def __init__(self, observe: Callable[[], Awaitable[FleetView]], measures: Measures, log: Logger) -> None:
         self._observe = observe
+        self._measures = measures
         self._log = log
         self._wakeup = WakeUp()
         self._channels: dict[Scope, Channel] = {}
@@ -142,11 +145,13 @@ class Feed:
             began_s = loop.time()
             try:
                 await self._look()
+                self._measures.turned("page")
             except Exception as error:  # noqa: BLE001 (an object that nobody thought of must not stop the server)
                 self._log.error("page_not_renewed", exc_info=error)
             await asyncio.sleep(max(_LEAST_S, _REST * (loop.time() - began_s)))
             await self._wakeup.wait(_LONGEST_S)
             while self.looked.is_set() and not self.viewers:
+                self._measures.stopped("page")
                 await self._wakeup.wait(_LONGEST_S)
 
     async def _look(self) -> None:

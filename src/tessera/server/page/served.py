@@ -1,9 +1,9 @@
 """The parts of the page together: what it observes, who may see it, and the application that serves it."""
 
 import asyncio
-from collections.abc import Callable
 
 from tessera.log import Logger
+from tessera.measures import Measures
 from tessera.server.page.app import make_page_app
 from tessera.server.page.feed import Feed
 from tessera.server.page.signin import SignIn
@@ -19,7 +19,7 @@ class FleetPage:
     Args:
         sources: where its facts come from.
         settings: who may see it.
-        clock_s: a monotonic clock.
+        measures: has the age of its loop, and a monotonic clock.
         log: records trouble.
 
     Attributes:
@@ -27,10 +27,10 @@ class FleetPage:
 
     """
 
-    def __init__(self, sources: Sources, settings: Page, clock_s: Callable[[], float], log: Logger) -> None:
+    def __init__(self, sources: Sources, settings: Page, measures: Measures, log: Logger) -> None:
         self._source = Source(sources, self.changed, log)
-        self._feed = Feed(self._source.observe, log)
-        sign_in = SignIn(sources.kube, clock_s) if settings.sign_in else None
+        self._feed = Feed(self._source.observe, measures, log)
+        sign_in = SignIn(sources.kube, measures.clock_s) if settings.sign_in else None
         self.app = make_page_app(self._feed, sign_in, waiting_for=sources.waiting_for, limits=settings.limits, log=log)
 
     def changed(self) -> None:

@@ -12,6 +12,7 @@ from tessera.controller.run import Controller
 from tessera.controller.settings import Settings as ControllerSettings
 from tessera.server.run import Server
 from tessera.server.settings import Page, Settings
+from tessera.errors import TesseraError
 from tessera.sim.embedded.nodes import EmbeddedNode
 from tessera.sim.embedded.scheduling import Scheduling
 from tessera.sim.embedded.workloads import Workloads
@@ -64,23 +65,29 @@ class Embedded:
             TesseraError: the port is taken.
 
         """
+        try:
+            await self._run(ready)
+        except ExceptionGroup as raised:
+            known = [error for error in raised.exceptions if isinstance(error, TesseraError)]
+            raise known[0] if known else raised from raised
+
+    async def _run(self, ready: Callable[[int], None]) -> None:
         for name, spec in _POLICIES.items():
             body = {"nodeSelector": {"matchLabels": {"pool": name}}} | spec
             await self.kube.create(GPU_POLICIES, {"metadata": {"name": name}, "spec": body})
         with tempfile.TemporaryDirectory(prefix="tessera-") as folder:
             async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(self.server.run())
+                listening = tasks.create_task(self.server.listening.wait())
+                await asyncio.wait((serving, listening), return_when=asyncio.FIRST_COMPLETED)
+                if self.server.page_port:
+                    ready(self.server.page_port)
                 for name, models, pool in _NODES:
                     node = EmbeddedNode(
                         name, models, self.kube, Path(folder), {"pool": pool, "gpu": name.partition("-")[0]}
                     )
                     tasks.create_task(node.run())
                 tasks.create_task(Controller(ControllerSettings(identity="embedded"), self.kube).run())
-                serving = tasks.create_task(self.server.run())
-                await asyncio.wait(
-                    (serving, tasks.create_task(self.server.listening.wait())), return_when=asyncio.FIRST_COMPLETED
-                )
-                if self.server.page_port:
-                    ready(self.server.page_port)
                 await self.server.synced()
                 wakeup = WakeUp()
                 tasks.create_task(Store(self.kube, GPU_NODES, wake=wakeup.set).run())

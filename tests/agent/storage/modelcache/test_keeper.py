@@ -170,8 +170,10 @@ async def test_a_model_is_fetched_and_a_pod_gets_it_read_only_by_its_revision(no
         assert dict(grant.env) == {"TESSERA_MODEL_LLAMA_PATH": "/models/llama"}
         assert (path / "weights").read_bytes() == b"w" * 100
         assert (await node.model(lambda each: each.containers == 1)).revision == found.revision
-        lines = {*node.measures.render().decode().splitlines()}
-        assert {'tessera_node_models{state="Ready"} 1', "tessera_node_models_bytes 102"} <= lines
+        text = node.measures.render().decode()
+        assert {'tessera_node_models{state="Ready"} 1', "tessera_node_models_bytes 102"} <= {*text.splitlines()}
+        for loop in ("models", "model-plugins", "watch-nodemodels"):
+            assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in text
 
 
 async def test_a_node_that_was_told_nothing_removes_nothing(node: Node) -> None:

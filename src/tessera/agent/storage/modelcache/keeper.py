@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -146,8 +147,9 @@ class ModelKeeper:
         )
         try:
             async with asyncio.TaskGroup() as tasks:
+                self._store.on_word = partial(measures.turned, "watch-nodemodels")
                 tasks.create_task(self._store.run())
-                tasks.create_task(self._tend(servers))
+                tasks.create_task(self._tend(servers, partial(measures.turned, "model-plugins")))
                 if self._sharing is not None:
                     tasks.create_task(self._meet_again())
                 await self._store.synced()
@@ -158,11 +160,11 @@ class ModelKeeper:
             await self._fetches.close()
             await servers.close()
 
-    async def _tend(self, servers: PluginServers[ModelOffer]) -> None:
+    async def _tend(self, servers: PluginServers[ModelOffer], done: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(_TEND_S)
             before = servers.unsettled
-            await one_turn(servers.tend, self._complain)
+            await one_turn(servers.tend, self._complain, done)
             if servers.unsettled != before:
                 self._wakeup.set()
 
