@@ -62,6 +62,7 @@ async def test_whole_gpus_are_offered(machine: Machine) -> None:
 
 async def test_each_loop_and_watch_has_an_age(machine: Machine) -> None:
     loops = ("layout", "offer", "record", "plugins", "watch-nodes", "watch-pods", "watch-gpunodes", "watch-configmaps")
+    text = ""
     async with machine.agent() as one:
         for _ in range(500):
             text = one.measures.render().decode()

@@ -10,9 +10,9 @@ from typing import Any, Final
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings as ControllerSettings
+from tessera.errors import TesseraError
 from tessera.server.run import Server
 from tessera.server.settings import Page, Settings
-from tessera.errors import TesseraError
 from tessera.sim.embedded.nodes import EmbeddedNode
 from tessera.sim.embedded.scheduling import Scheduling
 from tessera.sim.embedded.workloads import Workloads
