@@ -175,6 +175,41 @@ def test_a_job_that_is_suspended_by_hand_says_so_and_only_its_own_newest_pod_cou
     assert read_job(job, [*others, *both]).node == "new"
 
 
+def workload(uid: str, *conditions: tuple[str, str, str], created: str = "1") -> dict[str, Any]:
+    listed = [{"type": kind, "status": status, "message": message} for kind, status, message in conditions]
+    metadata = {"labels": {"kueue.x-k8s.io/job-uid": uid}, "creationTimestamp": created}
+    return {"metadata": metadata, "status": {"conditions": listed}}
+
+
+NO_QUOTA = ("QuotaReserved", "False", "no quota")
+QUEUED: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "nothing said yet": ([workload("7")], ""),
+    "no quota": ([workload("7", NO_QUOTA)], ": no quota"),
+    "quota, and a check to pass": (
+        [workload("7", ("QuotaReserved", "True", "reserved"), ("Admitted", "False", "waits for a check"))],
+        ": waits for a check",
+    ),
+    "admitted, and suspended until Kueue has changed it": (
+        [workload("7", ("QuotaReserved", "True", "reserved"), ("Admitted", "True", "admitted"))],
+        "",
+    ),
+    "that of another": ([workload("8", NO_QUOTA)], ""),
+    "the newest": (
+        [workload("7", NO_QUOTA, created="2"), workload("7", ("QuotaReserved", "False", "old"))],
+        ": no quota",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QUEUED)
+def test_a_job_in_a_queue_says_what_kueue_says(case: str) -> None:
+    workloads, want = QUEUED[case]
+    job = job_object(ASKED)
+    job["metadata"]["uid"] = "7"
+    found = read_job(job, [], (), workloads)
+    assert (found.stage, found.reason) == (Stage.QUEUED, f"waits in queue team{want}")
+
+
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2)

@@ -22,7 +22,7 @@ from tessera.cli import main
 from tessera.cli.work.following import follow_job, print_log, state_of
 from tessera.cli.work.stop import stop_jobs
 from tessera.cli.work.submitting import create_job
-from tessera.clients.kube import EVENTS, JOBS, PODS, SECRETS, Kind, MemoryKube, Object, uid_of
+from tessera.clients.kube import EVENTS, JOBS, PODS, SECRETS, WORKLOADS, Kind, MemoryKube, Object, uid_of
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 
@@ -217,8 +217,9 @@ class Cluster:
     def __init__(self, kube: MemoryKube | None = None) -> None:
         self.kube = kube or MemoryKube()
 
-    async def submit(self) -> None:
-        await self.kube.create(JOBS, job_object(JobRequest(name="j", namespace="ns", image="a")))
+    async def submit(self, queue: str = "") -> str:
+        job = job_object(JobRequest(name="j", namespace="ns", image="a", queue=queue))
+        return uid_of(await self.kube.create(JOBS, job))
 
     async def pod(self, status: Mapping[str, Any], node: str = "") -> None:
         metadata = {"name": "j-1", "namespace": "ns", "labels": dict(job_selection("j"))}
@@ -298,6 +299,45 @@ async def test_a_job_without_a_pod_says_why(capsys: pytest.CaptureFixture[str]) 
     assert (await state_of(one.kube, "j", "ns")).reason == "exceeded quota: gpus"
     await one.pod(RUNS, "n")
     await said(capsys, "j: Running on n")
+    await one.ends(0)
+    assert await task == 0
+
+
+@pytest.mark.anyio
+async def test_a_job_in_a_queue_says_why_and_goes_on_when_it_is_admitted(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Cluster()
+    uid = await one.submit(queue="team")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    await said(capsys, "j: Queued: waits in queue team\n")
+    condition = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota"}
+    metadata = {"name": "job-j", "namespace": "ns", "labels": {"kueue.x-k8s.io/job-uid": uid}}
+    await one.kube.create(WORKLOADS, {"metadata": metadata})
+    status = {"status": {"conditions": [condition]}}
+    await one.kube.patch(WORKLOADS, "job-j", status, namespace="ns", subresource="status")
+    await said(capsys, "j: Queued: waits in queue team: insufficient unused quota\n")
+    assert (await state_of(one.kube, "j", "ns")).reason == "waits in queue team: insufficient unused quota"
+    await one.kube.patch(JOBS, "j", {"spec": {"suspend": False}}, namespace="ns")
+    await one.pod(RUNS, "n")
+    await said(capsys, "j: Running on n")
+    await one.ends(0)
+    assert await task == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lacks", ["Kueue", "rights"])
+async def test_a_queue_that_cannot_be_read_holds_nothing_up(lacks: str, capsys: pytest.CaptureFixture[str]) -> None:
+    one = Cluster()
+    if lacks == "Kueue":
+        one.kube.uninstall(WORKLOADS)
+    else:
+        one.kube.withhold("ns", WORKLOADS)
+    await one.submit(queue="team")
+    task = asyncio.create_task(follow_job(one.kube, "j", "ns"))
+    printed = await said(capsys, "install Kueue 0.15 or newer" if lacks == "Kueue" else "waits in queue team\n")
+    assert ("waiting:" in printed) == (lacks == "Kueue")
+    assert (await state_of(one.kube, "j", "ns")).reason == "waits in queue team"
+    await one.kube.patch(JOBS, "j", {"spec": {"suspend": False}}, namespace="ns")
+    await one.pod(RUNS, "n")
     await one.ends(0)
     assert await task == 0
 

@@ -13,6 +13,7 @@ __all__ = [
     "BY_RUN",
     "NOTEBOOK_KEY",
     "NOTEBOOK_PORT",
+    "QUEUED_JOB",
     "JobRequest",
     "JobState",
     "Stage",
@@ -28,6 +29,8 @@ BY_RUN: Final = (("app.kubernetes.io/managed-by", "tessera-run"),)
 _OF_JOB: Final = "batch.kubernetes.io/job-name"
 """Label of a Job's pods. Source: Kubernetes API, `batch/v1` (`JobNameLabel`)."""
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
+QUEUED_JOB: Final = "kueue.x-k8s.io/job-uid"
+"""Label of Kueue's Workloads: the Job that each is about. Source: kubernetes-sigs/kueue `pkg/controller/constants`."""
 _KEPT_S: Final = 86_400
 """A Job that has ended is deleted after a day."""
 _CULL_INTERVAL_S: Final = 60
@@ -247,7 +250,10 @@ def job_selection(name: str) -> tuple[tuple[str, str], ...]:
 
 
 def read_job(
-    job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]] = ()
+    job: Mapping[str, Any],
+    pods: Iterable[Mapping[str, Any]],
+    events: Iterable[Mapping[str, Any]] = (),
+    workloads: Iterable[Mapping[str, Any]] = (),
 ) -> JobState:
     """Return how far a Job is.
 
@@ -255,6 +261,7 @@ def read_job(
         job: the object.
         pods: those of its namespace, or more.
         events: those about it, or more: they say why there is no pod, as for want of quota.
+        workloads: Kueue's of it, or more: they say why a queue has not admitted it.
 
     """
     metadata, spec, status = (_dict(job.get(part)) for part in ("metadata", "spec", "status"))
@@ -262,7 +269,7 @@ def read_job(
     own = [
         each
         for each in pods
-        if _dict(_dict(each.get("metadata")).get("labels")).get(_OF_JOB) == name
+        if _labels(each).get(_OF_JOB) == name
         and _dict(each.get("metadata")).get("namespace") == metadata.get("namespace")
     ]
     pod: Mapping[str, Any] = max(
@@ -271,6 +278,8 @@ def read_job(
     stage, reason, exit_code = _stage(spec, status, metadata, pod)
     if stage is Stage.PENDING and not pod:
         reason = _why_no_pod(metadata, events)
+    if stage is Stage.QUEUED and (words := _why_queued(metadata, workloads)):
+        reason = f"{reason}: {words}"
     container = next(iter(_dicts(_dict(_dict(spec.get("template")).get("spec")).get("containers"))), {})
     limits = _dict(_dict(container.get("resources")).get("limits"))
     return JobState(
@@ -334,6 +343,23 @@ def _why_no_pod(metadata: Mapping[str, Any], events: Iterable[Mapping[str, Any]]
     ]
     newest = max(own, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""), default={})
     return _CREATING.sub("its pod is ", str(newest.get("message", "")))
+
+
+def _why_queued(metadata: Mapping[str, Any], workloads: Iterable[Mapping[str, Any]]) -> str:
+    """Return what Kueue says of a Job that it has not admitted.
+
+    Source: kubernetes-sigs/kueue `apis/kueue/v1beta2/workload_types.go` (`WorkloadQuotaReserved`, `WorkloadAdmitted`).
+    """
+    uid = metadata.get("uid")
+    own = [each for each in workloads if uid and _labels(each).get(QUEUED_JOB) == uid]
+    newest = max(own, key=lambda each: str(_dict(each.get("metadata")).get("creationTimestamp", "")), default={})
+    conditions = {str(each.get("type")): each for each in _dicts(_dict(newest.get("status")).get("conditions"))}
+    waiting = next((kind for kind in ("QuotaReserved", "Admitted") if not _is_true(conditions, kind)), "")
+    return str(_dict(conditions.get(waiting)).get("message", ""))
+
+
+def _labels(body: Mapping[str, Any]) -> dict[str, Any]:
+    return _dict(_dict(body.get("metadata")).get("labels"))
 
 
 def _unpacking(pod: Mapping[str, Any]) -> dict[str, Any]:

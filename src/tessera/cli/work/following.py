@@ -8,12 +8,32 @@ from typing import Any
 
 import click
 
-from tessera.api.kubernetes.jobs import JobState, Stage, job_selection, read_job
-from tessera.clients.kube import EVENTS, JOBS, PODS, Forbidden, Kube, Object, Selection, Store, name_of
-from tessera.errors import Conflict, InvalidInput, TesseraError
+from tessera.api.kubernetes.jobs import QUEUED_JOB, JobState, Stage, job_selection, read_job
+from tessera.clients.kube import (
+    EVENTS,
+    JOBS,
+    PODS,
+    WORKLOADS,
+    Forbidden,
+    Kube,
+    Object,
+    Selection,
+    Store,
+    uid_of,
+)
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
 from tessera.wakeup import WakeUp
 
-__all__ = ["INTERRUPTED", "ended_or_interrupted", "events_about_jobs", "follow_job", "print_log", "say", "state_of"]
+__all__ = [
+    "INTERRUPTED",
+    "ended_or_interrupted",
+    "events_about_jobs",
+    "follow_job",
+    "print_log",
+    "say",
+    "state_of",
+    "workloads_of_jobs",
+]
 
 INTERRUPTED = 130
 _LAST_WORDS_S = 10.0
@@ -32,7 +52,8 @@ async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
         hint = f"`tessera jobs -n {namespace}` lists jobs"
         raise InvalidInput(f"job {namespace}/{name}", found="there is no such job", hint=hint)
     pods = await kube.list(PODS, Selection(namespace=namespace, labels=job_selection(name)))
-    return read_job(job, pods.objects, await events_about_jobs(kube, namespace, name))
+    events = await events_about_jobs(kube, namespace, name)
+    return read_job(job, pods.objects, events, await workloads_of_jobs(kube, namespace, uid_of(job)))
 
 
 async def events_about_jobs(kube: Kube, namespace: str, name: str = "") -> tuple[Object, ...]:
@@ -41,6 +62,21 @@ async def events_about_jobs(kube: Kube, namespace: str, name: str = "") -> tuple
         return (await kube.list(EVENTS, _about(namespace, name))).objects
     except Forbidden:
         return ()
+
+
+async def workloads_of_jobs(kube: Kube, namespace: str, uid: str = "") -> tuple[Object, ...]:
+    """Return Kueue's Workloads of a Job, or of all Jobs of a namespace where `uid` is empty.
+
+    There are none where they may not be read, and without Kueue.
+    """
+    try:
+        return (await kube.list(WORKLOADS, _queued(namespace, uid))).objects
+    except (Forbidden, Unsupported):
+        return ()
+
+
+def _queued(namespace: str, uid: str) -> Selection:
+    return Selection(namespace=namespace, labels=((QUEUED_JOB, uid),) if uid else ())
 
 
 def _about(namespace: str, name: str) -> Selection:
@@ -79,45 +115,81 @@ async def follow_job(
         Conflict: it was deleted meanwhile, or ended before its command had an exit code.
 
     """
-    wakeup, troubles = WakeUp(), set[str]()
-
-    def trouble(error: Exception) -> None:
-        if str(error) not in troubles:
-            troubles.add(str(error))
-            say(f"waiting: {error}")
-
-    only = Selection(namespace=namespace, fields=(("metadata.name", name),))
-    jobs = Store(kube, JOBS, only, wake=wakeup.set, on_trouble=trouble)
-    own = Selection(namespace=namespace, labels=job_selection(name))
-    pods = Store(kube, PODS, own, wake=wakeup.set, on_trouble=trouble)
-    events = Store(kube, EVENTS, _about(namespace, name), wake=wakeup.set)  # nobody needs them who may not read them
+    observed = _Observed(kube, name, namespace)
     doing: asyncio.Task[None] | None = None
     said = ""
-    following = [asyncio.create_task(each.run()) for each in (jobs, pods, events)]
     try:
-        await jobs.synced()
-        await pods.synced()
+        await observed.synced()
         while True:
-            job = next((each for each in jobs.objects.values() if name_of(each) == (namespace, name)), None)
-            if job is None:
-                raise Conflict(f"job {namespace}/{name}", found="it was deleted meanwhile", hint="submit it again")
-            state = read_job(job, pods.objects.values(), events.objects.values())
+            state = observed.state()
             if (words := _words(state)) != said:
                 said = words
                 say(words)
             if doing is None and state.pod and (state.stage is Stage.RUNNING or state.exit_code is not None):
                 doing = asyncio.create_task(meanwhile(state) if meanwhile else _log(kube, state))
-                doing.add_done_callback(lambda _: wakeup.set())
+                doing.add_done_callback(lambda _: observed.changed.set())
             if doing is not None and doing.done():
                 doing.result()
             if state.stage.ended:
                 return await _code(state, None if meanwhile else doing)
-            await wakeup.wait(60.0)
+            await observed.changed.wait(60.0)
     finally:
-        for task in (*following, *([doing] if doing else [])):
+        for task in (*observed.following, *([doing] if doing else [])):
             task.cancel()
             with suppress(asyncio.CancelledError, TesseraError):
                 await task
+
+
+class _Observed:
+    """A Job and what tells how it gets on, kept up to date by the tasks `following`."""
+
+    def __init__(self, kube: Kube, name: str, namespace: str) -> None:
+        self._kube, self._name, self._namespace = kube, name, namespace
+        self.changed, self._troubles = WakeUp(), set[str]()
+        only = Selection(namespace=namespace, fields=(("metadata.name", name),))
+        own = Selection(namespace=namespace, labels=job_selection(name))
+        self._jobs = Store(kube, JOBS, only, wake=self.changed.set, on_trouble=self._trouble)
+        self._pods = Store(kube, PODS, own, wake=self.changed.set, on_trouble=self._trouble)
+        # Nobody needs events who may not read them.
+        self._events = Store(kube, EVENTS, _about(namespace, name), wake=self.changed.set)
+        self._workloads: Store | None = None
+        self.following = [asyncio.create_task(each.run()) for each in (self._jobs, self._pods, self._events)]
+
+    async def synced(self) -> None:
+        await self._jobs.synced()
+        await self._pods.synced()
+
+    def state(self) -> JobState:
+        """Return how far the Job is; from the first time that a queue holds it, with what Kueue says of it.
+
+        Raises:
+            Conflict: it is gone.
+
+        """
+        job = self._jobs.objects.get((self._namespace, self._name))
+        if job is None:
+            subject = f"job {self._namespace}/{self._name}"
+            raise Conflict(subject, found="it was deleted meanwhile", hint="submit it again")
+        workloads = self._workloads.objects.values() if self._workloads else ()
+        state = read_job(job, self._pods.objects.values(), self._events.objects.values(), workloads)
+        if state.stage is Stage.QUEUED and self._workloads is None:
+            own = _queued(self._namespace, uid_of(job))
+            self._workloads = Store(
+                self._kube, WORKLOADS, own, wake=self.changed.set, on_trouble=self._trouble_with_queues
+            )
+            self.following.append(asyncio.create_task(self._workloads.run()))
+        return state
+
+    def _trouble(self, error: Exception) -> None:
+        if str(error) not in self._troubles:
+            self._troubles.add(str(error))
+            say(f"waiting: {error}")
+
+    def _trouble_with_queues(self, error: Exception) -> None:
+        if isinstance(error, Unsupported):  # for want of rights the reason is not told, and nothing is held up
+            found = f"this cluster does not serve {WORKLOADS.api_version}"
+            again = f"tessera stop {self._name} -n {self._namespace} and submit it without --queue"
+            self._trouble(Unsupported("queues", found=found, hint=f"install Kueue 0.15 or newer, or {again}"))
 
 
 def _words(state: JobState) -> str:

@@ -11,7 +11,7 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
-from tessera.cli.work.following import events_about_jobs
+from tessera.cli.work.following import events_about_jobs, workloads_of_jobs
 from tessera.clients.kube import JOBS, PODS, Selection
 
 __all__ = ["jobs"]
@@ -52,5 +52,7 @@ async def _states(place: ClusterSource, namespace: str) -> list[JobState]:
         selection = Selection(namespace=namespace, labels=BY_RUN)
         found, pods = await asyncio.gather(kube.list(JOBS, selection), kube.list(PODS, selection))
         events = await events_about_jobs(kube, namespace)
-    states = (read_job(each, pods.objects, events) for each in found.objects)
+        suspended = any(each["spec"].get("suspend") for each in found.objects)
+        workloads = await workloads_of_jobs(kube, namespace) if suspended else ()
+    states = (read_job(each, pods.objects, events, workloads) for each in found.objects)
     return sorted(states, key=lambda each: (each.created, each.namespace, each.name))

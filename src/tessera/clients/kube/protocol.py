@@ -42,6 +42,7 @@ __all__ = [
     "SERVICES",
     "SUBJECT_ACCESS_REVIEWS",
     "TOKEN_REVIEWS",
+    "WORKLOADS",
     "Expired",
     "Forbidden",
     "Kind",
@@ -138,6 +139,8 @@ CLUSTER_QUEUES = Kind(
     group="kueue.x-k8s.io", version="v1beta2", name="ClusterQueue", plural="clusterqueues", namespaced=False
 )
 """Kueue's."""
+WORKLOADS = Kind(group="kueue.x-k8s.io", version="v1beta2", name="Workload", plural="workloads")
+"""Kueue's: one of each Job that it queues."""
 POD_MONITORS = Kind(group="monitoring.coreos.com", name="PodMonitor", plural="podmonitors")
 """Of the Prometheus operator."""
 SCALED_OBJECTS = Kind(group="keda.sh", version="v1alpha1", name="ScaledObject", plural="scaledobjects")
