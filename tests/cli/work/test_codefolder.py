@@ -101,6 +101,36 @@ def test_credentials_stay_here_are_named_and_go_along_where_a_pattern_says_so(tm
     assert archive_folder(tmp_path).left_out == ("deep/id_rsa",)
 
 
+TAKE_NOTHING_BACK = (
+    "!*/",
+    "!**/",
+    "!.*",
+    "!*",
+    "!**",
+    "!/*",
+    "*\n!*/\n!*",
+    "!.a*/",
+    "!**/*env",
+    "!.[es]*",
+    "!\\.env",
+)
+
+
+@pytest.mark.parametrize("pattern", TAKE_NOTHING_BACK)
+def test_only_its_own_name_takes_a_credential_back(tmp_path: Path, pattern: str) -> None:
+    kept = (".aws/credentials", "deep/.aws/credentials", ".env", "deep/.env.local", ".ssh/id_rsa", "server.key")
+    fill(tmp_path, "a.py", *kept)
+    (tmp_path / ".tesseraignore").write_text(pattern)
+    assert sorted(names(tmp_path)) == [".tesseraignore", "a.py"]
+    assert set(archive_folder(tmp_path).left_out) == {
+        ".aws/", "deep/.aws/", ".env", "deep/.env.local", ".ssh/", "server.key",
+    }  # fmt: skip
+    (tmp_path / ".tesseraignore").write_text(f"{pattern}\n!deep/.aws/\n!.env.local \n!/server.key\n")
+    assert sorted(names(tmp_path)) == [
+        ".tesseraignore", "a.py", "deep/.aws/credentials", "deep/.env.local", "server.key",
+    ]  # fmt: skip
+
+
 def test_no_pattern_takes_folders_of_version_control_back(tmp_path: Path) -> None:
     fill(tmp_path, "a.py", ".git/config", "a/.hg/hgrc")
     (tmp_path / ".tesseraignore").write_text("!*/\n!.git/\n!a\n")

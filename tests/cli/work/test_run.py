@@ -121,6 +121,16 @@ REFUSED = {
     "no folder": (("--image", "a", "--secret", "hub:etc"), "a folder of the container"),
     "the root as folder": (("--image", "a", "--secret", "hub:/"), "a folder of the container"),
     "a folder above": (("--image", "a", "--secret", "hub:/a/../b"), "a folder of the container"),
+    "two Secrets at one folder": (
+        ("--image", "a", "--secret", "hub:/a", "--secret", "other://a/."),
+        "--secret other:/a: '/a' is already the folder of --secret hub:/a",
+    ),
+    "a Secret where the code is": (
+        ("--image", "a", "--secret", "hub://code/", "--code", "{here}"),
+        "the folder of --code",
+    ),
+    "a Secret where a claim is": (("--image", "a", "--secret", "s:/data/x", "--data", "pvc/x"), "of --data pvc/x"),
+    "a Secret where a model is": (("--image", "a", "--secret", "s:/models/x", "--model", "x"), "of ModelCache x"),
     "two ways": (("--image", "a", "--slice", "1g.5gb", "--gpus", "1"), "give one of the three"),
     "isolation of nothing": (("--image", "a", "--isolation", "driver"), "give --gpu-memory as well"),
 }
@@ -129,7 +139,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_options_that_make_no_sense_are_refused(case: str) -> None:
     options, words = REFUSED[case]
-    found = dry(*options)
+    found = dry(*(each.replace("{here}", str(Path(__file__).parent)) for each in options))
     assert (found.exit_code, words in found.stderr) == (2, True), found.stderr
 
 

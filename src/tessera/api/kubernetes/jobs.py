@@ -11,6 +11,7 @@ import msgspec
 __all__ = [
     "ARCHIVE",
     "BY_RUN",
+    "CODE_FOLDER",
     "NOTEBOOK_KEY",
     "NOTEBOOK_PORT",
     "QUEUED_JOB",
@@ -47,7 +48,7 @@ _UNPACKING: Final = "PodInitializing"
 """Why a container waits for those before it. Source: Kubernetes, kubelet `PodInitializing`."""
 _CREATING: Final = re.compile(r'^Error creating: pods "[^"]*" is ')
 """The name of the pod is another one each time. Source: Kubernetes, `controller_utils.go` (`FailedCreatePodReason`)."""
-_CODE: Final = "/code"
+CODE_FOLDER: Final = "/code"
 """Where a pod finds its code, and begins."""
 
 
@@ -192,11 +193,11 @@ def _with_folders(requested: JobRequest, pod: dict[str, Any]) -> None:
 def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
     """Add to a pod what brings its code to it."""
     archive = {"name": "archive", "mountPath": "/archive", "readOnly": True}
-    target = {"name": "code", "mountPath": _CODE}
+    target = {"name": "code", "mountPath": CODE_FOLDER}
     unpack: dict[str, Any] = {
         "name": _UNPACK,
         "image": requested.image,
-        "command": ["tar", "-xzf", f"/archive/{ARCHIVE}", "-C", _CODE],
+        "command": ["tar", "-xzf", f"/archive/{ARCHIVE}", "-C", CODE_FOLDER],
         "volumeMounts": [archive, target],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -204,7 +205,7 @@ def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
         unpack["resources"] = {"limits": limits}
     pod["initContainers"] = [unpack]
     main = pod["containers"][0]
-    main |= {"workingDir": _CODE, "volumeMounts": [target, *main.get("volumeMounts", ())]}
+    main |= {"workingDir": CODE_FOLDER, "volumeMounts": [target, *main.get("volumeMounts", ())]}
     own = {"secretName": requested.secret, "items": [{"key": ARCHIVE, "path": ARCHIVE}]}
     bring = ({"name": "archive", "secret": own}, {"name": "code", "emptyDir": {}})
     pod["volumes"] = [*bring, *pod.get("volumes", ())]

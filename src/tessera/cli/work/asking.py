@@ -8,7 +8,7 @@ from typing import TypedDict
 import click
 import msgspec
 
-from tessera.api.kubernetes.jobs import ARCHIVE, NOTEBOOK_KEY, JobRequest
+from tessera.api.kubernetes.jobs import ARCHIVE, CODE_FOLDER, NOTEBOOK_KEY, JobRequest
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.cli.livecluster import ClusterSource, kubeconfig_options, namespace_of, namespace_option
@@ -16,8 +16,9 @@ from tessera.cli.options import refuse_without, with_options
 from tessera.cli.work.codefolder import archive_folder
 from tessera.cli.work.environments import find_environment
 from tessera.cli.work.following import say
-from tessera.cli.work.inputs import data_of, secrets_of
+from tessera.cli.work.inputs import check_folders, data_of, secrets_of
 from tessera.cli.work.naming import Form, checked
+from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown
@@ -117,6 +118,14 @@ def request_of(
 
     """
     data, (variables, folders) = data_of(given["data"]), secrets_of(given["secret"])
+    check_folders(
+        (
+            *((("--code", CODE_FOLDER),) if given["code"] else ()),
+            *((f"ModelCache {each}", folder_name(each)) for each in (*given["model"], *data.caches)),
+            *((f"--data pvc/{name}", folder) for name, folder in data.claims),
+            *((f"--secret {name}:{folder}", folder) for name, folder in folders),
+        )
+    )
     asked = JobRequest(
         name=given["name"] and checked("--name", given["name"], Form.LABEL),
         namespace=_namespace(given),

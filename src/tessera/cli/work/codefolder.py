@@ -26,8 +26,16 @@ _LARGEST_FOLDER: Final = 64 << 20
 _VERSIONS: Final = (".git/", ".hg/", ".svn/")
 """No pattern takes them back: what they hold is no code, and a remote's address may have a password."""
 _CACHES: Final = ("__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
-_CREDENTIALS: Final = (".env", ".netrc", ".ssh/", ".aws/", ".kube/", ".docker/", "id_rsa", "id_ecdsa", "id_ed25519")
-"""Left out, and said, unless a line such as `!.env` takes them back: who reads the namespace's Secrets sees them."""
+_CREDENTIALS: Final = (
+    *(".env", ".env.*", ".netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd", "kubeconfig"),
+    *(".ssh/", ".aws/", ".azure/", ".gcloud/", ".kube/", ".docker/", ".gnupg/"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx"),
+)
+"""Left out, and said, unless a line such as `!.env` takes one back by its name; `!.*` and `!*/` take none back.
+
+Who reads the namespace's Secrets sees them.
+"""
+_WILD: Final = re.compile(r"[*?\[\\]")
 _MOST_FILES: Final = 20_000
 """A folder with more is somebody's home or data, and is not read to its end."""
 _IGNORE_FILES: Final = (".tesseraignore", ".gitignore")
@@ -95,17 +103,25 @@ class _Choice:
     def __init__(self, root: Path) -> None:
         own = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
         lines = own.read_text(errors="surrogateescape").splitlines() if own else []
-        self._named = _patterns([*_CACHES, *lines, *_VERSIONS])
-        self._ignored = _patterns([*_CACHES, *_CREDENTIALS, *lines, *_VERSIONS])
+        self._ignored = _patterns([*_CACHES, *lines, *_VERSIONS])
+        self._credentials = _patterns([*_CREDENTIALS, *filter(_names_credentials, lines)])
         self.left_out: list[str] = []
 
     def takes(self, path: str) -> bool:
         """Return whether a file goes along, or a folder, whose path ends with a slash."""
-        if not _is_matched(self._ignored, path):
-            return True
-        if not _is_matched(self._named, path):
+        if _is_matched(self._ignored, path):
+            return False
+        if _is_matched(self._credentials, path):
             self.left_out.append(path)
-        return False
+            return False
+        return True
+
+
+def _names_credentials(line: str) -> bool:
+    """Return whether a line is about files that may hold credentials, by their very name."""
+    name = line.removeprefix("!").rstrip().rstrip("/").rpartition("/")[2]
+    hidden = _patterns(_CREDENTIALS)
+    return bool(name) and not _WILD.search(name) and (_is_matched(hidden, name) or _is_matched(hidden, f"{name}/"))
 
 
 def _patterns(lines: Iterable[str]) -> tuple[tuple[re.Pattern[str], bool], ...]:

@@ -1,15 +1,15 @@
 """What `--data` and `--secret` name: what work reads beside its code."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from tessera.cli.work.naming import Form, checked, checked_folder
 from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.resources import MODEL_RESOURCE
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, shown
 
-__all__ = ["Data", "data_of", "secrets_of"]
+__all__ = ["Data", "check_folders", "data_of", "secrets_of"]
 
 _CLAIM = "pvc/"
 
@@ -23,6 +23,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     """Where each is: `TESSERA_DATA_NAME_PATH`."""
     claims: tuple[tuple[str, str], ...]
     """PersistentVolumeClaims: name, folder."""
+    caches: tuple[str, ...]
 
 
 def data_of(words: Sequence[str]) -> Data:
@@ -45,7 +46,7 @@ def data_of(words: Sequence[str]) -> Data:
         found = f"{' and '.join(words)}, of which two would be one variable"
         raise InvalidInput("--data", found=found, expected="names that differ in more than - and .")
     limits = {f"{MODEL_RESOURCE}{name}": "1" for name, _ in caches}
-    return Data(limits=limits, env=tuple(env.items()), claims=claims)
+    return Data(limits=limits, env=tuple(env.items()), claims=claims, caches=tuple(name for name, _ in caches))
 
 
 def secrets_of(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
@@ -58,6 +59,23 @@ def secrets_of(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, 
     found = [(checked("--secret", name, Form.OBJECT), colon, folder) for name, colon, folder in map(_split, words)]
     folders = tuple((name, checked_folder("--secret", folder)) for name, colon, folder in found if colon)
     return tuple(name for name, colon, _ in found if not colon), folders
+
+
+def check_folders(folders: Iterable[tuple[str, str]]) -> None:
+    """Refuse two things at one folder of a container.
+
+    Args:
+        folders: by what each is there, as the command line has it, and where.
+
+    Raises:
+        InvalidInput: two are at one.
+
+    """
+    there: dict[str, str] = {}
+    for name, folder in folders:
+        if (other := there.setdefault(folder, name)) != name:
+            found = f"{shown(folder)} is already the folder of {other}"
+            raise InvalidInput(name, found=found, hint="name another folder for one of them")
 
 
 def _split(word: str) -> tuple[str, str, str]:

@@ -42,12 +42,6 @@ def checked_folder(option: str, text: str) -> str:
 
     """
     path = PurePosixPath(text)
-    if (
-        not path.is_absolute()
-        or path == PurePosixPath("/")
-        or ".." in path.parts
-        or ":" in text
-        or not text.isprintable()
-    ):
+    if not path.is_absolute() or len(path.parts) == 1 or ".." in path.parts or ":" in text or not text.isprintable():
         raise InvalidInput(option, found=shown(text), expected="a folder of the container, such as /etc/hub")
-    return str(path)
+    return "/".join(("", *path.parts[1:]))  # Python keeps `//code`, which is /code
