@@ -186,6 +186,25 @@ async def test_a_sharing_file_takes_effect_when_its_content_changes(machine: Mac
         await machine.until(lambda node: annotations_of(node)[APPLIED] != applied)
 
 
+async def test_a_gpu_that_a_pod_has_whole_is_not_offered_as_replicas_until_the_pod_has_ended(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        await machine.pod("p", {"nvidia.com/gpu": 1})
+        env = await machine.start("p", "nvidia.com/gpu")
+        with capture_logs() as logs:
+            (machine.folder / "sharing" / "default").write_text(SHARING)
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
+            used = env["NVIDIA_VISIBLE_DEVICES"]
+            text = f"GPU {used}: container c of pod default/p has it in another form than as nvidia.com/gpu"
+            await until_logged(logs, "impaired", what="offer", reason=[f"{text}, until that has ended"])
+        for name in ("a", "b", "c"):
+            await machine.pod(name, {"nvidia.com/gpu": 1})
+            assert (await machine.start(name, "nvidia.com/gpu"))["NVIDIA_VISIBLE_DEVICES"] != used
+        await machine.kube.delete(PODS, "p", namespace="default")
+        machine.kubelet.remove("default", "p")
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
+
+
 async def test_a_sharing_file_that_is_no_good_leaves_the_former_in_force(machine: Machine) -> None:
     (machine.folder / "sharing" / "default").write_text(SHARING)
     async with machine.agent():

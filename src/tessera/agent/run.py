@@ -66,6 +66,7 @@ from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.protocols.allocators import devices_by_gpu
 from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.deviceplugin.allocations import without_other_forms
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
@@ -365,6 +366,7 @@ class Agent:
         gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
         self._record.note("enforcement", self._enforcer.problems)
         # 3. Plan what is offered.
+        await self._plugins.adopt(inventory)  # what pods had before this agent kept a record
         options = OfferOptions(
             unit_mib=said.unit_mib,
             given=given(self._shares.assigned_requests(), inventory),
@@ -373,7 +375,7 @@ class Agent:
             ),
             chosen=await self._chosen(declared),
         )
-        offered = offer(gpus, inventory, options)
+        offered = without_other_forms(offer(gpus, inventory, options), self._plugins.gate.record.allocated)
         self._record.note("offer", offered.withheld)
         # 4. Advertise it, one step at a time where devices change hands.
         observed = ObservedNode(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
@@ -395,7 +397,6 @@ class Agent:
         async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
             return await self._plugins.offer(now, observed.inventory, options, leaving=leaving)
 
-        await self._plugins.adopt(observed.inventory)  # what pods had before this agent kept a record
         done = await self._device_offers.hand_over(observed, advertise)
         if done.unfinished:
             asyncio.get_running_loop().call_later(_RETRY_S, self._offer_wakeup.set)

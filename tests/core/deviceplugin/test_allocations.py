@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders.gpunodes import facts, sevenths
 from builders.shares import share
-from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.cluster.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import (
     Allocation,
     Clash,
@@ -24,6 +24,7 @@ from tessera.core.deviceplugin.allocations import (
     uses_of_devices,
     uses_of_ids,
     uses_of_shares,
+    without_other_forms,
 )
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
@@ -192,6 +193,50 @@ def test_devices_by_name_and_their_replicas() -> None:
     assert uses_of_devices([device("MIG-1", Mode.MIG, FIRST)]) == (whole(placement=FIRST),)
     for mode in (Mode.TIME_SLICING, Mode.MPS):
         assert uses_of_devices([device("GPU-0::1", mode), device("GPU-0::2", mode)]) == (client(),)
+
+
+GPUS = "nvidia.com/gpu"
+WHOLE, SLICED = (device("GPU-0", Mode.WHOLE),), tuple(device(f"GPU-0::{i}", Mode.TIME_SLICING) for i in range(2))
+CUT = (device("MIG-1", Mode.MIG, FIRST), device("MIG-2", Mode.MIG, SECOND))
+UNIT = (device("GPU-0-_-0", Mode.MPS),)
+
+
+def had(resource: str, *devices: PluginDevice) -> Allocation:
+    ids = tuple(each.id for each in devices)
+    return Allocation(
+        resource=resource, ids=ids, uses=uses_of_devices(devices), uid="a", pod="default/a", container="c"
+    )
+
+
+# what is offered: (the resource, its devices, what a pod has, the ids that are left)
+FORMS: dict[str, tuple[str, tuple[PluginDevice, ...], Allocation, list[str]]] = {
+    "replicas of a GPU that a pod has whole": (GPUS, SLICED, had(GPUS, *WHOLE), []),
+    "a GPU of which a pod has a replica": (GPUS, WHOLE, had(GPUS, SLICED[1]), []),
+    "an instance that a pod has under another name": (GPUS, CUT, had(SLICE, CUT[0]), ["MIG-2"]),
+    "what a pod has": (GPUS, WHOLE, had(GPUS, *WHOLE), ["GPU-0"]),
+    "an instance beside that of a pod": (SLICE, CUT, had(SLICE, CUT[0]), ["MIG-1", "MIG-2"]),
+    "replicas beside that of a pod": (GPUS, SLICED, had(GPUS, SLICED[1]), ["GPU-0::0", "GPU-0::1"]),
+    "units, which are numbers": (UNITS, UNIT, had(GPUS, *WHOLE), ["GPU-0-_-0"]),
+    "what assignments say, which is no form of a name": (GPUS, WHOLE, entry("p", amount(5)), ["GPU-0"]),
+}
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_what_a_pod_has_in_one_form_is_not_offered_in_another(case: str) -> None:
+    name, devices, allocation, want = FORMS[case]
+    offered = NodeOffer(
+        resources=(Resource(name=name, devices=devices, by_assignment=name == UNITS),), withheld=("before",)
+    )
+    got = without_other_forms(offered, [allocation])
+    assert [each.id for resource in got.resources for each in resource.devices] == want
+    assert len(got.withheld) == 1 + (len(want) < len(devices)), "a reason for a device, however many replicas it has"
+
+
+def test_why_a_device_is_not_offered_in_another_form_is_said() -> None:
+    offered = NodeOffer(resources=(Resource(name=GPUS, devices=SLICED),))
+    assert without_other_forms(offered, [had(GPUS, *WHOLE)]).withheld == (
+        "GPU GPU-0: container c of pod default/a has it in another form than as nvidia.com/gpu, until that has ended",
+    )
 
 
 def test_ids_are_read_back_by_what_the_driver_shows() -> None:

@@ -177,6 +177,17 @@ WAYS = {
         by_scheduler(MPS4),
         [(Mode.MPS, None, True)],
     ),
+    "parts of several GPUs are not by MPS, of whose daemons a process is a client of one": (
+        need(9 * 1024, count=2),
+        AUTO,
+        [(Mode.MIG, "2g.10gb", False), (Mode.WHOLE, None, False)],
+    ),
+    "parts of several GPUs without isolation": (
+        need(9 * 1024, count=2, isolation=Isolation.NONE),
+        AUTO,
+        [(Mode.MEMORY_SHARE, None, False), (Mode.MIG, "2g.10gb", False), (Mode.WHOLE, None, False)],
+    ),
+    "replicas under MPS of several GPUs": (need(9 * 1024, count=2), by_scheduler(MPS4), []),
     "a whole-only GPU is the kubelet's": (
         need(4 * 1024, isolation=Isolation.HARDWARE),
         Sharing(modes=(Mode.WHOLE,)),

@@ -118,6 +118,13 @@ REASONS = {
         "failed",
         f"no room for nvidia.com/gpu: the only place is {BUSY}",
     ),
+    "MPS serves several GPUs to nobody": (
+        node("n", gpu(0, T4, Sharing(modes=(Mode.MPS,))), gpu(1, T4, Sharing(modes=(Mode.MPS,)))),
+        (),
+        amount(1_024, count=2),
+        "hopeless",
+        "no GPU of the node can provide 1 GiB on 2 GPUs: MPS gives a container a part of one GPU alone",
+    ),
     "the kubelet allocates what would serve": (
         node("n", gpu(0, T4), gpu(1, T4, Sharing(modes=(Mode.WHOLE,)))),
         (),

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
+from tessera.core.cluster.advertise import SHARE_RESOURCES, NodeOffer, PluginDevice, Resource
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
@@ -38,6 +38,7 @@ __all__ = [
     "uses_of_ids",
     "uses_of_shares",
     "with_grant",
+    "without_other_forms",
 ]
 
 
@@ -259,6 +260,35 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
         for each in shares
         if each.gpu in gpus
     )
+
+
+def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> NodeOffer:
+    """Return the offer without devices that pods have by name in another form, with the reason.
+
+    A whole GPU and its replicas have other ids, or another name. The kubelet, to which these are free, would allocate
+    them to pods that cannot have them.
+    """
+    named = [each for each in record if each.resource not in SHARE_RESOURCES]
+    kept, withheld = list[Resource](), dict[str, None]()
+    for resource in offer.resources:
+        own = {name for each in named if each.resource == resource.name for name in each.ids}
+        devices = list[PluginDevice]()
+        for device in resource.devices:
+            holder = "" if resource.by_assignment or device.id in own else _holder(device, named)
+            if holder:
+                text = f"{device.device}: {holder} has it in another form than as {resource.name}, until that has ended"
+                withheld[text] = None
+            else:
+                devices.append(device)
+        if devices:
+            kept.append(msgspec.structs.replace(resource, devices=tuple(devices)))
+    return msgspec.structs.replace(offer, resources=tuple(kept), withheld=(*offer.withheld, *withheld))
+
+
+def _holder(device: PluginDevice, record: Iterable[Allocation]) -> str:
+    """Return who has what excludes a device; empty where nobody has."""
+    (use,) = uses_of_devices((device,))
+    return next((each.holder for each in record if any(use.excludes(other) for other in each.uses)), "")
 
 
 def clashes(

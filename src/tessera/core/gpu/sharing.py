@@ -282,6 +282,7 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
     once are left to pods that name them. What is held by others is the packer's business. A MIG profile may be asked
     for by the name that another driver prints: `nvidia.com/mig-3g.39gb` is served by `3g.40gb`. Where the sharing is
     fixed, existing devices have one allocator: they serve the kubelet's pods, which name them, or the scheduler's.
+    A need on several GPUs is never served by MPS: a process is a client of one daemon, and each GPU has its own.
     """
     ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
     existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
@@ -322,7 +323,11 @@ def _serves(ask: Ask, device: Device) -> bool:
     if ask.form is Form.EXACT:
         return device.resource == ask.resource
     enough = device.memory_mib >= ask.memory_mib and device.compute_percent >= ask.compute_percent
-    return ask.form is Form.NEED and enough
+    return ask.form is Form.NEED and enough and not _needs_several_daemons(ask, device.mode)
+
+
+def _needs_several_daemons(ask: Ask, mode: Mode) -> bool:
+    return ask.count > 1 and mode in MPS_MODES
 
 
 def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
@@ -332,7 +337,7 @@ def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
     return tuple(
         Option(mode=mode, memory_mib=ask.memory_mib, compute_percent=ask.compute_percent)
         for mode in (Mode.MEMORY_SHARE, Mode.MPS)
-        if mode in sharing.modes and mode.isolation.covers(ask.isolation)
+        if mode in sharing.modes and mode.isolation.covers(ask.isolation) and not _needs_several_daemons(ask, mode)
     )
 
 

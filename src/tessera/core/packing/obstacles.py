@@ -17,7 +17,7 @@ from tessera.core.cluster.gputypes import MODE_BIT, GpuType, Ints
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.instancecounts import profile_of, rooms
 from tessera.core.gpu.mig import placements, placements_of
-from tessera.core.gpu.sharing import Device, Mode, mig_resource, of_other_allocator
+from tessera.core.gpu.sharing import MPS_MODES, Device, Mode, mig_resource, of_other_allocator
 from tessera.core.gpu.sharing import devices as devices_of
 from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.fit.admission import Refusal
@@ -84,7 +84,7 @@ _TEXTS: Final = {
     Cause.TOGETHER: "room for each request of the pod alone, but not for all of them together",
     Cause.NO_GPU: "the node has no GPU",
     Cause.NO_MODEL: "the node has no GPU of model {models}",
-    Cause.NO_DEVICE: "no GPU of the node can provide {one}",
+    Cause.NO_DEVICE: "no GPU of the node can provide {one}{alone}",
     Cause.BY_NAME: "{by_name}",
     Cause.BY_SCHEDULER: (
         "its devices are allocated by the scheduler: request an amount of tessera.dev/gpu-memory instead of {one}"
@@ -302,6 +302,7 @@ class Obstacles:
         text = _TEXTS[cause].format(
             models=" or ".join(self._demand.need.models),
             one=_one(ask),
+            alone=self._alone(ask),
             count=ask.count,
             memory=size(ask.memory_mib, up=True),
             compute=ask.compute_percent,
@@ -313,6 +314,12 @@ class Obstacles:
             **parts,
         )
         return Obstacle(cause, "; ".join((text, *self._rest_texts(cause, ask, rest))), near)
+
+    def _alone(self, ask: Ask) -> str:
+        """Return that several GPUs are asked for where MPS would serve one."""
+        single = msgspec.structs.replace(ask, count=1)
+        modes = {option.mode for each in self._types for option in each.options(single)} if ask.count > 1 else set()
+        return f" on {ask.count} GPUs: MPS gives a container a part of one GPU alone" if modes & MPS_MODES else ""
 
     def _rest_texts(self, cause: Cause, ask: Ask, number: int) -> Iterator[str]:
         """Yield what is with the GPUs that an obstacle does not speak of."""

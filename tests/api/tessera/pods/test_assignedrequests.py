@@ -175,6 +175,11 @@ SHOWN: dict[str, tuple[dict[str, Any], bool]] = {
         False,
     ),
     "a pod that asks none": ({"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 0}}}]}}, False),
+    "a pod that asks so much that a kubelet counts none": (
+        {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1e30"}}}]}},
+        False,
+    ),
+    "a pod that asks thousands": ({"spec": {"containers": [{"resources": {"limits": {NEED: "6k"}}}]}}, True),
     "a pod with a MIG instance": (
         {"spec": {"containers": [{"name": "a"}, {"resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}]}},
         True,

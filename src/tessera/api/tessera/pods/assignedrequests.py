@@ -258,7 +258,19 @@ def unshown(
 def _has_devices(container: Mapping[str, Any], names: Container[str]) -> bool:
     limits = (container.get("resources") or {}).get("limits") or {}
     known = (name for name in limits if name in names)
-    return any(str(limits[name]) != "0" for name in known if names_device(name) or name in SHARE_RESOURCES)
+    return any(_counted(limits[name]) for name in known if names_device(name) or name in SHARE_RESOURCES)
+
+
+def _counted(amount: object) -> int:
+    """Return how many devices a kubelet counts.
+
+    None of an amount beyond 64 bits, such as 1e30: it runs the pod without any. Source: apimachinery
+    `pkg/api/resource/quantity.go`, `Value`. Where it wraps such a number around and allocates, the record has the pod.
+    """
+    try:
+        return count(amount, "")
+    except InvalidInput:
+        return 0
 
 
 def corrected(
