@@ -196,7 +196,8 @@ async def test_a_gpu_that_a_pod_has_whole_is_not_offered_as_replicas_until_the_p
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
             used = env["NVIDIA_VISIBLE_DEVICES"]
             text = f"GPU {used}: container c of pod default/p has it in another form than as nvidia.com/gpu"
-            await until_logged(logs, "impaired", what="offer", reason=[f"{text}, until that has ended"])
+            await until_logged(logs, "impaired", what="other-form", reason=[f"{text}, until that has ended"])
+        assert text in await machine.event("ResourceNotAdvertised")
         for name in ("a", "b", "c"):
             await machine.pod(name, {"nvidia.com/gpu": 1})
             assert (await machine.start(name, "nvidia.com/gpu"))["NVIDIA_VISIBLE_DEVICES"] != used

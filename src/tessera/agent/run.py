@@ -375,8 +375,9 @@ class Agent:
             ),
             chosen=await self._chosen(declared),
         )
-        offered = without_other_forms(offer(gpus, inventory, options), self._plugins.gate.record.allocated)
+        offered, held = without_other_forms(offer(gpus, inventory, options), self._plugins.gate.record.allocated)
         self._record.note("offer", offered.withheld)
+        self._record.note("other-form", held)
         # 4. Advertise it, one step at a time where devices change hands.
         observed = ObservedNode(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
         done = await self._hand_over(observed, self._strategies.choose(said.plugin, self._node()))

@@ -224,17 +224,15 @@ FORMS: dict[str, tuple[str, tuple[PluginDevice, ...], Allocation, list[str]]] = 
 @pytest.mark.parametrize("case", FORMS)
 def test_what_a_pod_has_in_one_form_is_not_offered_in_another(case: str) -> None:
     name, devices, allocation, want = FORMS[case]
-    offered = NodeOffer(
-        resources=(Resource(name=name, devices=devices, by_assignment=name == UNITS),), withheld=("before",)
-    )
-    got = without_other_forms(offered, [allocation])
+    offered = NodeOffer(resources=(Resource(name=name, devices=devices, by_assignment=name == UNITS),))
+    got, reasons = without_other_forms(offered, [allocation])
     assert [each.id for resource in got.resources for each in resource.devices] == want
-    assert len(got.withheld) == 1 + (len(want) < len(devices)), "a reason for a device, however many replicas it has"
+    assert len(reasons) == (len(want) < len(devices)), "one for a device, however many replicas it has"
 
 
-def test_why_a_device_is_not_offered_in_another_form_is_said() -> None:
+def test_who_has_a_device_in_another_form_is_said() -> None:
     offered = NodeOffer(resources=(Resource(name=GPUS, devices=SLICED),))
-    assert without_other_forms(offered, [had(GPUS, *WHOLE)]).withheld == (
+    assert without_other_forms(offered, [had(GPUS, *WHOLE)])[1] == (
         "GPU GPU-0: container c of pod default/a has it in another form than as nvidia.com/gpu, until that has ended",
     )
 

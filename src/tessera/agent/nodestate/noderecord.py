@@ -19,6 +19,7 @@ _EVENTS = {
     "by-name": "ResourceNotAdvertised",
     "enforcement": "EnforcementImpaired",
     "mig-config": "ConfigurationImpaired",
+    "other-form": "ResourceNotAdvertised",
     "plugins": "ResourceNotAdvertised",
     "policy": "LayoutFailed",
     "desired": "LayoutFailed",

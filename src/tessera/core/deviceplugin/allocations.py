@@ -262,14 +262,14 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
     )
 
 
-def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> NodeOffer:
-    """Return the offer without devices that pods have by name in another form, with the reason.
+def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple[NodeOffer, tuple[str, ...]]:
+    """Return the offer without devices that pods have by name in another form, and who has them.
 
     A whole GPU and its replicas have other ids, or another name. The kubelet, to which these are free, would allocate
     them to pods that cannot have them.
     """
     named = [each for each in record if each.resource not in SHARE_RESOURCES]
-    kept, withheld = list[Resource](), dict[str, None]()
+    kept, reasons = list[Resource](), dict[str, None]()
     for resource in offer.resources:
         own = {name for each in named if each.resource == resource.name for name in each.ids}
         devices = list[PluginDevice]()
@@ -277,12 +277,12 @@ def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> NodeO
             holder = "" if resource.by_assignment or device.id in own else _holder(device, named)
             if holder:
                 text = f"{device.device}: {holder} has it in another form than as {resource.name}, until that has ended"
-                withheld[text] = None
+                reasons[text] = None
             else:
                 devices.append(device)
         if devices:
             kept.append(msgspec.structs.replace(resource, devices=tuple(devices)))
-    return msgspec.structs.replace(offer, resources=tuple(kept), withheld=(*offer.withheld, *withheld))
+    return msgspec.structs.replace(offer, resources=tuple(kept)), tuple(reasons)
 
 
 def _holder(device: PluginDevice, record: Iterable[Allocation]) -> str:
