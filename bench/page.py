@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from harness.browser import browser, find_browser
-from server.page.test_browser import fleet, opened
+from server.page.test_page_browser import fleet, opened
 from tessera.clients.kube import PODS
 from tessera.log import configure
 from tessera.server.settings import Page

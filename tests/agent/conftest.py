@@ -1,12 +1,15 @@
 """A node for tests of the agent."""
 
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from builders.nodeviews import of_the_host
 from harness.agentmachine import Machine, WatchedDriver
+from tessera.agent.doctor import Places
 from tessera.clients.kube import NODES, MemoryKube
 from tessera.clients.kubelet import MemoryKubelet
 
@@ -21,3 +24,16 @@ async def machine(socket_folder: Path) -> AsyncIterator[Machine]:
         (socket_folder / "state").mkdir()
         await machine.kube.create(NODES, {"metadata": {"name": "n1"}})
         yield machine
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # Short, because the path of a socket has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="doc") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def places(root: Path) -> Places:
+    """Return a node's places below a folder, its process table the machine's own, as with `hostPID`."""
+    return msgspec.structs.replace(Places().under(root), proc=of_the_host(root / "proc"))

@@ -3,40 +3,24 @@
 import contextlib
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from builders.nodeviews import of_the_host
+from harness.doctornode import NODE, look
 from tessera.agent.declarations.configuration import Sources
-from tessera.agent.doctor import Places, observe
-from tessera.agent.sharing import MpsDaemons, MpsSettings
+from tessera.agent.doctor import Places
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import GPU_NODES, NODES, MemoryKube
 from tessera.core.cluster.mps import MpsTarget
-from tessera.core.node.doctor import CheckResult, HostFacts, checks
+from tessera.core.node.doctor import CheckResult, checks
 from tessera.core.node.liststrategies import ListStrategies
 from tessera.core.node.mpsdaemon import DaemonRecord
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
-NODE = "n1"
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    # Short, because the path of a socket has at most 107 characters.
-    with tempfile.TemporaryDirectory(prefix="doc") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def places(root: Path) -> Places:
-    """Return a node's places below a folder, its process table the machine's own, as with `hostPID`."""
-    return msgspec.structs.replace(Places().under(root), proc=of_the_host(root / "proc"))
 
 
 @contextlib.contextmanager
@@ -48,14 +32,6 @@ def listening(*paths: Path) -> Iterator[None]:
             server.bind(str(path))
             server.listen()
         yield
-
-
-async def look(
-    places: Places, driver: MemoryDriver | str | None = None, kube: MemoryKube | None = None, node: str = NODE
-) -> HostFacts:
-    given = MemoryDriver.of("T4") if driver is None else driver
-    settings = MpsSettings(root=places.mps_root, program=str(places.mps_root / "program"))
-    return await observe(places, given, MpsDaemons(settings), kube, node)
 
 
 async def test_a_bare_machine(places: Places) -> None:
@@ -149,35 +125,6 @@ async def test_what_a_gpu_policy_overrides_is_a_warning_and_no_drift(places: Pla
     assert any("has no effect on the sharing of GPU 0: GPUPolicy all decides" in each for each in warnings)
     kube.uninstall(GPU_NODES)
     assert (await look(given, kube=kube)).generation.startswith("sharing.yaml@")
-
-
-CONTAINERD = {
-    "switched off": ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\n', (2, False, "")),
-    "switched on": ('version = 3\n[plugins."io.containerd.cri.v1.runtime"]\nenable_cdi = true\n', (3, True, "")),
-    "silent": ('version = 2\nplugins = {"io.containerd.grpc.v1.cri" = 3}\n', (2, None, "")),
-    "another version": ('version = "x"\n', (0, None, "")),
-    "broken": ("version = \n", (0, None, "Invalid value (at line 1, column 11)")),
-}
-
-
-@pytest.mark.parametrize(("text", "want"), CONTAINERD.values(), ids=CONTAINERD)
-async def test_the_runtime_says_whether_cdi_is_on(
-    places: Places, text: str, want: tuple[int, bool | None, str]
-) -> None:
-    places.runtime_config.parent.mkdir(parents=True)
-    places.runtime_config.write_text(text)
-    runtime = (await look(places)).runtime
-    assert (runtime.version, runtime.cdi, runtime.problem) == want
-
-
-async def test_the_driver_s_folder_counts_as_its_specification(places: Places) -> None:
-    kube = MemoryKube()
-    info = {"containerRuntimeVersion": "containerd://2.0.7", "kubeletVersion": "v1.33.5-gke.1080000"}
-    await kube.create(NODES, {"kind": "Node", "metadata": {"name": NODE}, "status": {"nodeInfo": info}})
-    for folder, want in (("", "envvar"), ("/home/kubernetes/bin/nvidia", "cdi-cri")):
-        seen = await look(msgspec.structs.replace(places, driver_folder=folder), kube=kube, node=NODE)
-        assert seen.list_strategies is not None
-        assert (seen.driver_spec, seen.list_strategies.strategies) == (folder, (want,))
 
 
 async def test_cdi_files_that_cannot_be_read(places: Places) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,11 +10,11 @@ from structlog.testing import capture_logs
 
 from builders.formerkind import FormerKind
 from builders.kubeobjects import amount, share
+from harness.agentlogs import SHARING, until_logged
 from harness.agentmachine import CONFIG, STATE, Machine
 from tessera.agent.declarations.configuration import APPLIED
 from tessera.agent.run import Agent
 from tessera.api.tessera.gpunodes import desired_field
-from tessera.api.tessera.nodereports import DEVICE_LIST
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
 from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.gpu.inventory import GpuEvent
@@ -25,14 +23,6 @@ from tessera.wakeup import WakeUp
 
 pytestmark = pytest.mark.anyio
 
-SHARING = """
-version: v1
-sharing:
-  timeSlicing:
-    resources:
-    - name: nvidia.com/gpu
-      replicas: 3
-"""
 POLICY = """
 apiVersion: tessera.dev/v1alpha1
 kind: NodePolicy
@@ -40,16 +30,6 @@ gpus:
 - devices: [0]
   sharing: {mig: all-1g.5gb}
 """
-
-
-async def until_logged(logs: Sequence[Mapping[str, Any]], event: str, **fields: object) -> None:
-    """Return as soon as an event with these fields is logged."""
-    desired = {"event": event, **fields}.items()
-    for _ in range(1000):
-        if any(desired <= each.items() for each in logs):
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail(f"after 20 s: {logs}")
 
 
 async def test_whole_gpus_are_offered(machine: Machine) -> None:
@@ -431,50 +411,6 @@ async def test_a_loop_outlives_a_call_that_was_cancelled_under_it(machine: Machi
     loop.cancel()
     with pytest.raises(asyncio.CancelledError):
         await loop
-
-
-async def test_devices_are_handed_over_by_cdi_where_the_node_can(machine: Machine) -> None:
-    info = {"containerRuntimeVersion": "containerd://2.4.2", "kubeletVersion": "v1.36.3"}
-    spec = machine.folder / "nvidia.yaml"
-    with capture_logs() as logs:
-        async with machine.agent():
-            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-            await machine.until(lambda node: annotations_of(node).get(DEVICE_LIST) == "envvar")
-            await until_logged(logs, "device_list_strategy", strategies=["envvar"], log_level="warning")
-            spec.write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits: {env: [A=b]}\n")
-            await machine.kube.patch(NODES, "n1", {"status": {"nodeInfo": info}}, subresource="status")
-            await machine.until(lambda node: annotations_of(node).get(DEVICE_LIST) == "cdi-cri")
-            spec.unlink()  # as it is for a moment when the driver is upgraded
-            (machine.folder / "sharing" / "default").write_text(SHARING)
-            await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
-            await machine.pod("p1", {"nvidia.com/gpu": 1})
-            env = await machine.start("p1", "nvidia.com/gpu")
-    assert "NVIDIA_VISIBLE_DEVICES" not in env, "the device's specification says void"
-    written = json.loads((machine.folder / "cdi" / "tessera.dev-gpu.json").read_text())
-    assert env["TESSERA_GPU_UUIDS"] in {each["name"] for each in written["devices"]}
-    assert written["containerEdits"] == {"env": ["A=b"]}
-
-
-async def test_the_driver_s_folder_is_enough_for_cdi(machine: Machine) -> None:
-    machine.driver_folder = "/home/kubernetes/bin/nvidia"
-    info = {"containerRuntimeVersion": "containerd://2.0.7", "kubeletVersion": "v1.33.5-gke.1080000"}
-    await machine.kube.patch(NODES, "n1", {"status": {"nodeInfo": info}}, subresource="status")
-    async with machine.agent():
-        await machine.until(lambda node: annotations_of(node).get(DEVICE_LIST) == "cdi-cri")
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-    written = json.loads((machine.folder / "cdi" / "tessera.dev-gpu.json").read_text())
-    assert [each["hostPath"] for each in written["containerEdits"]["mounts"]] == [machine.driver_folder]
-
-
-async def test_a_configuration_that_is_broken_at_the_start_changes_no_way_to_hand_over(machine: Machine) -> None:
-    """Nothing new is offered, and containers that start again get what they got, the way they got it."""
-    strategy = {"metadata": {"annotations": {DEVICE_LIST: "cdi-cri"}}}
-    await machine.kube.patch(NODES, "n1", strategy)
-    (machine.folder / "sharing" / "default").write_text("version: [")
-    with capture_logs() as logs:
-        async with machine.agent():
-            await until_logged(logs, "device_list_strategy", strategies=["cdi-cri"])
-    assert {each["log_level"] for each in logs if each.get("strategies") == ["cdi-cri"]} == {"info"}
 
 
 async def test_a_second_agent_of_the_node_waits_for_the_end_of_the_first(machine: Machine) -> None:

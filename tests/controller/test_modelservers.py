@@ -1,108 +1,35 @@
 """ModelServers in a cluster of this process: objects come, are repaired, go; those of others are left alone."""
 
 import asyncio
-import datetime as dt
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from builders.modelservers import model_server
 from harness.awaiting import until_object
+from harness.modelservercluster import COMMAND, NS, Cluster, Looked, failed, is_there
 from tessera.clients.kube import (
-    ASKED_REPLICAS,
     AUTOSCALERS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
-    EVERYTHING,
     MODEL_SERVERS,
     POD_MONITORS,
     SCALED_OBJECTS,
     SERVICES,
     Kind,
-    Listing,
     MemoryKube,
     Object,
-    Selection,
-    follow,
 )
-from tessera.controller.modelservers import ModelServers, Pace
-from tessera.errors import Unavailable
-from tessera.measures import Measures
+from tessera.controller.modelservers import Pace
 
 pytestmark = pytest.mark.anyio
 
-NS = "serving"
-NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
 SCALED = {"replicas": {"min": 1, "max": 4}}
 KEDA = {**SCALED, "autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}}
 
 
-class Cluster:
-    """A controller that may write in one namespace, inside `running`."""
-
-    def __init__(self) -> None:
-        self.kube = MemoryKube()
-        self.namespaces = [NS]
-        self.prometheus = ""
-        self.pace = Pace(least_s=0.01, most_s=0.05, repair_s=0.05)
-
-    @asynccontextmanager
-    async def running(self, measures: Measures | None = None) -> AsyncIterator[None]:
-        controller = ModelServers(
-            self.kube, self.namespaces, prometheus=self.prometheus, now=lambda: NOW, pace=self.pace
-        )
-        task = asyncio.create_task(controller.run(measures or Measures()))
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def make(self, spec: dict[str, Any] | None = None, **metadata: Any) -> Object:
-        return await self.kube.create(MODEL_SERVERS, model_server(spec, **{"namespace": NS, **metadata}))
-
-    async def change(self, spec: dict[str, Any]) -> None:
-        await self.kube.patch(MODEL_SERVERS, "ranker", {"spec": spec}, namespace=NS)
-
-    async def until(self, kind: Kind, holds: Callable[[Any], bool], namespace: str = NS) -> Any:
-        """Return an object of the server's name when it is as desired; None where it shall be gone and is."""
-        selection = Selection(namespace=namespace, fields=(("metadata.name", "ranker"),))
-        async with asyncio.timeout(20):
-            async for change in follow(self.kube, kind, selection, on_trouble=lambda _: None):
-                nothing = change.listing is not None and not change.listing.objects
-                if (nothing or change.object is not None) and holds(None if change.gone else change.object):
-                    return None if change.gone else change.object
-        raise AssertionError
-
-    async def condition(self, name: str, holds: Callable[[Any], bool], namespace: str = NS) -> Any:
-        def found(each: Object | None) -> Any:
-            conditions = ((each or {}).get("status") or {}).get("conditions") or ()
-            return next((one for one in conditions if one["type"] == name), None)
-
-        def settled(each: Object | None) -> bool:
-            one = found(each)
-            return one is not None and holds(one)
-
-        return found(await self.until(MODEL_SERVERS, settled, namespace))
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
-
-
-def is_there(each: Object | None) -> bool:
-    return each is not None
-
-
 def is_gone(each: Object | None) -> bool:
     return each is None
-
-
-def failed(each: Any) -> bool:
-    return bool(each["status"] == "False")
 
 
 def done(each: Any) -> bool:
@@ -247,10 +174,6 @@ async def test_what_cannot_be_carried_out_says_why_and_stops_no_other(cluster: C
 
 
 BOUND = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, AUTOSCALERS, POD_MONITORS, SCALED_OBJECTS)
-COMMAND = (
-    "kubectl create rolebinding tessera-model-servers -n {} --clusterrole=tessera-model-servers "
-    "--serviceaccount=tessera-system:tessera-controller"
-)
 
 
 @pytest.mark.parametrize("kinds", [BOUND, (AUTOSCALERS,)], ids=["no RoleBinding", "a role of a former version"])
@@ -327,24 +250,6 @@ async def test_an_unreadable_status_is_written_anew(cluster: Cluster) -> None:
         )
 
 
-class Looked(Measures):
-    """Says when the controller has looked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._looked = asyncio.Event()
-
-    def turned(self, loop: str) -> None:
-        super().turned(loop)
-        self._looked.set()
-
-    async def again(self) -> None:
-        """Wait until it has looked once more."""
-        self._looked.clear()
-        async with asyncio.timeout(20):
-            await self._looked.wait()
-
-
 class Counting(MemoryKube):
     """What is asked for by its name is written down."""
 
@@ -386,111 +291,3 @@ async def test_a_monitor_that_somebody_changes_is_repaired(cluster: Cluster) -> 
         await cluster.until(POD_MONITORS, lambda each: each is not None and "matchLabels" in each["spec"]["selector"])
         await cluster.kube.delete(POD_MONITORS, "ranker", namespace=NS)
         await cluster.until(POD_MONITORS, is_there)
-
-
-SLEEPS = {"replicas": {"min": 0, "max": 3}, "autoscaling": {"slots": 8, "idleSeconds": 600}}
-SERVER = {"serving.tessera.dev/server": "ranker"}
-
-
-def wake(moment: dt.datetime) -> dict[str, Any]:
-    return {"metadata": {"annotations": {"serving.tessera.dev/wake": moment.isoformat()}}}
-
-
-async def say(kube: MemoryKube, replicas: int, at_s: int) -> None:
-    """Let the metric say how many replicas are needed."""
-    said = {"value": f"{replicas}", "timestamp": dt.datetime.fromtimestamp(at_s, dt.UTC).isoformat()}
-    if await kube.get(ASKED_REPLICAS, "ranker", NS) is None:
-        await kube.create(ASKED_REPLICAS, {"metadata": {"name": "ranker", "namespace": NS, "labels": SERVER}, **said})
-    else:
-        await kube.patch(ASKED_REPLICAS, "ranker", said, namespace=NS)
-
-
-def has(replicas: int) -> Callable[[Any], bool]:
-    return lambda each: each is not None and each["spec"].get("replicas", 1) == replicas
-
-
-async def test_a_server_that_sleeps_is_scaled_to_zero_and_woken(cluster: Cluster) -> None:
-    await say(cluster.kube, 0, 1000)
-    await cluster.make(SLEEPS)
-    async with cluster.running():
-        found = await cluster.until(DEPLOYMENTS, is_there)
-        assert found["spec"].get("replicas", 1) == 1, "it begins with a replica"
-        bounds = await cluster.until(AUTOSCALERS, is_there)
-        assert bounds["spec"]["minReplicas"] == 1
-        await say(cluster.kube, 0, 1030)
-        await cluster.until(DEPLOYMENTS, has(0))
-        asleep = await cluster.condition("Ready", lambda each: each["reason"] == "ScaledToZero")
-        assert (asleep["status"], "`tessera wake` starts one" in asleep["message"]) == ("True", True)
-        await cluster.kube.patch(MODEL_SERVERS, "ranker", wake(NOW), namespace=NS)
-        woken = await cluster.until(DEPLOYMENTS, has(1))
-        assert woken["metadata"]["annotations"]["serving.tessera.dev/wake"] == "2026-11-23T12:00:00Z"
-        await say(cluster.kube, 0, 1060)
-        await cluster.condition("Ready", failed)
-
-
-async def test_where_a_replica_is_asked_for_a_server_that_sleeps_gets_one(cluster: Cluster) -> None:
-    await say(cluster.kube, 0, 1000)
-    await cluster.make(SLEEPS)
-    async with cluster.running():
-        await cluster.until(DEPLOYMENTS, is_there)
-        await say(cluster.kube, 0, 1030)
-        await cluster.until(DEPLOYMENTS, has(0))
-        await say(cluster.kube, 2, 1045)
-        await cluster.until(DEPLOYMENTS, has(1))
-
-
-async def test_while_nobody_says_how_many_are_needed_the_replicas_stay_and_that_is_said(cluster: Cluster) -> None:
-    cluster.kube.withhold(NS, ASKED_REPLICAS)
-    await cluster.make(SLEEPS)
-    async with cluster.running():
-        said = await cluster.condition("Applied", lambda each: "scaled to zero" in each["message"])
-        assert COMMAND.format(NS) in said["message"]
-        assert said["status"] == "True"
-        cluster.kube.withhold(NS)
-        await cluster.condition("Applied", lambda each: "tessera_replicas of serving/ranker: none" in each["message"])
-        found = await cluster.kube.get(DEPLOYMENTS, "ranker", NS)
-        assert has(1)(found)
-
-
-class Silent(MemoryKube):
-    """The metric cannot be read, for a reason that has a number of seconds in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-
-    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
-        if kind is ASKED_REPLICAS:
-            self.asked += 1
-            raise Unavailable("tessera_replicas", found=f"last measured {60 + self.asked} s ago", expected="a look")
-        return await super().list(kind, selection)
-
-
-async def test_a_reason_that_differs_in_a_number_alone_writes_no_status(cluster: Cluster) -> None:
-    cluster.kube = kube = Silent()
-    await cluster.make(SLEEPS)
-    measures = Looked()
-    async with cluster.running(measures):
-        await cluster.condition("Applied", lambda each: "last measured" in each["message"])
-        before, asked = await kube.get(MODEL_SERVERS, "ranker", NS), kube.asked
-        while kube.asked < asked + 3:
-            await measures.again()
-        after = await kube.get(MODEL_SERVERS, "ranker", NS)
-    assert before is not None
-    assert after is not None
-    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
-
-
-async def test_who_may_sleep_no_longer_is_woken(cluster: Cluster) -> None:
-    await say(cluster.kube, 0, 1000)
-    await cluster.make(SLEEPS)
-    async with cluster.running():
-        await cluster.until(DEPLOYMENTS, is_there)
-        await say(cluster.kube, 0, 1030)
-        await cluster.until(DEPLOYMENTS, has(0))
-        await cluster.change({"replicas": {"min": 1, "max": 3}})
-        await cluster.until(DEPLOYMENTS, has(1))
-        await cluster.kube.patch(DEPLOYMENTS, "ranker", {"spec": {"replicas": 0}}, namespace=NS)
-        await cluster.condition("Ready", lambda each: each["message"] == "0 of 0 replicas serve")
-        found = await cluster.kube.get(DEPLOYMENTS, "ranker", NS)
-        assert has(0)(found), "who scales it to zero by hand then is left alone"

@@ -4,65 +4,18 @@ import functools
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.profiles import profile
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName
-from tessera.core.gpu.gpumodels import GpuModel
-from tessera.core.gpu.sharing import Mode, Sharing
+from builders.runs import CPU_MILLI, GPUS, PAIR, PODS, WHOLE, Want, in_time, workload_of
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.fit.fragmentation import Fragmentation, typical
 from tessera.core.packing.pack import Choice, Packer
-from tessera.core.workload.need import Ask, Form, Need
 from tessera.sim.compare import simulate
 from tessera.sim.engine import Log, Rules, run
 from tessera.sim.replay import replay
-from tessera.sim.workloads import Arrival, Trace, Workload
-
-T4 = GpuModel(name="T4", arch="Turing", memory_mib=0)
-SHARED = Sharing(modes=(Mode.WHOLE, Mode.MEMORY_SHARE))
-CPU_MILLI = 8_000
-
-
-class Want(NamedTuple):
-    """A pod as the plain ledger sees it."""
-
-    cpu: int
-    gpus: int
-    percent: int
-
-    def need(self) -> Need:
-        if not self.gpus:
-            return Need(cpu_milli=self.cpu)
-        whole = Ask(resource="nvidia.com/gpu", count=self.gpus)
-        share = Ask(resource="milli", form=Form.SHARE, compute_percent=self.percent)
-        return Need(cpu_milli=self.cpu, asks=(share if self.percent < 100 else whole,))
-
-
-WANTS = (Want(1000, 0, 0), Want(500, 1, 40), Want(2000, 1, 70), Want(1000, 1, 100), Want(1000, 2, 100))
-
-
-def workload_of(gpus: Sequence[int], pods: Sequence[tuple[Want, float, float]]) -> Workload:
-    nodes = [
-        Node(
-            name=NodeName(f"n{number}"),
-            cpu_milli=CPU_MILLI,
-            memory_mib=1,
-            gpus=tuple(Gpu(index=index, model=T4, memory_mib=0, sharing=SHARED) for index in range(count)),
-        )
-        for number, count in enumerate(gpus)
-    ]
-    trace = Trace.of("tiny", nodes, [(f"p{at:02}", want.need()) for at, (want, _, _) in enumerate(pods)])
-    arrivals = tuple(
-        Arrival(trace.names[at], trace.kind_of[at], at_s, stay_s) for at, (_, at_s, stay_s) in enumerate(pods)
-    )
-    return Workload.of(trace, 0, arrivals)
 
 
 class Ledger:
@@ -107,19 +60,7 @@ class Ledger:
             assert 0 <= self.left[spot.node][gpu] <= 100
 
 
-GPUS = st.lists(st.integers(0, 3), min_size=1, max_size=3).filter(any)
-STAYS = st.sampled_from([1.0, 3.0, 10.0, math.inf])
-PODS = st.lists(st.tuples(st.sampled_from(WANTS), st.integers(0, 2), STAYS), min_size=1, max_size=25)
 QUEUES = st.sampled_from(["drop", "fifo", "backfill"])
-
-
-def in_time(pods: Sequence[tuple[Want, int, float]]) -> list[tuple[Want, float, float]]:
-    """Turn gaps between arrivals into moments."""
-    at_s, timed = 0.0, []
-    for want, gap_s, stay_s in pods:
-        at_s += gap_s
-        timed.append((want, at_s, stay_s))
-    return timed
 
 
 def follow(gpus: list[int], pods: list[tuple[Want, float, float]], log: Log) -> None:
@@ -160,29 +101,12 @@ def test_nothing_is_granted_twice_and_pods_are_conserved(
     assert log == simulate(workload_of(gpus, pods), "first-fit", rules), "the same input gives the same log"
 
 
-@given(GPUS, PODS, st.integers(0, 3))
-def test_a_replay_ends_where_the_run_ended(gpus: list[int], gaps: list[tuple[Want, int, float]], moves: int) -> None:
-    """Fragmentation kept up step by step equals that of the packer's fleet; none departs after the last arrival."""
-    pods = [(want, at_s, stay_s if stay_s == 1.0 else math.inf) for want, at_s, stay_s in in_time(gaps)]
-    workload = workload_of(gpus, [*pods, (WANTS[0], pods[-1][1] + 2.0, math.inf)])
-    packer = Packer(Fleet.of(workload.snapshot), "first-fit")
-    log = run(workload, packer, Rules(moves=moves))
-    got = replay(log)
-    fragmentation = Fragmentation(packer.fleet, typical(workload.mix, cover_percent=95))
-    amount = fragmentation.amount(packer.fleet, np.arange(len(gpus))).sum() / fragmentation.weight
-    assert got.fragmented_percent[-1] == pytest.approx(amount / sum(gpus))
-    assert got.idle_percent[-1] == pytest.approx(packer.fleet.left.sum() / sum(gpus))
-    assert got.refused_though_fitting == 0
-    assert len(got.at_s) == len(log.spots) + sum(left_s < math.inf for left_s in log.left_s)
-
-
 @given(GPUS, PODS)
 def test_nobody_passes_in_a_strict_queue(gpus: list[int], gaps: list[tuple[Want, int, float]]) -> None:
     log = simulate(workload_of(gpus, in_time(gaps)), "first-fit", Rules(queue="fifo"))
     assert list(log.placed_s) == sorted(log.placed_s)
 
 
-WHOLE, PAIR = Want(1000, 1, 100), Want(1000, 2, 100)
 QUEUED = {
     "a pod that fits nowhere is lost": ("drop", [0.0, math.inf, 2.0]),
     "in a strict queue a small pod waits behind a large one": ("fifo", [0.0, 10.0, 15.0]),
@@ -195,15 +119,6 @@ def test_who_waits(queue: str, want: list[float]) -> None:
     pods = [(WHOLE, 0.0, 10.0), (PAIR, 1.0, 5.0), (WHOLE, 2.0, 1.0)]
     log = simulate(workload_of([2], pods), "first-fit", msgspec.convert({"queue": queue}, Rules))
     assert list(log.placed_s) == want
-
-
-def test_a_pod_dropped_though_a_node_fits_is_found_out() -> None:
-    pods = [(PAIR, 0.0, math.inf), (WHOLE, 1.0, math.inf), (PAIR, 2.0, math.inf), (PAIR, 3.0, math.inf)]
-    log = simulate(workload_of([3], pods), "first-fit", Rules())
-    assert [spot is None for spot in log.spots] == [False, False, True, True]
-    lazy = msgspec.structs.replace(log, spots=(log.spots[0], None, None, None), placed_s=(0.0, *[math.inf] * 3))
-    assert replay(log).refused_though_fitting == 0
-    assert replay(lazy).refused_though_fitting == 1
 
 
 def test_a_pod_that_stays_no_time_leaves_after_it_came() -> None:
@@ -245,27 +160,3 @@ def test_progress_is_told_now_and_then_and_at_the_end() -> None:
     told: list[int] = []
     run(workload, Packer(Fleet.of(workload.snapshot), "first-fit"), Rules(), progress=told.append)
     assert told == [0, 256, 300]
-
-
-HALF = profile("1g.half", 4, (0, 4), 100)
-ALL = profile("2g.all", 8, (0,), 200, slices=2)
-CUTTABLE = GpuModel(name="M", arch="Hopper", memory_mib=200, memory_slices=8, compute_slices=2, profiles=(HALF, ALL))
-
-
-def test_a_slice_that_must_be_cut_delays_its_pod_and_an_existing_one_does_not() -> None:
-    gpu = Gpu(index=0, model=CUTTABLE, memory_mib=200, sharing=Sharing(modes=(Mode.MIG,)))
-    node = Node(name=NodeName("n"), cpu_milli=1000, memory_mib=1000, gpus=(gpu,))
-    half = Need(asks=(Ask(resource="nvidia.com/mig-1g.half"),))
-    whole = Need(asks=(Ask(resource="nvidia.com/mig-2g.all"),))
-    trace = Trace.of("mig", [node], [("a", half), ("b", half), ("c", whole), ("d", half)])
-    arrivals = (
-        Arrival("a", 0, 0.0, 10.0),  # cut at 0, runs from 5
-        Arrival("b", 0, 20.0, 10.0),  # the instance is still there
-        Arrival("c", 1, 40.0, 10.0),  # cut across it
-        Arrival("d", 0, 60.0, 10.0),  # cut again
-    )
-    workload = Workload.of(trace, 0, arrivals)
-    log = simulate(workload, "first-fit", Rules(create_s=5.0))
-    assert log.placed_s == (0.0, 20.0, 40.0, 60.0)
-    assert log.left_s == (15.0, 30.0, 55.0, 75.0)
-    assert log.instances_created == 3

@@ -43,15 +43,6 @@ async def test_whole_gpus_by_index_and_device_nodes(node: Node) -> None:
     assert "/dev/nvidiactl" in paths
 
 
-async def test_device_nodes_that_the_host_has_not_are_left_out(node: Node) -> None:
-    (node.root / "dev").mkdir()
-    for name in ("nvidiactl", "nvidia-uvm-tools"):
-        (node.root / "dev" / name).touch()
-    await node.offer((facts(0, "T4"), WHOLE), how=PluginOptions(pass_device_specs=True))
-    paths = [each.host_path for each in (await node.run("p")).device_nodes]
-    assert paths == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
-
-
 async def test_mig_instances_with_their_device_nodes_by_cdi(node: Node) -> None:
     layout = sevenths()[:2]
     gpu = facts(0, layout=layout)

@@ -7,11 +7,11 @@ import pytest
 
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
+from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, Shares, give, plugin, two
 from tessera.agent.deviceplugin import Gate, OfferedResource
-from tessera.core.cluster.advertise import OfferOptions, PluginDevice, Resource
-from tessera.core.deviceplugin import listing
+from tessera.core.cluster.advertise import Resource
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest
+from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Conflict, InvalidInput, Unavailable
@@ -19,47 +19,8 @@ from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
 
-SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 2),))
-MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
-UNHEALTHY = OfferOptions(unhealthy=frozenset({DeviceId(facts(1).uuid)}))
-GPU, UNITS = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 
-
-class Shares:
-    """Notes what it is asked for shares."""
-
-    def __init__(self) -> None:
-        self.requested: list[tuple[str, str, int]] = []
-
-    async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
-        self.requested.append(("allocate", resource, len(ids)))
-        return Grant()
-
-    async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
-        self.requested.append(("pre_start", resource, len(ids)))
-
-
-def give(_: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
-    return Grant(env=(("IDS", ",".join(device.id for device in devices)),))
-
-
-def two(sharing: Sharing, name: str = GPU, options: OfferOptions | None = None) -> Resource:
-    """Return a resource of two GPUs."""
-    return offered((facts(0, "T4"), sharing), (facts(1, "T4"), sharing), options=options)[name]
-
-
-def plugin(
-    resource: Resource,
-    shares: Shares | None = None,
-    policy: AllocationPolicy = "distributed",
-    view: SaidPods | None = None,
-) -> OfferedResource:
-    gate = Gate(view or SaidPods(), dict, logger())
-    return OfferedResource(resource, give, gate, shares or Shares(), policy=policy)
-
-
-IDS = [device.id for device in two(SLICED).devices]
 
 # sentence: (resource, ids asked, kind of error, what it says)
 HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
@@ -143,66 +104,6 @@ async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_al
         await each.allocate((IDS[3],))
 
 
-async def listed_by(each: OfferedResource) -> list[tuple[str, bool]]:
-    """Return what a stream that opens now is given: ids, and whether they are healthy."""
-    stream = each.watch()
-    devices = await anext(stream)
-    await stream.aclose()
-    return [(device.id, device.healthy) for device in devices]
-
-
-async def test_a_device_is_unhealthy_before_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "STAYS_S", 0.0)
-    each = plugin(two(SLICED))
-    each.update(offered((facts(0, "T4"), SLICED))[GPU])
-    both = [(name, name in IDS[:2]) for name in IDS]
-    now_s = asyncio.get_running_loop().time
-    assert (await listed_by(each), each.unsettled, each.awaits_kubelet) == (both, True, True)
-    each.settle(None, now_s())
-    each.settle(frozenset(IDS), now_s())
-    assert await listed_by(each) == both, "the kubelet has it as healthy"
-    each.settle(frozenset(IDS[:2]), now_s())
-    assert (await listed_by(each), each.unsettled, each.awaits_kubelet) == (both[:2], False, False)
-
-
-async def test_a_device_stays_listed_while_a_pod_is_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the call until the pod is known: the kubelet reads in between what it has chosen."""
-    monkeypatch.setattr(listing, "STAYS_S", 0.0)
-    view, goes_on, inside = SaidPods(), asyncio.Event(), asyncio.Event()
-
-    class Slow(Shares):
-        async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
-            inside.set()
-            await goes_on.wait()
-            return await super().allocate(resource, ids)
-
-    def settle(each: OfferedResource) -> bool:
-        each.settle(frozenset(), asyncio.get_running_loop().time())
-        return each.unsettled
-
-    units = plugin(two(MEMORY, UNITS), Slow())
-    last = units.resource.devices[-1].id
-    asking = asyncio.create_task(units.allocate((last,)))
-    await inside.wait()
-    units.update(msgspec.structs.replace(units.resource, devices=()))
-    assert settle(units)
-    assert await listed_by(units) == [(last, False)], "the others are nobody's"
-    goes_on.set()
-    await asking
-    assert not units.resource.devices
-    assert not settle(units)
-
-    each = plugin(two(SLICED), view=view)
-    await each.allocate((IDS[3],))
-    each.update(offered((facts(0, "T4"), SLICED))[GPU], leaving=frozenset({DeviceId(facts(1).uuid)}))
-    assert settle(each), "the kubelet has not recorded whose it is"
-    view.record("p", GPU, IDS[3])
-    await each.pre_start((IDS[3],))
-    assert not settle(each)
-    with pytest.raises(InvalidInput, match="one of the 2 ids"):
-        await each.allocate((IDS[2],))
-
-
 async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> None:
     """In between its former pod is seen to have ended, and the device is withdrawn: it must not go to the scheduler."""
     looked: list[tuple[frozenset[DeviceId], frozenset[str], bool]] = []
@@ -235,30 +136,3 @@ async def test_what_is_preferred_follows_the_policy() -> None:
     each = plugin(two(SLICED))
     each.update(two(SLICED), policy="packed")
     assert await each.prefer(desired) == (IDS[0], IDS[1])
-
-
-async def test_streams_get_the_whole_list_when_anything_changed() -> None:
-    each = plugin(two(SLICED))
-    first, second = each.watch(), each.watch()
-    assert await anext(first) == await anext(second) == two(SLICED).devices
-    assert each.streams == 2
-    each.update(two(SLICED))
-    later = [asyncio.ensure_future(anext(stream)) for stream in (first, second)]
-    assert not await each.sent(0.01) or not any(task.done() for task in later)
-    each.update(two(SLICED, options=UNHEALTHY))
-    assert [[device.healthy for device in await task] for task in later] == [[True, True, False, False]] * 2
-    await first.aclose()
-    assert each.streams == 1
-    each.end()
-    assert await anext(second) == ()
-    assert [devices async for devices in second] == []
-    assert each.streams == 0
-    assert await each.sent(0.01)
-
-
-async def test_a_stream_that_does_not_read_is_not_waited_for_longer_than_the_deadline() -> None:
-    each = plugin(two(SLICED))
-    stream = each.watch()
-    await anext(stream)
-    assert not await each.sent(0.01)
-    await stream.aclose()

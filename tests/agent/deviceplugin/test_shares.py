@@ -4,27 +4,22 @@ import asyncio
 import contextlib
 import json
 import os
-import random
-from collections import Counter
 from typing import Any
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from builders.gpunodes import facts, sevenths
+from builders.gpunodes import facts
 from builders.signed import AGENT, SERVER, STRANGER, keys, signed
-from harness.pluginnode import CDI, MEMORY, MINORS, NEED, SLICE, Node, mig, share
+from harness.pluginnode import CDI, MEMORY, NEED, Node, share
 from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
-from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import is_signed, key_id, signature_text
 from tessera.clients.kubelet import Container
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.holdings import given
-from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.gpu.sharing import AUTO
 from tessera.core.node.nodesharing import PluginOptions
-from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -46,45 +41,6 @@ async def test_each_pod_gets_its_own_share_by_cdi_in_whatever_order_they_come(no
     assert await node.kubelet.create("default", "p3", "main") == await node.kubelet.create("default", "p3", "main")
 
 
-async def test_equal_shares_that_were_mistaken_are_exchanged(node: Node) -> None:
-    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
-    for number in range(4):
-        node.assign(f"p{number}", 2, share(number % 2, 2048))
-    for number in (3, 0, 2, 1):
-        got = dict((await node.run(f"p{number}", NEED, 2)).env)
-        assert got["NVIDIA_VISIBLE_DEVICES"] == facts(node.assigned(f"p{number}")[0]["gpu"]).uuid
-        assert got["TESSERA_GPU_UUIDS"] == got["NVIDIA_VISIBLE_DEVICES"]
-    gpus = [node.assigned(f"p{number}")[0]["gpu"] for number in range(4)]
-    assert sorted(gpus) == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize("seed", range(8))
-async def test_exchanges_hold_while_the_watch_is_late(node: Node, seed: int) -> None:
-    """Pods are admitted and created in any order, and changes of their annotations are seen whenever."""
-    rng = random.Random(seed)
-    await node.offer(*((facts(index), MEMORY) for index in range(3)))
-    node.late = []
-    for number in range(12):
-        node.assign(f"p{number:02}", 1 + number % 2, share(number % 3, 1024 * (1 + number % 2)))
-    waiting = [f"p{number:02}" for number in range(12)]
-    rng.shuffle(waiting)
-    admitted: list[str] = []
-    got: dict[str, str] = {}
-    while waiting or admitted:
-        node.tell(rng.randrange(4))
-        if waiting and (rng.random() < 0.6 or not admitted):
-            name = waiting.pop()
-            await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 1 + int(name[1:]) % 2),)))
-            admitted.append(name)
-        else:
-            name = admitted.pop(rng.randrange(len(admitted)))
-            got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
-    node.tell(1000)
-    assert {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got} == got
-    gpus = Counter((node.assigned(name)[0]["gpu"], node.assigned(name)[0]["memoryMiB"]) for name in got)
-    assert gpus == Counter((number % 3, 1024 * (1 + number % 2)) for number in range(12))
-
-
 async def test_a_pod_that_the_watch_does_not_show_yet_keeps_what_it_was_answered(node: Node) -> None:
     """`Allocate` took it for another; as long as nobody knows it, what it was told must not look free."""
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
@@ -98,49 +54,6 @@ async def test_a_pod_that_the_watch_does_not_show_yet_keeps_what_it_was_answered
         for name in ("new", "seen")
     }
     assert given == {"new": facts(0, "T4").uuid, "seen": facts(1, "T4").uuid}
-
-
-async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgotten(node: Node) -> None:
-    pairs = (facts(0), MEMORY), (facts(1, "T4"), MEMORY)
-    await node.offer(*pairs)
-    for number in range(3):
-        node.assign(f"p{number}", 2, share(number % 2, 2048))
-    node.silent = True
-    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
-    with pytest.raises(Conflict, match="API server: silence"):
-        await node.kubelet.create("default", "p1", "main")
-    await node.kubelet.admit("default", "p0", Container(name="main", limits=((NEED, 2),)))
-    await node.kill()
-    node.plugins = node.started()
-    await node.offer(*pairs)
-    node.silent = False
-    got = {}
-    for name in ("p1", "p0"):
-        got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
-    assert got == {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got}
-    assert sorted(node.assigned(f"p{number}")[0]["gpu"] for number in range(3)) == [0, 0, 1]
-
-
-async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one whose annotations are as long as they may be: the API server takes no change of it, ever."""
-    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(4)))
-    for number in range(4):
-        node.assign(f"p{number}", 2, share(number, 2048))
-    node.full = {"p1"}
-    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
-    with pytest.raises(Conflict, match="its assignment cannot be corrected: HTTP 422"):
-        await node.kubelet.create("default", "p1", "main")
-    for name in ("p2", "p0", "p3"):
-        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 2),)))
-    got = {}
-    for name in ("p2", "p0", "p3"):
-        got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
-    assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
-    assert len(set(got.values())) == 3
-    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
-    assert node.plugins.gate.refusals.blocked_pods().keys() == {"uid-p1"}
 
 
 @pytest.mark.parametrize("has_get", [True, False])
@@ -265,34 +178,6 @@ async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since
     assert [pod for pod, _ in node.plugins.gate.refusals.blocked_pods().values()] == ["default/p"], "it is evicted"
 
 
-@pytest.mark.parametrize("how", [CDI, None])
-@pytest.mark.parametrize(
-    ("placed", "models", "why"),
-    [
-        (
-            share(0, 40960, mode=Mode.WHOLE, isolation=Mode.WHOLE.isolation, compute_percent=100),
-            (),
-            "15360 MiB and not 30720",
-        ),
-        (share(0, 4096), ("A100-40GB",), "T4 and not A100-40GB"),
-    ],
-)
-async def test_nobody_starts_on_other_hardware_than_was_asked_for(
-    node: Node, placed: Share, models: tuple[str, ...], why: str, how: PluginOptions | None
-) -> None:
-    """A node of the same name has other GPUs under the same indices."""
-    units = 4 if models else 30
-    node.assign("p", units, placed)
-    ask = Ask(form=Form.NEED, resource=NEED, memory_mib=units << 10, container="main")
-    annotations = {ASSIGNMENT: write_shares((placed,), Need(asks=(ask,), models=models))}
-    pod = node.pods["default", "p"]
-    pod = signed({**pod, "metadata": {**pod["metadata"], "annotations": annotations}})
-    node.pods["default", "p"] = node.watched["default", "p"] = pod
-    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), (facts(2, "T4"), MEMORY), how=how)
-    with pytest.raises(Conflict, match=why if how else "no pod|theirs|other amounts"):
-        await node.run("p", NEED, units)
-
-
 async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_kept(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,27 +197,6 @@ async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_ke
     assert [(each.uid, len(each.uses)) for each in node.plugins.gate.record.entries] == [("uid-p", 1)]
 
 
-async def test_an_exchange_of_a_pod_that_is_out_of_view_is_not_forgotten(node: Node) -> None:
-    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
-    for number in range(2):
-        node.assign(f"p{number}", 10, share(number, 10240))
-    node.full = {"p0", "p1"}
-    for number in (1, 0):
-        await node.kubelet.admit("default", f"p{number}", Container(name="main", limits=((NEED, 10),)))
-    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [0, 1], "nothing could be written"
-    node.full, seen = set(), dict(node.watched)
-    del node.watched["default", "p0"]
-    await node.plugins.shares.tidy()
-    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [0, 0], "that of the pod in view is written"
-    node.watched.update(seen)
-    given = {
-        name: dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
-        for name in ("p0", "p1")
-    }
-    assert given == {"p0": facts(1).uuid, "p1": facts(0).uuid}
-    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
-
-
 async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) -> None:
     await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
     for number in range(2):
@@ -340,33 +204,6 @@ async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) ->
     await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
     await node.plugins.shares.tidy()
     assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
-
-
-async def test_pods_that_ask_the_same_may_change_shares_of_different_kinds(node: Node) -> None:
-    cut = facts(1, layout=sevenths())
-    await node.offer((facts(0), MEMORY), (cut, Sharing(layout=cut.layout)))
-    node.assign("a", 2, share(0, 2048))
-    node.assign("b", 2, share(1, 4864, profile="1g.5gb", start=3, mode=Mode.MIG))
-    await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
-    await node.kubelet.admit("default", "a", Container(name="main", limits=((NEED, 2),)))
-    uuids = {}
-    for name in ("b", "a"):
-        uuids[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
-    assert [(node.assigned(name)[0]["gpu"], node.assigned(name)[0]["mode"]) for name in ("a", "b")] == [
-        (1, "mig"),
-        (0, "memory-share"),
-    ]
-    assert uuids == {"b": facts(0).uuid, "a": cut.instances[3].uuid}
-
-
-async def test_a_share_that_another_ask_needs_is_not_exchanged(node: Node) -> None:
-    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
-    node.assign("a", 2, share(0, 2048))
-    node.assign("b", 2, share(1, 2048, compute_percent=30), compute_percent=30)
-    await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
-    with pytest.raises(Conflict, match="another size or kind"):
-        await node.kubelet.create("default", "b", "main")
-    assert [node.assigned(name)[0]["gpu"] for name in ("a", "b")] == [0, 1]
 
 
 async def test_the_agent_is_killed_between_allocation_and_creation(node: Node) -> None:
@@ -385,23 +222,6 @@ async def test_the_agent_is_killed_between_allocation_and_creation(node: Node) -
     assert got["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
 
 
-async def test_an_instance_is_cut_before_its_container_is_created(node: Node) -> None:
-    gpu = facts(0, layout=())
-    node.minors.write_text(MINORS)
-    await node.offer((gpu, Sharing(layout=())), how=CDI)
-    place = sevenths()[3]
-    node.assign("p", 4, share(0, 4864, mode=Mode.MIG, profile=place.profile, start=place.start))
-    got = await node.run("p", NEED, 4)
-    assert node.cut == [(gpu.uuid, place)]
-    edits = node.spec(got)
-    assert "TESSERA_GPU_UUIDS=MIG-new" in edits["env"]
-    assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
-    await node.kubelet.create("default", "p", "main")
-    assert len(node.cut) == 1
-    assert given(node.plugins.shares.assigned_requests(), node.inventory) == {(gpu.uuid, place)}
-    assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
-
-
 async def test_an_assignment_that_the_watch_does_not_show_yet_is_found(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("p", 2, share(0, 2048))
@@ -417,66 +237,6 @@ async def test_while_the_api_server_is_silent_the_watch_is_waited_for(node: Node
     await asyncio.wait_for(node.looked.wait(), 10)
     node.assign("p", 2, share(0, 2048))
     assert node.spec(await running)
-
-
-# sentence: (units and shares of the pod's assignment, or None; units asked; what the pod's event says)
-IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
-    "no assignment": (None, 2, "no pod of this node has an assignment that"),
-    "an assignment to another size": ((3, [share(0, 3072)]), 2, "assigned pods request other amounts"),
-    "a GPU that is not there": (
-        (2, [share(5, 2048)]),
-        2,
-        "GPU 5: there is no such GPU, and the pod's assignment names it",
-    ),
-    "an instance that cannot be": (
-        (2, [share(1, 2048, mode=Mode.MIG, profile="9g.1gb", start=0)]),
-        2,
-        "GPU 1 .* profile '9g.1gb' at 0 is not a MIG instance that A100-40GB can have: 1g.5gb, ",
-    ),
-    "a replica of an instance that cannot be": (
-        (2, [share(1, 2048, mode=Mode.MIG_MPS, profile="9g.1gb")]),
-        2,
-        "GPU 1 .* profile '9g.1gb' at no start",
-    ),
-    "an instance that cannot be made now": (
-        (2, [share(1, 2048, mode=Mode.MIG, profile="1g.5gb", start=0)]),
-        2,
-        "no MIG instance 1g.5gb at 0",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", IMPOSSIBLE)
-async def test_shares_that_cannot_be_given(node: Node, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.shares._LATE_S", 0.1)
-    assignment, units, want = IMPOSSIBLE[case]
-
-    node.able = False
-    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
-    if assignment:
-        node.assign("p", assignment[0], *assignment[1])
-    with pytest.raises(Conflict, match=want):
-        await node.run("p", NEED, units)
-
-
-async def test_an_assignment_that_cannot_be_harms_no_other_pod(node: Node) -> None:
-    pairs = (facts(0), MEMORY), (facts(1, layout=sevenths()[:2]), mig(sevenths()[:2]))
-    await node.offer(*pairs, how=CDI)
-    node.assign("hostile", 2, share(1, 2048, mode=Mode.MIG_MPS, profile="no such", start=9))
-    with pytest.raises(Conflict, match=r"GPU 1 .* profile 'no such' at 9"):
-        await node.run("hostile", NEED, 2)
-    assert node.cut == []
-    node.assign("good", 3, share(0, 3072))
-    assert node.spec(await node.run("good", NEED, 3))
-    assert node.offers(*pairs) == ["aliyun.com/gpu-mem", SLICE, NEED]
-
-
-async def test_a_lost_gpu_is_given_to_nobody(node: Node) -> None:
-    lost = msgspec.structs.replace(facts(0), lost=True)
-    await node.offer((lost, MEMORY), (facts(1), MEMORY), how=CDI)
-    node.assign("p", 2, share(0, 2048))
-    with pytest.raises(Conflict, match="a GPU that the driver has lost"):
-        await node.run("p", NEED, 2)
 
 
 async def test_what_no_container_needs_is_removed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,15 +289,6 @@ async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer
     assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
 
 
-async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
-    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), how=CDI)
-    node.assign("p", 15, share(0, facts(0, "T4").memory_mib))
-    await node.run("p", NEED, 15)
-    node.assign("q", 1, share(0, 1024))
-    with pytest.raises(Conflict, match=r"together with container main of pod default/p it asks more memory"):
-        await node.run("q", NEED, 1)
-
-
 async def test_memory_that_is_broken_is_left_and_said(node: Node) -> None:
     (node.root / "shares.json").write_text("{")
     with capture_logs() as logs:
@@ -560,18 +311,6 @@ async def test_neither_of_the_kubelet_s_records_can_be_read(node: Node) -> None:
     node.record.get = broken  # type: ignore[assignment,method-assign]  # a kubelet that hangs
     with pytest.raises(Conflict, match="no answer"):
         await node.kubelet.create("default", "p", "main")
-
-
-async def test_pods_without_assignment_are_refused_at_once_and_hold_nobody_up(node: Node) -> None:
-    await node.offer((facts(0), MEMORY), how=CDI)
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    for number in range(20):
-        with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
-            await node.run(f"stray{number}", NEED, 1)
-    assert loop.time() - began_s < 3.0, "less than one of them was waited for before"
-    node.assign("p", 2, share(0, 2048))
-    assert node.spec(await node.run("p", NEED, 2))
 
 
 async def test_shares_of_init_containers_are_those_of_their_pod(node: Node) -> None:
@@ -616,34 +355,6 @@ async def test_an_init_container_has_its_pod_s_share_before_the_others(node: Nod
         assert f"TESSERA_GPU_UUIDS={facts(0).uuid}" in edits["env"]
 
 
-@pytest.mark.parametrize("known", [True, False])
-async def test_nobody_is_unassigned_while_no_server_s_key_is_known(node: Node, *, known: bool) -> None:
-    """As where the servers' keys were deleted and the agent starts anew: no pod can be judged."""
-    node.trust.knows_servers = known
-    await node.offer((facts(0), MEMORY), how=CDI)
-    node.assign("honest", 2, share(0, 2048))
-    node.ask("p", NEED, 2)
-    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
-    with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
-        await node.kubelet.create("default", "p", "main")
-    assert list(node.plugins.shares.unassigned.values()) == (["default/p"] if known else [])
-
-
-async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_the_end(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await node.offer((facts(0), MEMORY), how=CDI)
-    node.assign("p", 2, share(0, 2048))
-    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
-    node.assign("p", 3, share(0, 3072))
-    with pytest.raises(Conflict, match="an assignment to 3 units"):
-        await node.kubelet.create("default", "p", "main")
-    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
-    assert node.plugins.gate.refusals.blocked_pods() == {
-        "uid-p": ("default/p", "it has an assignment to 3 units, and it asks 2")
-    }
-
-
 async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_were_assigned(node: Node) -> None:
     """`Allocate` took it for the honest one, and answered with what that was assigned."""
     await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
@@ -653,37 +364,6 @@ async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_w
     with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
         await node.kubelet.create("default", "stray", "main")
     assert dict((await node.run("p", NEED, 10)).env)["TESSERA_GPU_UUIDS"] == facts(0, "T4").uuid
-
-
-async def test_the_other_half_of_an_exchange_is_written_by_the_next_agent(node: Node) -> None:
-    pairs = [(facts(index, "T4"), MEMORY) for index in range(2)]
-    await node.offer(*pairs)
-    for number in range(2):
-        node.assign(f"p{number}", 10, share(number, 10240))
-    node.full = {"p0"}
-    await node.run("p1", NEED, 10)
-    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [0, 0], "one of two was written"
-    await node.kill()
-    node.plugins = node.started()
-    node.full = set()
-    await node.offer(*pairs)
-    assert dict((await node.run("p0", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
-    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0]
-
-
-async def test_what_half_an_exchange_leaves_free_is_used_by_one_pod_alone(node: Node) -> None:
-    """A server that saw one write of two may give the place away: whom it was for has not started, and does not."""
-    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
-    for number in range(2):
-        node.assign(f"p{number}", 10, share(number, 10240))
-    node.full = {"p0"}
-    given = dict((await node.run("p1", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"]
-    assert given == facts(0, "T4").uuid
-    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [0, 0], "one of two was written"
-    node.assign("late", 8, share(1, 8192))
-    assert dict((await node.run("late", NEED, 8)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
-    with pytest.raises(Conflict):
-        await node.run("p0", NEED, 10)
 
 
 async def test_a_pod_whose_image_never_comes_keeps_nothing_that_it_was_mistaken_for(
@@ -700,51 +380,6 @@ async def test_a_pod_whose_image_never_comes_keeps_nothing_that_it_was_mistaken_
     node.end("p")
     node.assign("q", 10, share(0, 10240))
     assert dict((await node.run("q", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0, "T4").uuid
-
-
-async def test_a_pod_without_assignment_is_found_before_its_container_is_created(node: Node) -> None:
-    pair = facts(0, "T4"), MEMORY
-    await node.offer(pair)
-    for name in ("started", "created", "stray", "late"):
-        node.assign(name, 3, share(0, 3072))
-        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 3),)))
-    await node.kubelet.create("default", "started", "main")
-    await node.kill()
-    assigned = node.pods["default", "late"]
-    assigned["metadata"]["resourceVersion"] = "99"
-    for name in ("started", "created", "stray", "late"):
-        node.ask(name, NEED, 3)
-    node.pods["default", "late"] = assigned  # the watch does not show it yet
-    node.pods["default", "created"]["status"] = {
-        "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]
-    }
-    node.plugins = node.started()
-    await node.offer(pair)
-    node.silent = True
-    await node.plugins.shares.tidy()
-    assert node.plugins.shares.unassigned == {}, "nobody is blamed while the API server is silent"
-    node.silent = False
-    await node.plugins.shares.tidy()
-    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
-
-
-async def test_an_exchange_is_never_written_to_the_next_pod_of_a_name(node: Node) -> None:
-    """As a StatefulSet makes them: the same name, another pod, another GPU."""
-    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(3)))
-    node.assign("p", 2, share(0, 2048))
-    node.assign("q", 2, share(1, 2048))
-    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
-    node.silent = True  # that it was given the other's cannot be written
-    with pytest.raises(Conflict):
-        await node.kubelet.create("default", "q", "main")
-    node.silent = False
-    node.end("q")
-    node.assign("q", 2, share(2, 2048))
-    again = node.pods["default", "q"]
-    again["metadata"]["uid"] = "uid-q-again"
-    node.pods["default", "q"] = node.watched["default", "q"] = signed(again)
-    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)), uid="uid-q-again")
-    assert [each["gpu"] for each in node.assigned("q")] == [2]
 
 
 # What was started before all public keys were lost
@@ -878,30 +513,6 @@ async def test_nothing_starts_by_a_record_of_anything_else(node: Node, case: str
         await node.kubelet.create("default", "p", "main")
     await node.plugins.shares.repair()
     assert not is_signed(node.pods["default", "p"], keys(AGENT))
-
-
-async def test_who_restores_an_assignment_from_before_an_exchange_is_given_the_later_one_back(node: Node) -> None:
-    """Servers would take the GPU that the pod uses for free, and the other for used."""
-    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
-    for number in range(2):
-        node.assign(f"p{number}", 2, share(number, 2048))
-    former = {f"p{number}": dict(node.pods["default", f"p{number}"]["metadata"]["annotations"]) for number in range(2)}
-    for name in ("p1", "p0"):
-        await node.run(name, NEED, 2)
-    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0], "they were exchanged"
-    for _ in range(2):
-        for name, annotations in former.items():
-            changed = {**node.pods["default", name]["metadata"], "annotations": dict(annotations)}
-            node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name]} | {
-                "metadata": changed
-            }
-        assert [each.shares[0].gpu for each in node.plugins.shares.assigned_requests()] == [1, 0]
-        await node.plugins.shares.repair()
-        assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0]
-        assert is_signed(node.pods["default", "p0"], node.trust.keys)
-        await node.kill()
-        node.plugins = node.started()  # and one that starts then knows it too
-        await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
 
 
 async def test_what_an_agent_of_before_started_is_known_once_the_record_was_tidied(node: Node) -> None:

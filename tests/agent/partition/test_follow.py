@@ -17,7 +17,6 @@ from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Placement
 from tessera.core.node.layouts import Group, LayoutLimits, LayoutRequest, LayoutState, Recorded
 from tessera.errors import Conflict, InvalidInput, Unavailable
-from tessera.log import configure
 
 A100 = model("A100-40GB")
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
@@ -467,8 +466,3 @@ def test_the_plugin_does_not_answer_when_blocked_instances_are_withdrawn_and_giv
         assert it.offers() is None
 
     run(scene())
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    configure("error")

@@ -1,7 +1,6 @@
 """GPUs are brought to their targets, and what goes wrong is said and put right."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,41 +10,30 @@ from structlog.testing import capture_logs
 
 from builders.cards import at, card
 from harness.machines import Machine
+from harness.partitions import (
+    A100,
+    FAULT,
+    FORMER,
+    SEVEN,
+    TWO,
+    UNRESTORED,
+    Between,
+    apply,
+    driver_of,
+    machine_of,
+)
 from harness.virtualtime import run
 from tessera.agent.partition import NodeLocks, Partitioner
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import model
-from tessera.core.gpu.inventory import GpuFacts, Instance, MigMode
-from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.gpu.inventory import GpuFacts, MigMode
+from tessera.core.gpu.mig import Layout
 from tessera.core.node.layouts import Recorded, Target, exact
 from tessera.errors import Conflict, Unavailable
 from tessera.log import configure
 
-A100 = model("A100-40GB")
-SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
-TWO = Target(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 OFF = Target(gpu="GPU-0", index=0, mig=False)
-FAULT = Unavailable("GPU 0", found="a fault", expected="no fault")
-
-
-def machine_of(*gpus: GpuFacts) -> Machine:
-    return Machine(MemoryDriver(gpus))
-
-
-def driver_of(machine: Machine) -> MemoryDriver:
-    assert isinstance(machine.driver, MemoryDriver)
-    return machine.driver
-
-
-def apply(machine: Machine, *targets: Target, by_s: float = 200) -> tuple[tuple[str, ...], dict[str, Layout | None]]:
-    """Return what failed, and the layouts afterwards."""
-
-    async def once() -> tuple[tuple[str, ...], dict[str, Layout | None]]:
-        failures = await Partitioner(machine.gpus).apply(targets, by_s)
-        return failures, await machine.layouts()
-
-    return run(once())
 
 
 def test_only_what_must_change_is_touched() -> None:
@@ -89,10 +77,6 @@ def refuses(call: str) -> Callable[[Machine], None]:
 
 def eager(machine: Machine) -> None:
     machine.eager = True
-
-
-UNRESTORED = "; the former layout could not be restored, so only what pods hold is offered until it is"
-FORMER = "; the former layout is in force, as far as nothing used stands in its way"
 
 
 @pytest.mark.parametrize(
@@ -211,11 +195,6 @@ def test_a_failure_is_told_and_the_former_layout_stays(
     assert run(machine.driver.inventory()).gpus[0].incomplete == ()
 
 
-def test_what_does_not_end_in_time_is_given_up_before_it_begins() -> None:
-    machine = machine_of(card(layout=SEVEN))
-    assert apply(machine, TWO, by_s=0) == (("GPU 0: not done in time",), {"GPU-0": SEVEN})
-
-
 def test_a_gpu_that_waits_for_its_reset_keeps_its_instances_until_then() -> None:
     machine = machine_of(card(layout=HALVES))
     driver_of(machine).hold_mode_changes("GPU-0")
@@ -237,21 +216,6 @@ def test_mig_is_not_switched_on_a_gpu_that_came_into_use() -> None:
 
     assert run(come()) == ("GPU 0: process 77 came before MIG could be switched; MIG is off as before",)
     assert machine.offered == {"GPU-0": None}
-
-
-def test_what_is_not_known_to_be_unused_is_not_destroyed() -> None:
-    """The kubelet falls silent after the GPU was drained."""
-    machine = machine_of(card(layout=SEVEN))
-
-    async def silence() -> tuple[str, ...]:
-        apply = asyncio.create_task(Partitioner(machine.gpus).apply((TWO,), 200))
-        await asyncio.sleep(1.5)
-        machine.hangs.add("held")
-        return await apply
-
-    (failed,) = run(silence())
-    assert failed == "GPU 0: draining did not end in time" + FORMER
-    assert machine.destroyed == []
 
 
 def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() -> None:
@@ -507,75 +471,6 @@ def test_a_layout_that_cannot_be_written_down_is_in_force_all_the_same() -> None
     run(attempt())
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    configure("error")
-
-
-class Between(Machine):
-    """A node on which something happens once the first instance has been destroyed."""
-
-    def __init__(self, driver: MemoryDriver, event: Callable[["Between"], None]) -> None:
-        super().__init__(driver)
-        self.event = event
-
-    async def destroy_instance(self, gpu: str, placement: Placement) -> None:
-        await super().destroy_instance(gpu, placement)
-        self.event(self)
-
-
-class Forgetful(Machine):
-    """A driver that says an instance was made and makes none."""
-
-    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
-        made = await super().create_instance(gpu, placement)
-        await self.driver.destroy_instance(gpu, placement)
-        return made
-
-
-class Half(Machine):
-    """A driver that leaves every instance by half and says that it is made."""
-
-    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
-        made = await super().create_instance(gpu, placement)
-        driver_of(self).fail("destroy_instance", FAULT, half_done=True)
-        with contextlib.suppress(Unavailable):
-            await self.driver.destroy_instance(gpu, placement)
-        return made
-
-
-def test_a_driver_that_never_gets_there_is_not_driven_for_ever() -> None:
-    machine = Half(MemoryDriver((card(layout=()),)))
-    assert apply(machine, TWO)[0] == ("GPU 0: the driver takes every step and shows another layout",)
-
-
-def start_process(machine: Between) -> None:
-    if len(machine.destroyed) == 1:
-        driver_of(machine).start_process("GPU-0", 77, SEVEN[1])
-
-
-@pytest.mark.parametrize(
-    ("event", "want"),
-    [
-        pytest.param(
-            start_process, f"destroying 1g.5gb at 1 failed: it has come into use{FORMER}", id="it came into use"
-        ),
-        pytest.param(
-            lambda machine: machine.refuses.add("held"),
-            "destroying 1g.5gb at 1 failed: it is not known whether it is in use; the former layout could not be "
-            "restored, so only what pods hold is offered until it is",
-            id="the kubelet falls silent",
-        ),
-    ],
-)
-def test_just_before_an_instance_goes_it_is_looked_at_again(event: Callable[[Between], None], want: str) -> None:
-    machine = Between(MemoryDriver((card(layout=SEVEN),)), event)
-    failures, layouts = apply(machine, TWO)
-    assert failures == (f"GPU 0: {want}",)
-    assert len(machine.destroyed) == 1
-    assert set(SEVEN[1:]) <= set(layouts["GPU-0"] or ())
-
-
 def test_what_cannot_be_cleared_away_is_made_anew_by_the_next_change() -> None:
     machine = machine_of(card(layout=SEVEN))
     driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
@@ -590,26 +485,6 @@ def test_what_cannot_be_cleared_away_is_made_anew_by_the_next_change() -> None:
         assert (await machine.driver.inventory()).gpus[0].incomplete == ()
 
     run(come())
-
-
-class UsedByHalf(Machine):
-    """A node on which a process appears, nobody knows on which instance, when a step fails."""
-
-    async def destroy_instance(self, gpu: str, placement: Placement) -> None:
-        try:
-            await super().destroy_instance(gpu, placement)
-        except Unavailable:
-            driver_of(self).start_process(gpu, 77)
-            raise
-
-
-def test_what_is_left_by_half_stays_while_a_process_may_use_it() -> None:
-    machine = UsedByHalf(MemoryDriver((card(layout=SEVEN),)))
-    driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
-    failures, layouts = apply(machine, TWO)
-    assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{UNRESTORED}",)
-    assert layouts == {"GPU-0": SEVEN}
-    assert run(machine.driver.inventory()).gpus[0].incomplete == SEVEN[:1]
 
 
 def test_the_former_layout_is_not_in_force_while_an_instance_is_incomplete() -> None:
@@ -638,13 +513,6 @@ def test_what_was_incomplete_before_is_told_and_keeps_nothing_else_from_pods() -
     without = ", and without 3g.20gb at 4, incomplete as before"
     assert failures == (f"GPU 0: destroying 3g.20gb at 4 failed: a fault{FORMER}{without}",)
     assert machine.offered == {"GPU-0": None}
-
-
-def test_a_driver_that_says_one_thing_and_shows_another_is_not_believed() -> None:
-    machine = Forgetful(MemoryDriver((card(layout=()),)))
-    failures, layouts = apply(machine, TWO)
-    assert failures == (f"GPU 0: the driver shows another layout than was made{FORMER}",)
-    assert layouts == {"GPU-0": ()}
 
 
 def test_a_gpu_that_is_lost_meanwhile_is_left_alone() -> None:

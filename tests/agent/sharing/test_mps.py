@@ -2,84 +2,18 @@
 
 import os
 import signal
-import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tessera.agent.sharing.mps import MpsSupervisor
+from harness.mpsnodes import Bench
 from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
 from tessera.agent.sharing.processes import gone, identity, ran
-from tessera.clients.gpu import MemoryDriver
-from tessera.core.cluster.mps import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode
-from tessera.core.node.mpsdaemon import DaemonRecord, DaemonState
+from tessera.core.node.mpsdaemon import DaemonState
 from tessera.errors import Unavailable
-from tessera.log import logger
-from tessera.sim.mpscontrol import install
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    # Short, because the path of a socket has at most 107 characters.
-    with tempfile.TemporaryDirectory(prefix="mps") as name:
-        yield Path(name)
-
-
-class Bench:
-    """A node with two GPUs, and whatever agents come and go on it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.program = install(root / "bin")
-        self.driver = MemoryDriver.of("T4", "T4")
-        self.now = 0.0
-        self.agent = self.new_agent()
-
-    def new_agent(self, program: Path | None = None, answer_s: float = 20.0) -> MpsSupervisor:
-        settings = MpsSettings(
-            program=str(program or self.program), root=self.root / "mps", answer_s=answer_s, start_s=30.0
-        )
-        return MpsSupervisor(self.driver, settings, logger(), clock=lambda: self.now)
-
-    async def target(self, index: int = 0, **more: object) -> MpsTarget:
-        uuid = (await self.driver.inventory()).gpus[index].uuid
-        target = MpsTarget(key=uuid, gpu=uuid, visible=uuid, memory_limit_mib=4096, thread_percent=25)
-        return msgspec.structs.replace(target, **more)
-
-    async def apply(self, *targets: MpsTarget, used: tuple[str, ...] = ()) -> list[DaemonState]:
-        return list(await self.agent.apply(targets, await self.driver.inventory(), used))
-
-    async def phases(self, *targets: MpsTarget, used: tuple[str, ...] = ()) -> list[str]:
-        return [each.phase for each in await self.apply(*targets, used=used)]
-
-    def record(self, key: str) -> DaemonRecord:
-        return msgspec.json.decode((self.root / "mps" / key / "daemon.json").read_bytes(), type=DaemonRecord)
-
-    def records(self) -> list[DaemonRecord]:
-        return [self.record(path.parent.name) for path in (self.root / "mps").glob("*/daemon.json")]
-
-    def tell(self, key: str, command: str) -> str:
-        env = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(self.root / "mps" / key / "pipe")}
-        return subprocess.run(
-            [self.program], check=True, input=f"{command}\n", env=env, capture_output=True, text=True, timeout=30
-        ).stdout
-
-    async def modes(self) -> list[ComputeMode]:
-        return [each.compute_mode for each in (await self.driver.inventory()).gpus]
-
-
-@pytest.fixture
-async def bench(root: Path) -> AsyncIterator[Bench]:
-    made = Bench(root)
-    yield made
-    for record in made.records():
-        if record.pid and identity(record.pid) == record.started:
-            os.kill(record.pid, signal.SIGKILL)
 
 
 @pytest.mark.anyio
@@ -278,26 +212,6 @@ async def test_a_node_without_the_program(bench: Bench) -> None:
     (state,) = await agent.apply([await bench.target()], await bench.driver.inventory())
     assert state.phase == "failed"
     assert f"{bench.root}/none is not installed or not on PATH" in state.reason
-
-
-@pytest.mark.anyio
-async def test_the_daemons_can_be_looked_at_without_a_supervisor(bench: Bench) -> None:
-    await bench.apply(await bench.target(0), await bench.target(1))
-    for record in bench.records():
-        bench.tell(record.target.key, "sim_client 11")
-    records = sorted(bench.records(), key=lambda record: record.target.key)
-    os.kill(records[1].pid, signal.SIGSTOP)
-    # Long enough for the sound one on a busy machine; the silent one costs all of it.
-    daemons = MpsDaemons(MpsSettings(program=str(bench.program), root=bench.root / "mps", answer_s=6.0))
-    assert daemons.program == str(bench.program)
-    sound, silent = await daemons.inspect()
-    assert (sound.key, sound.exclusive, sound.problem) == (records[0].target.key, True, "")
-    assert 11 in sound.processes
-    assert "no answer within 6 s" in silent.problem
-
-
-def test_what_a_daemon_printed_where_there_is_no_log(root: Path) -> None:
-    assert MpsDaemons(MpsSettings(root=root)).printed("x") == "its log cannot be read: No such file or directory"
 
 
 @pytest.mark.anyio

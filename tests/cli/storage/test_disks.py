@@ -7,9 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tessera.cli import main
-from tessera.clients.disks import MemoryDisks, command
+from tessera.clients.disks import MemoryDisks
 from tessera.core.storage.disks.blockdevices import BlockDevice, Signature
-from tessera.core.storage.disks.steps import MakeFilesystem, StopArray
 
 GIB = 1 << 30
 
@@ -113,9 +112,3 @@ def test_without_disks_the_code_says_that_this_node_cannot() -> None:
 def test_a_spec_that_cannot_be_is_wrong_input() -> None:
     assert tessera(disks_of_node(), "plan", "--mount", "relative").exit_code == 2
     assert tessera(disks_of_node(), "apply", "--name", "far too long a name").exit_code == 2
-
-
-def test_every_step_of_tessera_itself_has_no_command_and_the_others_name_their_device() -> None:
-    make = MakeFilesystem(device="/dev/nvme0n1", filesystem="xfs", label="l", uuid="u", striped=False)
-    assert command(make) == ("mkfs.xfs", "-q", "-f", "-K", "-L", "l", "-m", "uuid=u", "/dev/nvme0n1")
-    assert command(StopArray(device="/dev/md9")) == ("mdadm", "--stop", "/dev/md9")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cli.work.test_run import RUNS, Cluster, said
+from cli.work.test_work import RUNS, Cluster, said
 from harness.jupyterlab import jupyterlab
 from tessera.api.kubernetes.jobs import JobRequest, notebook_command
 from tessera.cli import main

@@ -1,13 +1,12 @@
 """A plugin and a kubelet in one process, over real sockets."""
 
 import functools
-import random
 from pathlib import Path
 
 import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
-from tessera.clients.kubelet import Container, MemoryKubelet, PluginOptions, PodResources, register, serve
+from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
 from tessera.core.cluster.advertise import PluginDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.errors import Conflict, Unavailable
@@ -50,17 +49,6 @@ async def test_a_pod_gets_what_the_plugin_prefers_and_answers(kubelet: MemoryKub
     kubelet.remove("default", "p")
     assert await PodResources(kubelet.pod_resources).list() == ()
     await server.stop()
-
-
-async def test_a_plugin_without_wishes_is_not_asked(socket_folder: Path) -> None:
-    async with MemoryKubelet(socket_folder, random.Random(1)) as kubelet:
-        plugin = ScriptedPlugin(*"abcdef", options=PluginOptions(preferred=False))
-        server = await connect(plugin, kubelet.plugins)
-        await kubelet.until_allocatable(RESOURCE, 6)
-        await kubelet.admit("default", "p", ONE)
-        await kubelet.create("default", "p", "main")
-        assert [call for call, _ in plugin.requested] == ["allocate"]
-        await server.stop()
 
 
 async def test_a_refused_pod_holds_nothing(kubelet: MemoryKubelet) -> None:
@@ -117,24 +105,6 @@ async def test_what_nobody_registered_is_refused(kubelet: MemoryKubelet) -> None
         await kubelet.until_allocatable(RESOURCE, 1, deadline_s=0.05)
 
 
-async def test_the_end_of_the_stream_makes_all_devices_unhealthy(kubelet: MemoryKubelet) -> None:
-    plugin = ScriptedPlugin("a")
-    server = await connect(plugin, kubelet.plugins)
-    await kubelet.until_allocatable(RESOURCE, 1)
-    plugin.end()
-    await kubelet.until_allocatable(RESOURCE, 0)
-    assert kubelet.capacity(RESOURCE) == 1
-    await server.stop()
-
-
-async def test_a_dead_plugin_s_devices_become_unhealthy(kubelet: MemoryKubelet) -> None:
-    server = await connect(ScriptedPlugin("a"), kubelet.plugins)
-    await kubelet.until_allocatable(RESOURCE, 1)
-    await server.stop()
-    await kubelet.until_allocatable(RESOURCE, 0)
-    assert not server.socket.exists()
-
-
 async def test_a_restart_removes_sockets_and_keeps_what_pods_hold(kubelet: MemoryKubelet) -> None:
     plugin = ScriptedPlugin("a", "b")
     server = await connect(plugin, kubelet.plugins)
@@ -152,17 +122,3 @@ async def test_a_restart_removes_sockets_and_keeps_what_pods_hold(kubelet: Memor
     await kubelet.until_allocatable(RESOURCE, 2)
     assert kubelet.registrations == [RESOURCE]
     await again.stop()
-
-
-async def test_the_end_of_an_old_stream_disconnects_the_plugin_that_registered_since(kubelet: MemoryKubelet) -> None:
-    """As the real one does: it looks up by resource name whom to disconnect."""
-    old, new = ScriptedPlugin("a"), ScriptedPlugin("a", "b")
-    first = await connect(old, kubelet.plugins)
-    await kubelet.until_allocatable(RESOURCE, 1)
-    second = await serve(new, kubelet.plugins / "second.sock")
-    await register(kubelet.socket, "second.sock", RESOURCE, new.options)
-    await kubelet.until_allocatable(RESOURCE, 2)
-    old.end()
-    await kubelet.until_allocatable(RESOURCE, 0)
-    await first.stop()
-    await second.stop()

@@ -10,31 +10,15 @@ from typing import Any
 import pytest
 
 from builders.modelservers import server
-from tessera.core.serving.engineflags import check_options, options_of
-from tessera.core.serving.render import SERVER_LABEL, job, render
+from builders.rendered import VLLM, container, pod_template, rendered
+from tessera.core.serving.render import SERVER_LABEL, job
 from tessera.core.serving.render.engines import START
 from tessera.core.serving.render.queuetime import queue_time_query
 from tessera.errors import InvalidInput
 
-VLLM = {"engine": "vllm", "image": "example.com/vllm:1", "model": {"cache": "llama"}}
 NEED = {"memoryGiB": 20}
 ALONE = {"memoryGiB": 20, "isolation": "hardware"}
 KEDA = {"replicas": {"max": 3}, "autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}}
-
-
-def rendered(spec: dict[str, Any] | None = None, prometheus: str = "", **metadata: Any) -> dict[str, dict[str, Any]]:
-    """Return the objects by their kinds."""
-    return {each["kind"]: each for each in render(server(spec, **metadata), "server", prometheus=prometheus)}
-
-
-def pod_template(spec: dict[str, Any] | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = rendered(spec)["Deployment"]["spec"]["template"]
-    return found
-
-
-def container(spec: dict[str, Any] | None = None) -> dict[str, Any]:
-    (found,) = pod_template(spec)["spec"]["containers"]
-    return dict(found)
 
 
 def test_a_server_is_a_deployment_a_service_a_budget_and_a_monitor() -> None:
@@ -103,40 +87,6 @@ def test_on_a_part_of_a_gpu_vllm_is_told_the_size_of_its_batches(case: str) -> N
     given = [each.partition("=")[2] for each in args if re.match("--max-num-(seqs|batched-tokens)=", each)]
     assert given == want
     assert f"--tensor-parallel-size={gpu.get('count', 1)}" in args
-
-
-def test_options_of_the_user_come_before_those_of_tessera() -> None:
-    args = container(VLLM | {"args": ["--max_num_seqs", "8", "--no-enable-prefix-caching", "-q", "fp8"]})["args"]
-    assert not [each for each in args if each.startswith("--max-num-seqs")]
-    assert args[-5:] == ["--max_num_seqs", "8", "--no-enable-prefix-caching", "-q", "fp8"]
-
-
-BAD_ARGS = {
-    "misspelled": ("vllm", ["--max-model-length=1"], "did you mean --max-model-len"),
-    "of the other engine": ("triton", ["--max-model-len=1"], "allowUnknownArgs"),
-    "a short one that is none": ("triton", ["-q"], "an option of triton"),
-    "a port": ("triton", ["--http-port=1"], "the Service and the probes expect 8000"),
-    "the number of GPUs": ("vllm", ["--tensor-parallel-size", "2"], "spec.gpu.count"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_ARGS)
-def test_options_that_cannot_be_are_refused_with_their_place(case: str) -> None:
-    engine, args, want = BAD_ARGS[case]
-    with pytest.raises(InvalidInput, match=re.escape(want)) as caught:
-        rendered({"engine": engine, "args": ["value", "-3", *args]})
-    assert caught.value.subject == "server: spec.args[2]"
-
-
-def test_options_of_another_version_are_taken_where_that_is_said() -> None:
-    assert "--brand-new" in container({"args": ["--brand-new"], "allowUnknownArgs": True})["args"]
-
-
-@pytest.mark.parametrize("engine", ["triton", "vllm"])
-def test_the_options_that_tessera_writes_are_those_of_the_engine(engine: str) -> None:
-    args = container({"engine": engine})["args"]
-    check_options(engine, args, "args")  # type: ignore[arg-type]  # a parameter is a plain text
-    assert len(options_of(args)) > 4
 
 
 def test_a_program_of_the_users_gets_the_options() -> None:

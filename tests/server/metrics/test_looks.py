@@ -1,92 +1,29 @@
 """Looks at model servers in memory: what is measured, decided, served and said; what is bad, and for how long."""
 
 import asyncio
-import contextlib
 import datetime as dt
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from builders.kubeobjects import cut, gpu, place, pod
 from builders.measuredservers import SERVER, autoscaler, deployment, model_pod, triton
-from harness.servers import make_node
+from harness.looks import DOWN, WHOLE, Scene, scene
 from tessera.api.kubernetes.labelselectors import read_selector
-from tessera.api.kubernetes.metrics.paths import Custom, External
+from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.kubernetes.modelpods import ModelPod
-from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, NODES, PODS, MemoryKube
+from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, PODS
 from tessera.clients.prometheus import MemoryMetrics
-from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.serving.queuetime import Counters, Missing
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.metrics.looks import Looks
-from tessera.server.metrics.samples import PodName, ScrapedSamples
+from tessera.server.metrics.samples import PodName
 from tessera.server.metrics.sources import Absent
 
 pytestmark = pytest.mark.anyio
-
-
-class Scene:
-    """A cluster in memory, its pods' metrics, a clock, and the looks."""
-
-    def __init__(self) -> None:
-        self.kube = MemoryKube()
-        self.metrics = MemoryMetrics()
-        self.now_s = 2000.0
-        self.looks = Looks(self.kube, self.scraped(), logger(), now_s=lambda: self.now_s)
-
-    def scraped(self) -> ScrapedSamples:
-        return ScrapedSamples(self.metrics, now_s=lambda: self.now_s)
-
-    async def look(self, *contents: bytes | Unavailable, seconds: float = 15.0) -> None:
-        """Let time go by; then the pods 10.0.0.1, 10.0.0.2, ... expose these; look."""
-        self.now_s += seconds
-        for number, content in enumerate(contents, 1):
-            self.metrics.contents[f"http://10.0.0.{number}:8002/metrics"] = content
-        await self.looks.look()
-
-    async def replicas(self) -> float:
-        (series,) = await self.looks.series(External(metric="tessera_replicas", namespace="ns"))
-        return series.value
-
-    async def pods(self, metric: str = "tessera_queue_time_seconds", **requested: Any) -> dict[str, float]:
-        """Return a metric of pods by their names."""
-        values = await self.looks.values(
-            Custom(version="v1beta1", resource="pods", namespace="ns", metric=metric, **requested)
-        )
-        return {each.name: each.value for each in values}
-
-    async def events(self) -> list[tuple[str, str]]:
-        return [(each["reason"], each["message"]) for each in (await self.kube.list(EVENTS)).objects]
-
-
-@asynccontextmanager
-async def scene(*objects: tuple[Any, dict[str, Any]], one: Scene | None = None) -> AsyncIterator[Scene]:
-    """Give a scene whose objects are followed; the first look is done."""
-    one = one or Scene()
-    for kind, each in objects:
-        await one.kube.create(kind, each)
-    task = asyncio.create_task(one.looks.run())
-    await one.looks.looked.wait()
-    assert not one.looks.waiting_for
-    try:
-        yield one
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-WHOLE = (
-    (DEPLOYMENTS, deployment(slots="4")),
-    (AUTOSCALERS, autoscaler()),
-    (PODS, model_pod("llm-1", address="10.0.0.1")),
-    (PODS, model_pod("llm-2", address="10.0.0.2")),
-)
 
 
 async def test_what_is_measured() -> None:
@@ -118,61 +55,12 @@ async def test_replicas_follow_the_load_and_each_decision_is_an_event() -> None:
         assert "requests in flight in 90 s" in message, "the cold start that was measured"
 
 
-async def grow(one: Scene) -> None:
-    """Let so many requests come that ten replicas are needed."""
-    for number in range(1, 41):
-        await one.look(triton(ended=100 + number * 200, served_s=600.0 * number, waiting=4))
-
-
-SLICE = "nvidia.com/mig-1g.5gb"
-
-
-def server_of_slices(replicas: int) -> dict[str, Any]:
-    each = deployment(slots="4", replicas=replicas)
-    each["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {SLICE: "1"}}
-    return each
-
-
-@pytest.mark.parametrize(("replicas", "want"), [(1, 4), (2, 4)])
-async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int) -> None:
-    """Of three instances one is used: two more find a place, one replica is asked for beyond. A replica without a pod
-    needs one of the places."""
-    layout = tuple(place("A100-40GB", "1g.5gb", start) for start in (0, 1, 2))
-    one = Scene()
-    fixed = Sharing(modes=(Mode.MIG,), layout=layout, allow_repartition=False)
-    await make_node(one.kube, "a", gpu(0, sharing=fixed))
-    used = pod("llm-1", {SLICE: 1}, cut(0, "1g.5gb", 0))
-    mine = model_pod("llm-1")
-    mine["metadata"]["annotations"] = used["metadata"]["annotations"]
-    mine["spec"]["nodeName"] = "a"
-    mine["spec"]["containers"][0]["resources"] = {"limits": {SLICE: "1"}}
-    objects = ((DEPLOYMENTS, server_of_slices(replicas)), (AUTOSCALERS, autoscaler(most=9)), (PODS, mine))
-    async with scene(*objects, one=one):
-        await grow(one)
-        assert await one.replicas() == want
-        (said,) = (text for _, text in await one.events() if text.startswith(f"{want} replicas: expects"))
-        assert said.endswith(f"; GPUs have a place for {want - replicas - 1} more now, so no more are asked for")
-
-
-async def test_where_the_cluster_cannot_be_read_nothing_but_the_autoscaler_bounds_the_replicas() -> None:
-    one = Scene()
-    one.kube.withhold("", NODES)
-    objects = ((DEPLOYMENTS, server_of_slices(1)), (AUTOSCALERS, autoscaler(most=9)), (PODS, model_pod("llm-1")))
-    with capture_logs() as logs:
-        async with scene(*objects, one=one):
-            await grow(one)
-            assert await one.replicas() == 9
-    (said,) = (each["reason"] for each in logs if each["event"] == "model_servers_not_followed")
-    assert "no right" in said
-
-
 async def test_what_is_served() -> None:
     async with scene() as one:
         assert ("pods", "avg_time_queue_us") in one.looks.custom()
         assert "tessera_replicas" in one.looks.external()
 
 
-DOWN = Unavailable("http://10.0.0.1:8002/metrics", found="no answer in 5 s", hint="check that it runs")
 BAD_INPUT: dict[str, tuple[bytes | Unavailable, str]] = {
     "no answer": (DOWN, "no answer in 5 s; the"),
     "NaN": (b'nv_inference_queue_duration_us{model="m"} nan\n', "nv_inference_queue_duration_us is nan"),
@@ -326,48 +214,6 @@ async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back
     told = measures.render().decode()
     for result, count in (("done", asked - 1), ("failed", 1)):
         assert f'tessera_metrics_wake_queries_total{{result="{result}"}} {count}' in told
-
-
-async def test_what_prometheus_is_told() -> None:
-    one, measures = Scene(), Measures()
-    one.looks = Looks(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
-
-    def told() -> dict[str, float]:
-        """Return what is said of the server, and of its samples."""
-        lines = [line.rpartition(" ") for line in measures.render().decode().splitlines() if not line.startswith("#")]
-        own = {name: float(value) for name, _, value in lines if "loop=" not in name and "_look_" not in name}
-        return {name.replace('{namespace="ns",server="llm"}', ""): value for name, value in own.items()}
-
-    async with scene(*WHOLE, one=one):
-        assert {f'loop="{each}"' in measures.render().decode() for each in LOOPS} == {True}
-        assert told()["tessera_model_server_input_bad"] == 1, "nothing was scraped yet at the first look"
-        await one.look(triton(ended=100), triton(ended=100))
-        await one.look(triton(ended=110, queued_s=5, waiting=3), triton(ended=110))
-        assert told() == {
-            'tessera_metrics_samples_total{result="failed"}': 2,
-            'tessera_metrics_samples_total{result="early"}': 2,
-            'tessera_metrics_samples_total{result="counted"}': 2,
-            "tessera_model_server_queue_time_seconds": 0.25,
-            "tessera_model_server_requests_in_flight": 3,
-            "tessera_model_server_replicas": 1,
-            "tessera_model_server_ready_replicas": 2,
-            "tessera_model_server_proposed_replicas": 1,
-            "tessera_model_server_decision_age_seconds": 0,
-            "tessera_model_server_input_bad": 0,
-        }
-        await one.look(DOWN, DOWN)
-        held = told()
-        assert held["tessera_model_server_decision_age_seconds"] == 15
-        assert (held["tessera_model_server_proposed_replicas"], held["tessera_model_server_input_bad"]) == (1, 1)
-        assert "tessera_model_server_queue_time_seconds" not in held
-        await one.look(DOWN, DOWN, seconds=300)
-        gone = told()
-        assert "tessera_model_server_decision_age_seconds" not in gone
-        assert "tessera_model_server_proposed_replicas" not in gone
-        assert gone["tessera_model_server_input_bad"] == 1
-
-
-LOOPS = ("look", "watch-pods", "watch-deployments", "watch-horizontalpodautoscalers")
 
 
 class Repeated:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.diskobjects import array, disk
 from tessera.clients.disks import MemoryDisks
 from tessera.core.storage.disks.blockdevices import (
     ArrayMember,
@@ -17,7 +18,6 @@ from tessera.core.storage.disks.blockdevices import (
     ObservedDisks,
     Signature,
     Target,
-    selected,
 )
 from tessera.core.storage.disks.plan import Content, DiskPlan, DiskSpec, DiskState, check_spec, plan_disks
 from tessera.core.storage.disks.steps import CreateArray, MakeFilesystem, Step, WipeSignatures
@@ -30,23 +30,11 @@ ON_ONE = msgspec.structs.replace(BEGUN, disks=("nvme0n1",))
 SPEC = DiskSpec(select=("/dev/nvme*",))
 RAID = "linux_raid_member"
 NO_COPY = "RAID 0 has no copy of what was on it"
-SIZE = 1 << 40
-
-
-def disk(number: int, **more: Any) -> BlockDevice:
-    facts: dict[str, Any] = {"name": f"nvme{number}n1", "kind": "disk", "size_bytes": SIZE, "probed": True}
-    return BlockDevice(**(facts | more))
 
 
 def member(number: int, array: str = "a:a:a:a", **more: Any) -> BlockDevice:
     facts: dict[str, Any] = {"name": "tessera", "level": "raid0", "devices": 2} | more
     return disk(number, signature=Signature(kind=RAID, uuid=array), member=ArrayMember(array=array, **facts))
-
-
-def array(*slaves: int, **more: Any) -> BlockDevice:
-    names = tuple(f"nvme{number}n1" for number in slaves)
-    facts: dict[str, Any] = {"name": "md127", "size_bytes": SIZE, "slaves": names, "array_state": "clean"}
-    return BlockDevice(kind="array", **(facts | {"probed": True} | more))
 
 
 def held(device: BlockDevice, *holders: str) -> BlockDevice:
@@ -370,42 +358,6 @@ def test_another_filesystem_than_desired_is_kept_and_a_disk_beside_it_named() ->
 def test_a_node_without_disks_says_so_and_one_with_others_names_them() -> None:
     assert planned().advice == "this node has no disk"
     assert "/dev/sda" in planned(disk(0, name="sda"), disk(1, name="sr0", size_bytes=0)).advice
-
-
-@pytest.mark.parametrize(
-    ("pattern", "want"),
-    [
-        ("/dev/nvme*", ["nvme1n1", "nvme9n1", "nvme10n1"]),
-        ("/dev/nvme10n1", ["nvme10n1"]),
-        ("google-local-nvme-ssd-*", ["nvme9n1", "nvme10n1"]),
-        ("/dev/disk/by-id/google-local-nvme-ssd-1", ["nvme10n1"]),
-        ("nvme*", []),
-        ("GOOGLE*", []),
-    ],
-)
-def test_whole_disks_are_selected_by_path_or_by_id_in_the_order_of_their_numbers(pattern: str, want: list[str]) -> None:
-    devices = (
-        disk(10, links=("google-local-nvme-ssd-1",)),
-        disk(9, links=("google-local-nvme-ssd-0", "other")),
-        disk(1),
-        disk(2, kind="partition"),
-        array(1, name="nvme-of-nobody"),
-    )
-    assert [each.name for each in selected(devices, (pattern,))] == want
-
-
-@pytest.mark.parametrize(
-    ("model", "serial"),
-    [
-        ("Amazon EC2 NVMe Instance Storage", "AWS1A2B"),
-        ("Microsoft NVMe Direct Disk", "0001"),
-        ("Microsoft NVMe Direct Disk v2", "0001"),
-    ],
-)
-def test_local_disks_of_clouds_are_selected_and_their_network_disks_are_not(model: str, serial: str) -> None:
-    local = disk(1, links=(f"nvme-{model.replace(' ', '_')}_{serial}",))
-    network = disk(0, links=("nvme-Amazon_Elastic_Block_Store_vol1", "google-persistent-disk-0", "nvme-MSFT_NVMe_Acc"))
-    assert selected((network, local), DiskSpec().select) == (local,)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ from tessera.core.gpu.mig import Layout, all_layouts, counts_of
 from tessera.core.node.layouts import Cause, Group, LayoutLimits, LayoutRequest, LayoutState, Target, differences, exact
 from tessera.core.node.repartition import restorable
 from tessera.errors import Unavailable
-from tessera.log import configure
 
 MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
 LIMITS = LayoutLimits(pending_s=120, retry_s=10, retry_most_s=40)
@@ -257,9 +255,3 @@ def test_no_state_but_success_and_failed_is_told_for_long(situation: Situation, 
                 since = moment
 
     run(half_an_hour())
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    """Thousands of lines of logs help nobody."""
-    configure("error")

@@ -1,0 +1,111 @@
+"""The agent's own record of allocations: kept over restarts, tidied, never exceeded."""
+
+import contextlib
+import os
+
+import pytest
+from structlog.testing import capture_logs
+
+from builders.gpunodes import facts
+from harness.pluginnode import CDI, GPU, MEMORY, NEED, WHOLE, Node, share
+from tessera.clients.kubelet import Container
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.errors import Conflict
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_record_holds_over_a_restart_of_the_agent(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE)
+    await node.offer(pairs)
+    await node.run("p")
+    await node.kill()
+    node.plugins = node.started()
+    node.kubelet.forgotten.add(facts(0).uuid)
+    await node.offer(pairs)
+    with pytest.raises(Conflict, match="of pod default/p"):
+        await node.run("q")
+
+
+async def test_what_pods_had_before_there_was_a_record_is_taken_in(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE), (facts(1), MEMORY)
+    await node.offer(*pairs, how=CDI)
+    node.assign("share", 2, share(1, 2048))
+    await node.run("p")
+    await node.run("share", NEED, 2)
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    node.plugins = node.started()
+    await node.offer(*pairs, how=CDI)
+    assert sorted(each.pod for each in node.plugins.gate.record.entries) == ["default/p", "default/share"]
+    node.kubelet.forgotten.add(facts(0).uuid)
+    with pytest.raises(Conflict, match="of pod default/p"):
+        await node.run("q")
+
+
+async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    node.ask("p")
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
+    node.end("p")
+    assert node.plugins.gate.record.by_name == {DeviceId(facts(0).uuid)}
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocationrecord._UNCLAIMED_S", -1.0)
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    assert node.plugins.gate.record.by_name == frozenset()
+    await node.run("q")
+
+
+async def test_nothing_is_allocated_that_cannot_be_recorded(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    (node.root / f".allocations.json.{os.getpid()}").mkdir()
+    with pytest.raises(Conflict, match="give a --state-dir that the agent may write to"):
+        await node.run("p")
+    (node.root / f".allocations.json.{os.getpid()}").rmdir()
+    await node.run("q")
+
+
+async def test_a_record_that_is_broken_is_left_and_said(node: Node) -> None:
+    (node.root / "allocations.json").write_bytes(b"\xff[")
+    with capture_logs() as logs:
+        node.plugins = node.started()
+    assert logs[0]["event"] == "allocations_unreadable"
+    assert [each.read_bytes() for each in node.root.glob("allocations.json.*.bad")] == [b"\xff["]
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+
+
+async def test_what_a_container_was_started_with_stays_counted_whatever_is_written_on_its_pod(node: Node) -> None:
+    """Its other container is refused to start again; the pod is found without an assignment, and still uses both."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+    node.assign("tenant", 16, share(0, 16384), share(0, 16384))
+    pod = node.pods["default", "tenant"]
+    pod["spec"]["containers"].append({**pod["spec"]["containers"][0], "name": "side"})
+    await node.kubelet.admit("default", "tenant", *(Container(name=n, limits=((NEED, 16),)) for n in ("main", "side")))
+    for name in ("main", "side"):
+        await node.kubelet.create("default", "tenant", name)
+    node.process_of("tenant")
+    await node.kill()
+    notes = pod["metadata"]["annotations"] | {"tessera.dev/gpu-memory-unit": "MiB"}
+    spoiled = {**pod, "metadata": {**pod["metadata"], "annotations": notes}, "status": {"phase": "Running"}}
+    node.pods["default", "tenant"] = node.watched["default", "tenant"] = spoiled
+    node.version += 1
+    node.plugins = node.started()
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+    with contextlib.suppress(Conflict):
+        await node.kubelet.create("default", "tenant", "side")
+    node.assign("honest", 20, share(0, 20480))
+    with pytest.raises(Conflict, match="of pod default/tenant"):
+        await node.run("honest", NEED, 20)
+
+
+async def test_what_has_ended_is_let_go_of_though_the_record_cannot_be_written(node: Node) -> None:
+    """Who looks at the node goes on: a GPU that is lost then must be withdrawn."""
+    await node.offer((facts(0), WHOLE))
+    await node.run("p")
+    (node.root / f".allocations.json.{os.getpid()}").mkdir()
+    node.end("p")
+    with capture_logs() as logs:
+        node.plugins.gate.record.release()
+        node.plugins.gate.record.release()
+    assert node.plugins.gate.record.entries == ()
+    assert [each["event"] for each in logs] == ["release_not_kept"]

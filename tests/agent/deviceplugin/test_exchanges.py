@@ -1,0 +1,220 @@
+"""Assignments that pods exchange until they say what each pod has."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from builders.gpunodes import facts, sevenths
+from builders.signed import signed
+from harness.pluginnode import MEMORY, NEED, Node, share
+from tessera.api.tessera.pods.signatures import is_signed
+from tessera.clients.kubelet import Container
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.errors import Conflict
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_equal_shares_that_were_mistaken_are_exchanged(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
+    for number in range(4):
+        node.assign(f"p{number}", 2, share(number % 2, 2048))
+    for number in (3, 0, 2, 1):
+        got = dict((await node.run(f"p{number}", NEED, 2)).env)
+        assert got["NVIDIA_VISIBLE_DEVICES"] == facts(node.assigned(f"p{number}")[0]["gpu"]).uuid
+        assert got["TESSERA_GPU_UUIDS"] == got["NVIDIA_VISIBLE_DEVICES"]
+    gpus = [node.assigned(f"p{number}")[0]["gpu"] for number in range(4)]
+    assert sorted(gpus) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_exchanges_hold_while_the_watch_is_late(node: Node, seed: int) -> None:
+    """Pods are admitted and created in any order, and changes of their annotations are seen whenever."""
+    rng = random.Random(seed)
+    await node.offer(*((facts(index), MEMORY) for index in range(3)))
+    node.late = []
+    for number in range(12):
+        node.assign(f"p{number:02}", 1 + number % 2, share(number % 3, 1024 * (1 + number % 2)))
+    waiting = [f"p{number:02}" for number in range(12)]
+    rng.shuffle(waiting)
+    admitted: list[str] = []
+    got: dict[str, str] = {}
+    while waiting or admitted:
+        node.tell(rng.randrange(4))
+        if waiting and (rng.random() < 0.6 or not admitted):
+            name = waiting.pop()
+            await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 1 + int(name[1:]) % 2),)))
+            admitted.append(name)
+        else:
+            name = admitted.pop(rng.randrange(len(admitted)))
+            got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    node.tell(1000)
+    assert {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got} == got
+    gpus = Counter((node.assigned(name)[0]["gpu"], node.assigned(name)[0]["memoryMiB"]) for name in got)
+    assert gpus == Counter((number % 3, 1024 * (1 + number % 2)) for number in range(12))
+
+
+async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgotten(node: Node) -> None:
+    pairs = (facts(0), MEMORY), (facts(1, "T4"), MEMORY)
+    await node.offer(*pairs)
+    for number in range(3):
+        node.assign(f"p{number}", 2, share(number % 2, 2048))
+    node.silent = True
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="API server: silence"):
+        await node.kubelet.create("default", "p1", "main")
+    await node.kubelet.admit("default", "p0", Container(name="main", limits=((NEED, 2),)))
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer(*pairs)
+    node.silent = False
+    got = {}
+    for name in ("p1", "p0"):
+        got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert got == {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got}
+    assert sorted(node.assigned(f"p{number}")[0]["gpu"] for number in range(3)) == [0, 0, 1]
+
+
+async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose annotations are as long as they may be: the API server takes no change of it, ever."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(4)))
+    for number in range(4):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    node.full = {"p1"}
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="its assignment cannot be corrected: HTTP 422"):
+        await node.kubelet.create("default", "p1", "main")
+    for name in ("p2", "p0", "p3"):
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 2),)))
+    got = {}
+    for name in ("p2", "p0", "p3"):
+        got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
+    assert len(set(got.values())) == 3
+    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
+    assert node.plugins.gate.refusals.blocked_pods().keys() == {"uid-p1"}
+
+
+async def test_an_exchange_of_a_pod_that_is_out_of_view_is_not_forgotten(node: Node) -> None:
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    node.full = {"p0", "p1"}
+    for number in (1, 0):
+        await node.kubelet.admit("default", f"p{number}", Container(name="main", limits=((NEED, 10),)))
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [0, 1], "nothing could be written"
+    node.full, seen = set(), dict(node.watched)
+    del node.watched["default", "p0"]
+    await node.plugins.shares.tidy()
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [0, 0], "that of the pod in view is written"
+    node.watched.update(seen)
+    given = {
+        name: dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+        for name in ("p0", "p1")
+    }
+    assert given == {"p0": facts(1).uuid, "p1": facts(0).uuid}
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
+
+
+async def test_pods_that_ask_the_same_may_change_shares_of_different_kinds(node: Node) -> None:
+    cut = facts(1, layout=sevenths())
+    await node.offer((facts(0), MEMORY), (cut, Sharing(layout=cut.layout)))
+    node.assign("a", 2, share(0, 2048))
+    node.assign("b", 2, share(1, 4864, profile="1g.5gb", start=3, mode=Mode.MIG))
+    await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
+    await node.kubelet.admit("default", "a", Container(name="main", limits=((NEED, 2),)))
+    uuids = {}
+    for name in ("b", "a"):
+        uuids[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert [(node.assigned(name)[0]["gpu"], node.assigned(name)[0]["mode"]) for name in ("a", "b")] == [
+        (1, "mig"),
+        (0, "memory-share"),
+    ]
+    assert uuids == {"b": facts(0).uuid, "a": cut.instances[3].uuid}
+
+
+async def test_a_share_that_another_ask_needs_is_not_exchanged(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("a", 2, share(0, 2048))
+    node.assign("b", 2, share(1, 2048, compute_percent=30), compute_percent=30)
+    await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="another size or kind"):
+        await node.kubelet.create("default", "b", "main")
+    assert [node.assigned(name)[0]["gpu"] for name in ("a", "b")] == [0, 1]
+
+
+async def test_the_other_half_of_an_exchange_is_written_by_the_next_agent(node: Node) -> None:
+    pairs = [(facts(index, "T4"), MEMORY) for index in range(2)]
+    await node.offer(*pairs)
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    node.full = {"p0"}
+    await node.run("p1", NEED, 10)
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [0, 0], "one of two was written"
+    await node.kill()
+    node.plugins = node.started()
+    node.full = set()
+    await node.offer(*pairs)
+    assert dict((await node.run("p0", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0]
+
+
+async def test_what_half_an_exchange_leaves_free_is_used_by_one_pod_alone(node: Node) -> None:
+    """A server that saw one write of two may give the place away: whom it was for has not started, and does not."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    node.full = {"p0"}
+    given = dict((await node.run("p1", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert given == facts(0, "T4").uuid
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [0, 0], "one of two was written"
+    node.assign("late", 8, share(1, 8192))
+    assert dict((await node.run("late", NEED, 8)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
+    with pytest.raises(Conflict):
+        await node.run("p0", NEED, 10)
+
+
+async def test_an_exchange_is_never_written_to_the_next_pod_of_a_name(node: Node) -> None:
+    """As a StatefulSet makes them: the same name, another pod, another GPU."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(3)))
+    node.assign("p", 2, share(0, 2048))
+    node.assign("q", 2, share(1, 2048))
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
+    node.silent = True  # that it was given the other's cannot be written
+    with pytest.raises(Conflict):
+        await node.kubelet.create("default", "q", "main")
+    node.silent = False
+    node.end("q")
+    node.assign("q", 2, share(2, 2048))
+    again = node.pods["default", "q"]
+    again["metadata"]["uid"] = "uid-q-again"
+    node.pods["default", "q"] = node.watched["default", "q"] = signed(again)
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)), uid="uid-q-again")
+    assert [each["gpu"] for each in node.assigned("q")] == [2]
+
+
+async def test_who_restores_an_assignment_from_before_an_exchange_is_given_the_later_one_back(node: Node) -> None:
+    """Servers would take the GPU that the pod uses for free, and the other for used."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+    for number in range(2):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    former = {f"p{number}": dict(node.pods["default", f"p{number}"]["metadata"]["annotations"]) for number in range(2)}
+    for name in ("p1", "p0"):
+        await node.run(name, NEED, 2)
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0], "they were exchanged"
+    for _ in range(2):
+        for name, annotations in former.items():
+            changed = {**node.pods["default", name]["metadata"], "annotations": dict(annotations)}
+            node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name]} | {
+                "metadata": changed
+            }
+        assert [each.shares[0].gpu for each in node.plugins.shares.assigned_requests()] == [1, 0]
+        await node.plugins.shares.repair()
+        assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0]
+        assert is_signed(node.pods["default", "p0"], node.trust.keys)
+        await node.kill()
+        node.plugins = node.started()  # and one that starts then knows it too
+        await node.offer((facts(0), MEMORY), (facts(1), MEMORY))

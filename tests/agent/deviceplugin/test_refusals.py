@@ -1,0 +1,117 @@
+"""Who is refused, how long that lasts, and what it keeps from others."""
+
+import asyncio
+
+import pytest
+
+from builders.gpunodes import facts
+from harness.pluginnode import CDI, GPU, MEMORY, NEED, WHOLE, Node, share
+from tessera.clients.kubelet import Container
+from tessera.core.deviceplugin.allocations import Use
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.errors import Conflict
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_pods_without_assignment_are_refused_at_once_and_hold_nobody_up(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    for number in range(20):
+        with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
+            await node.run(f"stray{number}", NEED, 1)
+    assert loop.time() - began_s < 3.0, "less than one of them was waited for before"
+    node.assign("p", 2, share(0, 2048))
+    assert node.spec(await node.run("p", NEED, 2))
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_nobody_is_unassigned_while_no_server_s_key_is_known(node: Node, *, known: bool) -> None:
+    """As where the servers' keys were deleted and the agent starts anew: no pod can be judged."""
+    node.trust.knows_servers = known
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("honest", 2, share(0, 2048))
+    node.ask("p", NEED, 2)
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
+        await node.kubelet.create("default", "p", "main")
+    assert list(node.plugins.shares.unassigned.values()) == (["default/p"] if known else [])
+
+
+async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_the_end(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    node.assign("p", 3, share(0, 3072))
+    with pytest.raises(Conflict, match="an assignment to 3 units"):
+        await node.kubelet.create("default", "p", "main")
+    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
+    assert node.plugins.gate.refusals.blocked_pods() == {
+        "uid-p": ("default/p", "it has an assignment to 3 units, and it asks 2")
+    }
+
+
+async def test_a_pod_without_assignment_is_found_before_its_container_is_created(node: Node) -> None:
+    pair = facts(0, "T4"), MEMORY
+    await node.offer(pair)
+    for name in ("started", "created", "stray", "late"):
+        node.assign(name, 3, share(0, 3072))
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 3),)))
+    await node.kubelet.create("default", "started", "main")
+    await node.kill()
+    assigned = node.pods["default", "late"]
+    assigned["metadata"]["resourceVersion"] = "99"
+    for name in ("started", "created", "stray", "late"):
+        node.ask(name, NEED, 3)
+    node.pods["default", "late"] = assigned  # the watch does not show it yet
+    node.pods["default", "created"]["status"] = {
+        "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]
+    }
+    node.plugins = node.started()
+    await node.offer(pair)
+    node.silent = True
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {}, "nobody is blamed while the API server is silent"
+    node.silent = False
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
+
+
+def left(node: Node) -> list[tuple[DeviceId, str]]:
+    return [(each.device, each.reason) for each in node.plugins.gate.refusals.devices_of_orphans]
+
+
+async def test_what_a_pod_that_is_gone_left_is_closed_to_others_until_it_ends(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.0)
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+    process = node.process_of("p")
+    with pytest.raises(Conflict, match="of pod default/p"):
+        await node.plugins.gate.admit(GPU, (facts(0).uuid,), (Use(gpu=facts(0).uuid),))
+    assert not left(node), "its pod is there"
+    node.end("p")
+    assert [device for device, _ in left(node)] == [DeviceId(facts(0).uuid)]
+    (process / "cgroup").unlink()
+    process.rmdir()
+    node.plugins.gate.record.release()
+    assert not left(node)
+
+
+async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: Node) -> None:
+    """As a kubelet leaves them behind that gave one device twice before there was a gate."""
+    await node.offer((facts(0, "T4"), WHOLE))
+    for name in ("p", "q"):
+        node.ask(name)
+        node.process_of(name, 100 + ord(name))
+        held = Container(name="main", limits=((GPU, 1),))
+        node.kubelet.record("default", name, held, (facts(0).uuid,))
+    await node.plugins.gate.record.tidy(node.plugins._uses_of)
+    ((later, clash),) = node.plugins.gate.refusals.conflicts()
+    assert (later.pod, clash.other and clash.other.pod) == ("default/q", "default/p")
+    with pytest.raises(Conflict, match="the kubelet allocated it to pods default/p and default/q"):
+        await node.kubelet.create("default", "p", "main")

@@ -1,0 +1,49 @@
+"""The folder of a model: which revisions stay, who may change it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.modelsyncs import CONTENTS, run
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.clients.store import MemoryStore
+from tessera.errors import Conflict, InvalidInput
+
+
+def test_unchanged_files_are_linked_and_old_revisions_go(tmp_path: Path) -> None:
+    store = MemoryStore(CONTENTS)
+    names = []
+    for number in range(4):
+        store.contents["config.json"] = b"%d" % number
+        done = run(store, tmp_path)
+        names.append(done.revision)
+        assert done.bytes == (1 if number else sum(map(len, CONTENTS.values())) - 1)
+    assert {each.name for each in (tmp_path / "versions").iterdir()} == set(names[-2:])
+    weights = [tmp_path / "versions" / name / "weights/a b+%.bin" for name in names[-2:]]
+    assert weights[0].samefile(weights[1])
+    assert list((tmp_path / ".tessera/staging").iterdir()) == list((tmp_path / ".tessera/trash").iterdir()) == []
+
+
+def test_pinned_revisions_stay(tmp_path: Path) -> None:
+    store = MemoryStore({"a": b"1"})
+    first = run(store, tmp_path).revision
+    ModelFolder(tmp_path).pin(first, pinned=True)
+    for number in range(2, 5):
+        store.contents["a"] = b"%d" % number
+        run(store, tmp_path, keep=1)
+    assert first in ModelFolder(tmp_path).manifests()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = ModelFolder(tmp_path)
+    with folder.locked(), pytest.raises(Conflict, match=f"process {os.getpid()}"):
+        run(MemoryStore(CONTENTS), tmp_path)
+
+
+def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "dst").mkdir()
+    (tmp_path / "dst/versions").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidInput, match="symbolic link"):
+        run(MemoryStore(CONTENTS), tmp_path / "dst")

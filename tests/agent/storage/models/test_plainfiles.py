@@ -1,0 +1,73 @@
+"""Plain files as a store's: whatever was there, whatever lies in the way."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.modelsyncs import FIRST, QUICK, SECOND, contents
+from tessera.agent.storage.models.mirror import sync_mirror
+from tessera.agent.storage.models.plainfiles import PlainFiles
+from tessera.clients.store import MemoryStore
+from tessera.core.storage.models.paths import NOTES
+from tessera.errors import Conflict
+
+
+def test_a_file_becomes_a_folder_and_the_other_way_round(tmp_path: Path) -> None:
+    before, after = {"a": b"1", "b/c": b"2", "b/d/e": b"3"}, {"a/x": b"4", "b": b"5"}
+    for wanted in (before, after, before):
+        sync_mirror(MemoryStore(wanted), tmp_path, QUICK)
+        assert contents(tmp_path) == wanted
+
+
+def test_nothing_is_written_through_a_link_or_over_a_folder(tmp_path: Path) -> None:
+    top, elsewhere = tmp_path / "top", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    top.mkdir()
+    (top / "weights").symlink_to(elsewhere)
+    with pytest.raises(Conflict, match=r"weights.*a file or a link"):
+        sync_mirror(MemoryStore(FIRST), top, QUICK)
+    assert (list(elsewhere.iterdir()), contents(top)) == ([], {})
+    (top / "weights").unlink()
+    (top / "config.json").mkdir()
+    with pytest.raises(Conflict, match=r"config\.json.*a folder"):
+        sync_mirror(MemoryStore(FIRST), top, QUICK)
+    assert contents(top) == {}
+    (top / "config.json").rmdir()
+    (top / "config.json").symlink_to(elsewhere / "victim")  # the link itself is replaced
+    (elsewhere / "victim").write_bytes(b"{}")
+    sync_mirror(MemoryStore(FIRST), top, QUICK)
+    assert contents(top) == FIRST
+    assert not (top / "config.json").is_symlink()
+
+
+def test_a_link_where_a_folder_was_saves_what_lies_behind_it(tmp_path: Path) -> None:
+    top, elsewhere = tmp_path / "top", tmp_path / "elsewhere"
+    sync_mirror(MemoryStore(FIRST), top, QUICK)
+    shutil.move(top / "weights", elsewhere)
+    (top / "weights").symlink_to(elsewhere)
+    sync_mirror(MemoryStore({"config.json": b"{}"}), top, QUICK)
+    assert {path.name for path in elsewhere.iterdir()} == {"0.bin", "1.bin"}
+
+
+def test_what_arrived_before_a_crash_is_brought_in_by_the_next(tmp_path: Path) -> None:
+    store = MemoryStore(FIRST)
+    sync_mirror(store, tmp_path, QUICK)
+    # All of the new files have arrived; the second of three cannot be placed. So it would be after a kill.
+    (tmp_path / "weights/2.bin").mkdir()
+    arrived = tmp_path / NOTES / "staging/by-hand/files"
+    wanted = tmp_path.with_name("wanted")
+    sync_mirror(MemoryStore(SECOND), wanted, QUICK)
+    manifest = PlainFiles(wanted).manifest()
+    assert manifest
+    (arrived / "weights").mkdir(parents=True)
+    for name in ("config.json", "weights/2.bin"):
+        shutil.copy(wanted / name, arrived / name)
+    with pytest.raises(Conflict, match=r"2\.bin"):
+        PlainFiles(tmp_path).bring(manifest, arrived)
+    assert contents(tmp_path)["config.json"] == SECOND["config.json"]
+    (tmp_path / "weights/2.bin").rmdir()
+    PlainFiles(tmp_path).finish()
+    assert contents(tmp_path) == SECOND
+    done = sync_mirror(MemoryStore(SECOND), tmp_path, QUICK)
+    assert done.bytes == 0

@@ -1,0 +1,136 @@
+"""Nodes that fetch a model together: over real TLS, with peers that leave, lie, are slow or are strangers."""
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.flakys3 import FlakyS3
+from harness.peernodes import PeerNode, closing_all, peer_tls, synced_together
+from harness.peersyncs import CONTENTS, KEY, QUICK, SIZE, SMALL, content, from_store, s3, showing
+from tessera.agent.storage.models.reading import TransferLimits
+from tessera.agent.storage.models.sync import Synced
+from tessera.certificates import context_of
+from tessera.clients.store import Temporary
+from tessera.clients.store.peers import PeerConnections
+from tessera.core.storage.models.peers import PeerPatience
+from tessera.core.storage.models.retries import Patience
+from tessera.core.storage.models.revisions import CHUNK_BYTES
+from tessera.errors import Unavailable
+
+
+@pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES, 5 * 2**20], ids=["whole", "chunks", "parts"])
+def test_nodes_read_a_model_from_the_store_once(part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+    server.part_bytes = part_bytes
+    with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(4)]) as nodes:
+        results = synced_together(nodes, s3(server), QUICK)
+        assert all(isinstance(each, Synced) for each in results), results
+        assert all(content(node) == CONTENTS for node in nodes)
+        assert from_store(nodes) == SIZE - SMALL
+        assert sum(node.sharing.bytes_from_peers for node in nodes) == 3 * (SIZE - SMALL)
+        assert sum(node.sharing.bytes_given for node in nodes) == 3 * (SIZE - SMALL)
+        assert [node.named for node in nodes] == [{}] * 4
+        late = PeerNode(tmp_path / "late", pki)
+        nodes.append(late)
+        synced_together([late], s3(server), QUICK, members=nodes)
+        assert (content(late), late.sharing.bytes_from_stores) == (CONTENTS, SMALL)
+
+
+def test_a_node_that_comes_later_reads_nothing_but_small_objects_from_the_store(
+    tmp_path: Path, pki: Path, server: FlakyS3
+) -> None:
+    with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(3)]) as nodes:
+        synced_together(nodes[:2], s3(server), QUICK)
+        late = nodes[2]
+        synced_together([late], s3(server), QUICK, members=nodes)
+        assert content(late) == CONTENTS
+        assert late.sharing.bytes_from_stores == SMALL
+
+
+def test_who_fetches_alone_reads_all_from_the_store(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+    with closing_all([PeerNode(tmp_path, pki)]) as nodes:
+        (done,) = synced_together(nodes, s3(server), QUICK)
+        assert isinstance(done, Synced)
+        assert (done.bytes, content(nodes[0])) == (SIZE, CONTENTS)
+
+
+def test_an_object_that_the_store_itself_has_wrong_is_an_error_and_nobody_is_named(
+    tmp_path: Path, pki: Path, server: FlakyS3
+) -> None:
+    server.flipped = "weights.bin"
+    with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(2)]) as nodes:
+        results = synced_together(nodes, s3(server), QUICK)
+        assert all(isinstance(each, Unavailable) for each in results), results
+        assert [node.named for node in nodes] == [{}, {}]
+        server.flipped = ""
+        synced_together(nodes, s3(server), QUICK)
+        assert all(content(node) == CONTENTS for node in nodes)
+
+
+def test_a_fetch_goes_on_where_it_was_cut_off(tmp_path: Path, pki: Path, server: FlakyS3) -> None:
+    server.fault = lambda number: "503" if number > 6 else ""
+    impatient = msgspec.structs.replace(QUICK, limits=TransferLimits(Patience(give_up_s=1.0, first_wait_s=0.1)))
+    with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(2)]) as nodes:
+        results = synced_together(nodes, s3(server), impatient)
+        assert any(isinstance(each, Unavailable) for each in results), results
+        first = from_store(nodes)
+        server.fault = lambda _number: ""
+        results = synced_together(nodes, s3(server), QUICK)
+        assert all(isinstance(each, Synced) for each in results), results
+        assert all(content(node) == CONTENTS for node in nodes)
+        assert from_store(nodes) - first < SIZE
+
+
+@pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES], ids=["whole", "parts"])
+def test_where_the_stores_checksums_prove_nothing_each_node_reads_all_of_it_and_nobody_is_named(
+    part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3
+) -> None:
+    server.encrypted, server.part_bytes = True, part_bytes
+    with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(2)]) as nodes:
+        results = synced_together(nodes, s3(server), QUICK)
+        assert all(isinstance(each, Synced) for each in results), results
+        assert all(content(node) == CONTENTS for node in nodes)
+        assert all(node.sharing.bytes_from_stores >= SIZE - SMALL for node in nodes)
+        assert [node.named for node in nodes] == [{}, {}]
+        assert all(not file.checksum for file in nodes[0].folder.manifest(nodes[0].folder.current()).files if file.size)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK", b"HTTP/1.1 404 Not Found\r\nContent-Length: 60000\r\n\r\n"])
+def test_a_peer_whose_answer_comes_byte_by_byte_is_given_up_after_the_time_of_a_chunk(answer: bytes, pki: Path) -> None:
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection = listener.accept()[0]
+        made = context_of(peer_tls(pki)).wrap_socket(connection, server_side=True)
+        with made as tls, contextlib.suppress(OSError):
+            tls.sendall(answer)
+            while not ended.wait(0.02):
+                tls.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,), daemon=True)
+        thread.start()
+        peer = f"127.0.0.1:{listener.getsockname()[1]}"
+        connections = PeerConnections(showing(pki, "agent"), PeerPatience(silent_s=30.0, chunk_s=0.5))
+        try:
+            with pytest.raises(Temporary, match="too slowly"):
+                connections.fill(peer, f"chunks/{KEY}/0", memoryview(bytearray(10)), lambda: False)
+        finally:
+            ended.set()
+            thread.join()
+            connections.close()
+
+
+def test_a_part_of_another_size_than_it_seems_makes_nobody_a_liar_and_no_error(
+    tmp_path: Path, pki: Path, server: FlakyS3
+) -> None:
+    server.part_bytes = CHUNK_BYTES + 1  # six of them, as of 8 MiB
+    with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(3)]) as nodes:
+        results = synced_together(nodes, s3(server), QUICK)
+        assert all(isinstance(each, Synced) for each in results), results
+        assert all(content(node) == CONTENTS for node in nodes)
+        assert [node.named for node in nodes] == [{}] * 3
+        assert all(not each.checksum for each in nodes[0].folder.manifest(nodes[0].folder.current()).files if each.size)

@@ -1,0 +1,69 @@
+"""What is known of an object that comes from a store and from peers: who gave what, and whether it is right."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tessera.agent.storage.models.digests import chunk_digest
+from tessera.agent.storage.models.sharedfiles import EARLIER, STORE, SharedFile
+from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
+
+CONTENT = bytes(CHUNK_BYTES) + b"x" * CHUNK_BYTES + b"end"
+PARTS = [CONTENT[:CHUNK_BYTES], CONTENT[CHUNK_BYTES : 2 * CHUNK_BYTES], CONTENT[2 * CHUNK_BYTES :]]
+SUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> SharedFile:
+    return SharedFile(0, StoredObject("w.bin", len(CONTENT), "etag", SUM), str(tmp_path / "w.bin"))
+
+
+def take(file: SharedFile, chunk: int, giver: str, content: bytes | None = None) -> None:
+    """Let a chunk have come, and be in the checksum."""
+    content = PARTS[chunk] if content is None else content
+    file.givers[chunk], file.digests[chunk] = giver, chunk_digest(content)
+    assert file.checksum
+    file.checksum.update(memoryview(content))
+    file.summed += 1
+
+
+def test_it_is_right_when_all_of_it_has_the_stores_checksum(file: SharedFile) -> None:
+    seen = []
+    for chunk, giver in enumerate(("a", STORE, EARLIER)):
+        take(file, chunk, giver)
+        seen.append(file.is_right)
+    assert seen == [False, False, True]
+    assert file.unproven == {0: "a", 2: EARLIER}
+    assert file.as_model_file().checksum == SUM
+
+
+def test_a_wrong_chunk_is_dropped_with_all_of_its_giver_and_only_a_wrong_one_is_a_lie(file: SharedFile) -> None:
+    take(file, 0, "a", b"wrong")
+    take(file, 1, "a")
+    take(file, 2, "b")
+    seen = [file.is_right]
+    assert file.drop("a") == [0, 1]
+    assert file.unproven == {2: "b"}
+    file.restart()
+    for chunk in (0, 1, 2):
+        take(file, chunk, STORE if chunk < 2 else "b")
+    assert [*seen, file.is_right] == [False, True]
+    assert file.lies == {"a": 0}, "what it gave of the second chunk is right"
+
+
+def test_where_the_store_has_no_checksum_only_what_came_from_it_is_right(file: SharedFile) -> None:
+    file.provable = False
+    for chunk in range(3):
+        take(file, chunk, STORE)
+    seen = [file.is_right]
+    assert file.as_model_file().checksum == ""
+    file.givers[1] = "a"
+    assert [*seen, file.is_right] == [True, False]
+
+
+def test_what_was_replaced_since_it_was_summed_proves_nothing(file: SharedFile) -> None:
+    for chunk in range(3):
+        take(file, chunk, STORE)
+    file.stale = True
+    assert (file.is_right, file.is_summed) == (False, True)

@@ -1,0 +1,113 @@
+"""Objects fetched into files: what is cut off goes on, what changed or is damaged is noticed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.flakys3 import FlakyS3
+from harness.modelsyncs import CONTENTS, LARGE, MANY, QUICK, content, run, s3
+from tessera.agent.storage.models.folder import ModelFolder
+from tessera.agent.storage.models.reading import TransferLimits
+from tessera.agent.storage.models.sync import sync
+from tessera.core.storage.models.retries import Patience
+from tessera.core.storage.models.revisions import CHUNK_BYTES
+from tessera.errors import Conflict, Unavailable
+
+
+def test_many_small_objects_are_each_asked_for_once_and_go_on_where_they_were_cut_off(
+    tmp_path: Path, server: FlakyS3
+) -> None:
+    server.contents = dict(MANY)
+    server.fault = lambda number: "503" if number > 60 else ""
+    with pytest.raises(Unavailable, match="503"):
+        run(s3(server), tmp_path, limits=TransferLimits(Patience(give_up_s=0.5, first_wait_s=0.1)))
+    assert not (tmp_path / "current").exists()
+    server.fault = lambda _number: ""
+    server.gets = 0
+    done = run(s3(server), tmp_path)
+    assert done.requests == server.gets + 1 == done.bytes // len(MANY["small/000"]) + 1  # the listing
+    assert 0 < server.gets < len(MANY)
+    assert content(tmp_path / "current") == MANY
+
+
+def test_an_empty_object_of_a_store_whose_etags_are_no_checksums_is_no_error(tmp_path: Path, server: FlakyS3) -> None:
+    server.encrypted = True
+    run(s3(server), tmp_path)
+    assert content(tmp_path / "current") == CONTENTS
+
+
+def test_one_damaged_object_of_many_leaves_no_revision(tmp_path: Path, server: FlakyS3) -> None:
+    server.contents = dict(MANY)
+    server.fault = lambda number: "flip" if number == 77 else ""
+    with pytest.raises(Unavailable, match="checksum"):
+        run(s3(server), tmp_path)
+    assert not (tmp_path / "current").exists()
+    run(s3(server), tmp_path)
+    assert content(tmp_path / "current") == MANY
+
+
+def test_an_object_that_changes_meanwhile_is_noticed(tmp_path: Path, server: FlakyS3) -> None:
+    def change(number: int) -> str:
+        if number == 2:
+            server.contents = dict.fromkeys(CONTENTS, LARGE[1:])
+        return ""
+
+    server.fault = change
+    with pytest.raises(Conflict, match="changed while"):
+        run(s3(server), tmp_path, limits=TransferLimits(QUICK.limits.patience, threads=1))
+    assert not (tmp_path / "current").exists()
+
+
+def test_a_sync_goes_on_where_it_was_cut_off(tmp_path: Path, server: FlakyS3) -> None:
+    server.fault = lambda number: "503" if number > 2 else ""
+    with pytest.raises(Unavailable):
+        run(s3(server), tmp_path, limits=TransferLimits(QUICK.limits.patience, threads=1))
+    server.fault = lambda _number: ""
+    server.gets = 0
+    done = run(s3(server), tmp_path)
+    assert done.bytes == sum(map(len, CONTENTS.values())) - CHUNK_BYTES - len(CONTENTS["config.json"])
+    assert content(tmp_path / "current") == CONTENTS
+
+
+def test_after_a_flipped_bit_only_that_file_is_fetched_again(tmp_path: Path, server: FlakyS3) -> None:
+    server.flipped = "config.json"
+    with pytest.raises(Unavailable, match="content whose checksum is"):
+        run(s3(server), tmp_path)
+    server.flipped = ""
+    assert run(s3(server), tmp_path).bytes == len(CONTENTS["config.json"])
+    assert content(tmp_path / "current") == CONTENTS
+
+
+def test_a_bit_that_flipped_in_an_attempt_that_was_cut_off_is_no_failure_of_the_next(
+    tmp_path: Path, server: FlakyS3
+) -> None:
+    """The first attempt ends before it could compare; its journal says that what it has is what came."""
+    several = {f"{number}.bin": os.urandom(200_000) for number in range(30)}
+    server.contents = several
+    server.flipped = "0.bin"
+    server.fault = lambda number: "404" if number == len(several) else ""
+    with pytest.raises(Unavailable, match="404"):
+        run(s3(server), tmp_path)
+    server.flipped, server.fault = "", lambda _number: ""
+    told = list[tuple[int, int]]()
+    store = s3(server)
+    done = sync(store, ModelFolder(tmp_path), QUICK, lambda bytes_done, total: told.append((bytes_done, total)))
+    store.close()
+    assert content(tmp_path / "current") == several
+    assert 2 * 200_000 <= done.bytes < 30 * 200_000  # what was not there yet, and what was wrong
+    assert told[-1][0] == told[-1][1]
+
+
+def test_what_the_journal_knows_and_somebody_removed_is_fetched_again(tmp_path: Path, server: FlakyS3) -> None:
+    several = {f"{number}.bin": os.urandom(1_000) for number in range(30)}
+    server.contents = several
+    server.fault = lambda number: "404" if number == len(several) else ""
+    with pytest.raises(Unavailable, match="404"):
+        run(s3(server), tmp_path)
+    (staged,) = (tmp_path / ".tessera/staging").iterdir()
+    for path in (staged / "files").iterdir():
+        path.unlink()
+    server.fault = lambda _number: ""
+    assert run(s3(server), tmp_path).bytes == 30_000
+    assert content(tmp_path / "current") == several

@@ -1,0 +1,58 @@
+"""The device plugin of a resource of two GPUs, without servers."""
+
+from builders.gpunodes import facts, offered
+from builders.nodeviews import SaidPods
+from tessera.agent.deviceplugin import Gate, OfferedResource
+from tessera.core.cluster.advertise import OfferOptions, PluginDevice, Resource
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.prefer import AllocationPolicy
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.log import logger
+
+SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
+
+
+MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
+
+
+UNHEALTHY = OfferOptions(unhealthy=frozenset({DeviceId(facts(1).uuid)}))
+
+
+GPU, UNITS = "nvidia.com/gpu", "aliyun.com/gpu-mem"
+
+
+class Shares:
+    """Notes what it is asked for shares."""
+
+    def __init__(self) -> None:
+        self.requested: list[tuple[str, str, int]] = []
+
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+        self.requested.append(("allocate", resource, len(ids)))
+        return Grant()
+
+    async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
+        self.requested.append(("pre_start", resource, len(ids)))
+
+
+def give(_: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
+    return Grant(env=(("IDS", ",".join(device.id for device in devices)),))
+
+
+def two(sharing: Sharing, name: str = GPU, options: OfferOptions | None = None) -> Resource:
+    """Return a resource of two GPUs."""
+    return offered((facts(0, "T4"), sharing), (facts(1, "T4"), sharing), options=options)[name]
+
+
+def plugin(
+    resource: Resource,
+    shares: Shares | None = None,
+    policy: AllocationPolicy = "distributed",
+    view: SaidPods | None = None,
+) -> OfferedResource:
+    gate = Gate(view or SaidPods(), dict, logger())
+    return OfferedResource(resource, give, gate, shares or Shares(), policy=policy)
+
+
+IDS = [device.id for device in two(SLICED).devices]

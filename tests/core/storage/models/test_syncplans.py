@@ -1,0 +1,55 @@
+"""What a sync fetches, keeps and refuses."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.core.storage.models.revisions import CHUNK_BYTES, Manifest, ModelFile, StoredObject, chunk_range
+from tessera.core.storage.models.syncplans import plan_sync, refuse_empty, spans
+from tessera.errors import Unavailable
+
+
+def test_unchanged_files_are_kept_by_etag_or_checksum() -> None:
+    old = Manifest(
+        "s3://m",
+        (ModelFile("a", 1, ("0" * 64,), "e1"), ModelFile("b", 2, ("1" * 64,), "e2", "md5:x"), ModelFile("d", 1, ("",))),
+    )
+    listing = (
+        StoredObject("a", 1, "e1"),
+        StoredObject("c", 2, "e9", "md5:x"),
+        StoredObject("d", 1),
+        StoredObject("e", 1, "e1"),
+    )
+    plan = plan_sync(listing, "s3://m", {"r": old})
+    assert {path: (name, file.path, file.etag) for path, (name, file) in plan.kept.items()} == {
+        "a": ("r", "a", "e1"),
+        "c": ("r", "b", "e9"),
+    }
+    assert [each.path for each in plan.fetched] == ["d", "e"]
+    assert plan.bytes_to_fetch == 2
+    assert plan_sync(listing, "s3://other", {"r": old}).kept.keys() == {"c"}
+    again = plan_sync(listing, "s3://m", {"r": old}, {("r", "a")})
+    assert again.kept.keys() == {"c"}
+    assert again.identity != plan.identity
+
+
+def test_an_empty_listing_is_refused() -> None:
+    refuse_empty((StoredObject("a", 0),), source="x")
+    with pytest.raises(Unavailable, match="no objects"):
+        refuse_empty((), source="x")
+
+
+@given(st.lists(st.tuples(st.integers(0, 4 * CHUNK_BYTES), st.booleans()), max_size=20))
+def test_every_chunk_is_fetched_once_and_in_order(sizes: list[tuple[int, bool]]) -> None:
+    listing = tuple(StoredObject(str(index), size, ranges=ranges) for index, (size, ranges) in enumerate(sizes))
+    got: dict[int, list[tuple[int, int]]] = {}
+    for span in spans(listing):
+        for chunk in range(span.first, span.stop):
+            got.setdefault(span.object, []).append(chunk_range(listing[span.object].size, chunk))
+    assert got.keys() == set(range(len(listing)))
+    for index, ranges in got.items():
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] == listing[index].size
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))

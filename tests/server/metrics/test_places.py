@@ -1,0 +1,63 @@
+"""How many more replicas find a place."""
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from builders.kubeobjects import cut, gpu, place, pod
+from builders.measuredservers import autoscaler, deployment, model_pod, triton
+from harness.looks import Scene, scene
+from harness.servers import make_node
+from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, NODES, PODS
+from tessera.core.gpu.sharing import Mode, Sharing
+
+pytestmark = pytest.mark.anyio
+
+
+async def grow(one: Scene) -> None:
+    """Let so many requests come that ten replicas are needed."""
+    for number in range(1, 41):
+        await one.look(triton(ended=100 + number * 200, served_s=600.0 * number, waiting=4))
+
+
+SLICE = "nvidia.com/mig-1g.5gb"
+
+
+def server_of_slices(replicas: int) -> dict[str, Any]:
+    each = deployment(slots="4", replicas=replicas)
+    each["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {SLICE: "1"}}
+    return each
+
+
+@pytest.mark.parametrize(("replicas", "want"), [(1, 4), (2, 4)])
+async def test_slices_that_there_are_bound_the_replicas(replicas: int, want: int) -> None:
+    """Of three instances one is used: two more find a place, one replica is asked for beyond. A replica without a pod
+    needs one of the places."""
+    layout = tuple(place("A100-40GB", "1g.5gb", start) for start in (0, 1, 2))
+    one = Scene()
+    fixed = Sharing(modes=(Mode.MIG,), layout=layout, allow_repartition=False)
+    await make_node(one.kube, "a", gpu(0, sharing=fixed))
+    used = pod("llm-1", {SLICE: 1}, cut(0, "1g.5gb", 0))
+    mine = model_pod("llm-1")
+    mine["metadata"]["annotations"] = used["metadata"]["annotations"]
+    mine["spec"]["nodeName"] = "a"
+    mine["spec"]["containers"][0]["resources"] = {"limits": {SLICE: "1"}}
+    objects = ((DEPLOYMENTS, server_of_slices(replicas)), (AUTOSCALERS, autoscaler(most=9)), (PODS, mine))
+    async with scene(*objects, one=one):
+        await grow(one)
+        assert await one.replicas() == want
+        (said,) = (text for _, text in await one.events() if text.startswith(f"{want} replicas: expects"))
+        assert said.endswith(f"; GPUs have a place for {want - replicas - 1} more now, so no more are asked for")
+
+
+async def test_where_the_cluster_cannot_be_read_nothing_but_the_autoscaler_bounds_the_replicas() -> None:
+    one = Scene()
+    one.kube.withhold("", NODES)
+    objects = ((DEPLOYMENTS, server_of_slices(1)), (AUTOSCALERS, autoscaler(most=9)), (PODS, model_pod("llm-1")))
+    with capture_logs() as logs:
+        async with scene(*objects, one=one):
+            await grow(one)
+            assert await one.replicas() == 9
+    (said,) = (each["reason"] for each in logs if each["event"] == "model_servers_not_followed")
+    assert "no right" in said

@@ -1,0 +1,53 @@
+"""What Prometheus is told of model servers."""
+
+import pytest
+
+from builders.measuredservers import triton
+from harness.looks import DOWN, WHOLE, Scene, scene
+from tessera.log import logger
+from tessera.measures import Measures
+from tessera.server.metrics.looks import Looks
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_prometheus_is_told() -> None:
+    one, measures = Scene(), Measures()
+    one.looks = Looks(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
+
+    def told() -> dict[str, float]:
+        """Return what is said of the server, and of its samples."""
+        lines = [line.rpartition(" ") for line in measures.render().decode().splitlines() if not line.startswith("#")]
+        own = {name: float(value) for name, _, value in lines if "loop=" not in name and "_look_" not in name}
+        return {name.replace('{namespace="ns",server="llm"}', ""): value for name, value in own.items()}
+
+    async with scene(*WHOLE, one=one):
+        assert {f'loop="{each}"' in measures.render().decode() for each in LOOPS} == {True}
+        assert told()["tessera_model_server_input_bad"] == 1, "nothing was scraped yet at the first look"
+        await one.look(triton(ended=100), triton(ended=100))
+        await one.look(triton(ended=110, queued_s=5, waiting=3), triton(ended=110))
+        assert told() == {
+            'tessera_metrics_samples_total{result="failed"}': 2,
+            'tessera_metrics_samples_total{result="early"}': 2,
+            'tessera_metrics_samples_total{result="counted"}': 2,
+            "tessera_model_server_queue_time_seconds": 0.25,
+            "tessera_model_server_requests_in_flight": 3,
+            "tessera_model_server_replicas": 1,
+            "tessera_model_server_ready_replicas": 2,
+            "tessera_model_server_proposed_replicas": 1,
+            "tessera_model_server_decision_age_seconds": 0,
+            "tessera_model_server_input_bad": 0,
+        }
+        await one.look(DOWN, DOWN)
+        held = told()
+        assert held["tessera_model_server_decision_age_seconds"] == 15
+        assert (held["tessera_model_server_proposed_replicas"], held["tessera_model_server_input_bad"]) == (1, 1)
+        assert "tessera_model_server_queue_time_seconds" not in held
+        await one.look(DOWN, DOWN, seconds=300)
+        gone = told()
+        assert "tessera_model_server_decision_age_seconds" not in gone
+        assert "tessera_model_server_proposed_replicas" not in gone
+        assert gone["tessera_model_server_input_bad"] == 1
+
+
+LOOPS = ("look", "watch-pods", "watch-deployments", "watch-horizontalpodautoscalers")
