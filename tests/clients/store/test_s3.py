@@ -1,8 +1,22 @@
-"""S3: AWS's published signature, and listings that are none."""
+"""S3: AWS's published signature, and another's server behind the suite that all stores pass."""
 
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 
+import pytest
+
+from conformance.storesuite import Fill, StoreSuite, read
+from harness.moto import Moto
+from tessera.agent.storage.models.digests import start_checksum
+from tessera.clients.store import Store, open_store
 from tessera.clients.store.s3 import S3Settings, sign
+from tessera.core.storage.models.multipart import proof_of
+
+MIB = 2**20
+PART = "/models/m/large?partNumber={}&uploadId={}"
 
 
 def test_a_request_is_signed_as_aws_shows() -> None:
@@ -15,3 +29,62 @@ def test_a_request_is_signed_as_aws_shows() -> None:
     signed = sign(settings, datetime(2013, 5, 24, tzinfo=UTC), "/test.txt", headers)
     want = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
     assert signed["Authorization"].endswith(f"Signature={want}")
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Moto]:
+    with Moto.served() as server:
+        server.bucket("models")
+        yield server
+
+
+@pytest.mark.long
+class TestS3StoreOnMoto(StoreSuite):
+    @pytest.fixture
+    def store(self, moto: Moto) -> Iterator[Store]:
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        with closing(open_store("s3://models/m", {"AWS_ENDPOINT_URL": moto.address, **keys})) as made:
+            yield made
+
+    @pytest.fixture
+    def fill(self, moto: Moto) -> Fill:
+        there = set[str]()
+
+        def replace(contents: dict[str, bytes]) -> None:
+            for name in there - contents.keys():
+                moto.remove("models", f"m/{name}")
+            for name, data in {**{f"m/{name}": data for name, data in contents.items()}, "other": b"no"}.items():
+                moto.put("models", name, data)
+            there.clear()
+            there.update(contents)
+
+        return replace
+
+    @pytest.fixture(autouse=True)
+    def emptied(self, fill: Fill) -> Iterator[None]:
+        yield
+        fill({})
+
+    def test_what_was_uploaded_in_parts_has_the_etag_that_follows_from_their_size(
+        self, moto: Moto, store: Store, fill: Fill
+    ) -> None:
+        fill({"large": b""})
+        content = os.urandom(5 * MIB + 17)
+        begun, _ = moto.send("POST", "/models/m/large?uploads")
+        (upload,) = re.findall(rb"<UploadId>(.+)</UploadId>", begun)
+        parts = [content[: 5 * MIB], content[5 * MIB :]]
+        etags = [moto.send("PUT", PART.format(n, upload.decode()), part)[1] for n, part in enumerate(parts, 1)]
+        rows = "".join(
+            f"<Part><PartNumber>{n}</PartNumber><ETag>{etag}</ETag></Part>" for n, etag in enumerate(etags, 1)
+        )
+        end = f"<CompleteMultipartUpload>{rows}</CompleteMultipartUpload>".encode()
+        moto.send("POST", f"/models/m/large?uploadId={upload.decode()}", end)
+        (listed,) = store.objects()
+        assert (listed.etag.endswith("-2"), listed.checksum) == (True, "")
+        got = read(store, listed, 0, 100)
+        assert got == content[:100]
+        checksum = start_checksum(proof_of(listed), listed.size)
+        assert checksum is not None
+        for first in range(0, len(content), MIB + 3):
+            checksum.update(memoryview(content)[first : first + MIB + 3])
+        assert checksum.hexdigest() == listed.etag

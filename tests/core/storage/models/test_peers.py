@@ -5,7 +5,15 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.storage.models.peers import Owners, PeerPatience, Peers, asking_order, content_key, order_of_doubt
+from tessera.core.storage.models.peers import (
+    Owners,
+    PeerPatience,
+    Peers,
+    asking_order,
+    content_key,
+    meeting_pause_s,
+    order_of_doubt,
+)
 
 ADDRESSES = [f"10.0.{net}.{host}:9443" for net in range(4) for host in range(16)]
 MEMBERS = st.lists(st.sampled_from(ADDRESSES), min_size=1, max_size=24, unique=True)
@@ -157,3 +165,8 @@ def test_who_holds_a_chunk_is_asked_before_the_store_unless_it_said_that_it_does
     assert [peers.holder(owners, key, 0, 0.0) for key in ("key", "other")] == ["b", "b"]
     peers.lied("b", "chunk 0")
     assert peers.holder(owners, "key", 0, 9.0) == ""
+
+
+def test_the_more_nodes_there_are_the_less_often_each_lists_them_all() -> None:
+    assert [meeting_pause_s(1.0, nodes) for nodes in (0, 16, 100, 1000)] == [1.0, 1.0, 1.0, 50.0]
+    assert meeting_pause_s(30.0, 100) == 30.0

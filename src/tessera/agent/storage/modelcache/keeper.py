@@ -43,6 +43,7 @@ from tessera.core.storage.models.cache import (
     peers_of,
     revisions_held,
 )
+from tessera.core.storage.models.peers import meeting_pause_s
 from tessera.core.usage.processmetrics import MODEL_BYTES, MODEL_BYTES_GIVEN, MODEL_BYTES_READ, MODELS, PEERS_DROPPED
 from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import InvalidInput, TesseraError, Unavailable
@@ -120,6 +121,8 @@ class ModelKeeper:
         self._states: Counter[str] = Counter()
         """How many models are in each state, as reported last."""
         self._bytes = 0
+        self._listed = 0
+        """How many nodes there were when it was looked who fetches with this one."""
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
 
@@ -315,7 +318,7 @@ class ModelKeeper:
         """Look who fetches the same model, as long as one is fetched."""
         pause = _FIRST_MEET_S
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(meeting_pause_s(pause, self._listed))
             model = self._desired.get(self._fetches.busy)
             pause = _FIRST_MEET_S if model is None else min(2 * pause, _MEET_S)
             if model is not None:
@@ -327,7 +330,9 @@ class ModelKeeper:
             return
         nodes = []
         with contextlib.suppress(TesseraError):
-            for each in (await self._kube.list(KIND)).objects:
+            found = (await self._kube.list(KIND)).objects
+            self._listed = len(found)
+            for each in found:
                 with contextlib.suppress(InvalidInput):  # what one agent of another version says is no reason
                     nodes.append(read_node_models(each))
         self._sharing.meet(peers_of(model, nodes))

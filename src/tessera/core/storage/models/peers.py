@@ -15,7 +15,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LEAST_BYTES", "Owners", "PeerPatience", "Peers", "asking_order", "content_key", "order_of_doubt"]
+__all__ = [
+    "LEAST_BYTES",
+    "Owners",
+    "PeerPatience",
+    "Peers",
+    "asking_order",
+    "content_key",
+    "meeting_pause_s",
+    "order_of_doubt",
+]
 
 LEAST_BYTES = 64 * 1024
 """Smaller objects are read from the store: a request to a peer costs as much as one to the store."""
@@ -24,6 +33,9 @@ _SLACK_PERCENT = 10
 """How much more than its share of an object a member owns at most. Without slack a member that leaves moves a tenth of
 what others own, with 10 % a fiftieth."""
 _TRIES = 3
+_LISTED_PER_S = 20_000
+"""Objects that the API server lists in a second for all nodes together, at a fraction of what one of its processors can
+(docs/decisions/0034-nodes-give-each-other-chunks.md)."""
 _GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 _Words = npt.NDArray[np.uint64]
@@ -204,6 +216,17 @@ class Peers:
         known = peer in self.liars
         self.liars.setdefault(peer, what)
         return not known
+
+
+def meeting_pause_s(pause_s: float, listed: int) -> float:
+    """Return how long a node waits until it lists all nodes again, as long as the others may do so, too.
+
+    Args:
+        pause_s: at least.
+        listed: how many there were.
+
+    """
+    return max(pause_s, listed * listed / _LISTED_PER_S)
 
 
 def order_of_doubt(givers: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:
