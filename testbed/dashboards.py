@@ -279,7 +279,76 @@ _PROCESSES = Dashboard(
         ),
     ),
 )
-DASHBOARDS = (_FLEET, _NODES, _USE, _PROCESSES)
+_SERVER = "{{namespace}}/{{server}}"
+_SERVING = Dashboard(
+    "serving",
+    "Tessera: model servers",
+    (
+        Panel("Model servers", "none", (("count(tessera_model_server_replicas)", ""),), "stat"),
+        Panel("Replicas that serve", "none", (("sum(tessera_model_server_ready_replicas)", ""),), "stat"),
+        Panel(
+            "Scaled to zero",
+            "none",
+            (("sum(tessera_model_server_replicas == bool 0)", ""),),
+            "stat",
+            "Servers without a replica. Requests to them are refused until they are woken.",
+        ),
+        Panel(
+            "Servers whose metrics are bad",
+            "none",
+            (("sum(tessera_model_server_input_bad)", ""),),
+            "stat",
+            "The last good decision counts for five minutes; then the replicas stay as they are.",
+        ),
+        Panel("Queue time", "s", (("tessera_model_server_queue_time_seconds", _SERVER),)),
+        Panel("Requests in flight", "none", (("tessera_model_server_requests_in_flight", _SERVER),)),
+        Panel(
+            "Replicas",
+            "none",
+            (
+                ("tessera_model_server_proposed_replicas", f"{_SERVER}: the decision"),
+                ("tessera_model_server_replicas", f"{_SERVER}: asked for"),
+                ("tessera_model_server_ready_replicas", f"{_SERVER}: ready"),
+            ),
+        ),
+        Panel(
+            "Age of the decision",
+            "s",
+            (("tessera_model_server_decision_age_seconds", _SERVER),),
+            text="Above 0 an earlier decision is held.",
+        ),
+        Panel(
+            "Pods that were asked, by result",
+            "reqps",
+            ((f"sum by (result) (rate(tessera_metrics_samples_total{_RATE}))", "{{result}}"),),
+        ),
+        Panel(
+            "Questions about sleeping servers, by result",
+            "reqps",
+            ((f"sum by (result) (rate(tessera_metrics_wake_queries_total{_RATE}))", "{{result}}"),),
+            text="Asked of the Prometheus of `metricsApi.prometheus` while a server has no replica.",
+        ),
+        Panel(
+            "Requests to the metrics APIs, by answer",
+            "reqps",
+            ((f"sum by (code) (rate(tessera_metrics_requests_total{_RATE}))", "{{code}}"),),
+        ),
+        Panel(
+            "Time to look at all model servers, 99th percentile",
+            "s",
+            (
+                (
+                    (
+                        "histogram_quantile(0.99, sum by (le) "
+                        f"(rate(tessera_metrics_look_duration_seconds_bucket{_RATE})))"
+                    ),
+                    "a look",
+                ),
+            ),
+        ),
+    ),
+)
+DASHBOARDS = (_FLEET, _NODES, _USE, _SERVING, _PROCESSES)
 
 
 def model(dashboard: Dashboard) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def process_metrics() -> bytes:
 
 
 def test_they_are_what_grafana_imports() -> None:
-    assert DASHBOARDS.keys() == {"cost", "fleet", "nodes", "processes"}
+    assert DASHBOARDS.keys() == {"cost", "fleet", "nodes", "processes", "serving"}
     for name, each in DASHBOARDS.items():
         assert (each["uid"], each["templating"]["list"][0]["type"]) == (f"tessera-{name}", "datasource")
         assert len({panel["id"] for panel in each["panels"]}) == len(each["panels"])
@@ -90,6 +90,13 @@ def test_queries_ask_for_metrics_that_there_are(name: str) -> None:
         assert requested, title
         assert requested <= known, title
         assert "$" not in expr, title
+
+
+def test_what_is_exposed_of_model_servers_is_shown() -> None:
+    shown = " ".join(expr for _, expr in queries(DASHBOARDS["serving"]))
+    exposed = {e.name for e in PROCESS_METRICS if e.name.startswith(("tessera_model_server_", "tessera_metrics_"))}
+    assert len(exposed) > 10
+    assert {name for name in exposed if name not in shown} == set()
 
 
 def test_prometheus_reads_every_query(tmp_path: Path) -> None:

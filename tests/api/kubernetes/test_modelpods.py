@@ -156,6 +156,10 @@ DEPLOYMENTS = {
         vllm("vllm", "--max-num-seqs", "16", command=True),
         ModelDeployment(replicas=1, slots=16, cold_start_s=None, trouble=""),
     ),
+    "vLLM's sequences with underscores": (
+        vllm("serve", "--max_num_seqs=16"),
+        ModelDeployment(replicas=1, slots=16, cold_start_s=None, trouble=""),
+    ),
     "vLLM's sequences left out": (
         vllm("serve", "--max-num-seqs"),
         ModelDeployment(replicas=1, slots=None, cold_start_s=None, trouble=""),

@@ -21,6 +21,8 @@ BAD_ARGS = {
     "a short one that is none": ("triton", ["-q"], "an option of triton"),
     "a port": ("triton", ["--http-port=1"], "the Service and the probes expect 8000"),
     "the number of GPUs": ("vllm", ["--tensor-parallel-size", "2"], "spec.gpu.count"),
+    "the number of GPUs, in short": ("vllm", ["-tp", "2"], "spec.gpu.count"),
+    "the number of GPUs, with underscores": ("vllm", ["--tensor_parallel_size=2"], "spec.gpu.count"),
 }
 
 

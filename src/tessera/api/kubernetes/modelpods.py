@@ -287,7 +287,7 @@ def _sequences(containers: Sequence[_Container]) -> int | None:
         words = [*(each.command or ()), *(each.args or ())]
         for place, word in enumerate(words):
             name, _, value = word.partition("=")
-            if name == "--max-num-seqs":
+            if name.replace("_", "-") == "--max-num-seqs":
                 text = value or (words[place + 1] if place + 1 < len(words) else "")
                 return _positive(text, _MOST_SLOTS)
     return None

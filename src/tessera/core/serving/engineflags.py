@@ -83,6 +83,8 @@ weight-transfer-config worker-cls worker-extension-cls
 _VLLM_SHORT: Final = (
     "-ac -asc -cc -dc -dcp -dp -dpa -dpb -dpe -dph -dpl -dpm -dpn -dpp -dpr -ep -n -pcp -pp -q -r -sc -tp"
 )
+_ALIASES: Final = {"-tp": "tensor-parallel-size"}
+"""The short one of an option that another field decides."""
 
 # Source: triton-inference-server/server@e1db8a60 (2.73.0, August 2026), `src/command_line_parser.cc`.
 _TRITON: Final = """
@@ -107,8 +109,8 @@ _KNOWN: Final = {"vllm": frozenset(_VLLM.split()), "triton": frozenset(_TRITON.s
 
 
 def options_of(args: Sequence[str]) -> dict[str, int]:
-    """Return the long options among arguments, without dashes and values, with their places."""
-    return {name: place for place, each in enumerate(args) if (name := _long(each))}
+    """Return the options among arguments by their long names, without dashes and values, with their places."""
+    return {name: place for place, each in enumerate(args) if (name := _ALIASES.get(each) or _long(each))}
 
 
 def _long(argument: str) -> str:
