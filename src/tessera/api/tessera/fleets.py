@@ -7,11 +7,10 @@ agents and servers report of nodes in GPUNode objects by `gpunodes`.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 
-from tessera.api.documents import Document
+from tessera.api.documents import Document, Plain
 from tessera.api.fields import Field, checked_name, identity, in_place, objects, read_model
 from tessera.api.kubernetes.nodemodels import ModelRule
 from tessera.api.kubernetes.nodes import (
@@ -25,19 +24,17 @@ from tessera.api.kubernetes.nodes import (
     with_gpus,
 )
 from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
-from tessera.api.nvidia.gpulabels import described, expected_labels
-from tessera.api.nvidia.migparted import Group, read_config_map
+from tessera.api.nvidia.gpulabels import expected_labels
+from tessera.api.nvidia.migparted import read_config_map
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.gpusharing import read_sharing
+from tessera.api.tessera.operatorconfigs import OperatorConfigs, mig_counts, read_configs, with_plugin
 from tessera.api.tessera.pods.runningpods import PodsOfCluster, read_pods
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model
-from tessera.core.gpu.inventory import Inventory
-from tessera.core.gpu.mig import Counts
-from tessera.core.gpu.sharing import managed_sharing
-from tessera.core.node.layouts import configuration_names, resolve
+from tessera.core.gpu.sharing import Mode, Sharing, managed_sharing
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["close_unhealthy", "read", "read_states", "share_unit_mib", "short"]
@@ -46,8 +43,6 @@ _MAX_NODES = 100_000
 _EXAMPLES = 5
 _MAX_GPUS = 256
 """Most GPUs of one node; no server has more than a few dozen."""
-Configurations: TypeAlias = Mapping[str, tuple[Group, ...]]
-"""MIG configurations of a node by name."""
 _KINDS = ("Node", "Pod", KIND, "Fleet", None)
 _SEVERAL = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?\((?P<node>[^()]*)\)")
 _SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,80})")
@@ -110,8 +105,9 @@ def read(
     states = read_states(fields)
     share_mib = share_unit_mib or _share_unit_mib(fields, states)
     notes: list[str] = []
-    configurations = _mig_configurations(fields, notes)
-    nodes = _nodes(fields, states, gpu_models, configurations, notes)
+    configs = read_configs(fields)
+    notes.extend(configs.notes)
+    nodes = _nodes(fields, states, gpu_models, configs, notes)
     if not nodes:
         source = fields[0].place if fields else "fleet"
         hint = "write nodes: in a fleet file, or Node objects, as in kubectl get nodes,pods -A -o json"
@@ -123,8 +119,10 @@ def read(
         share_unit_mib=share_mib,
         claims={claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims},
     )
+    fleets = [field for field in fields if field.get("kind").value in ("Fleet", None)]
+    plugins = {entry.get("device-plugin").value for fleet in fleets for entry in fleet.get("nodes").elements()}
     skipped = sorted(
-        {field.label for field in fields if field.get("kind").value not in _KINDS and not _configures(field)}
+        {field.label for field in fields if field.get("kind").value not in _KINDS and not _is_read(field, plugins)}
     )
     notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
     return Snapshot(
@@ -135,26 +133,18 @@ def read(
     )
 
 
-def _configures(field: Field) -> Mapping[str, tuple[Group, ...]]:
-    return read_config_map(field) if field.get("kind").value == "ConfigMap" else {}
-
-
-def _mig_configurations(fields: Iterable[Field], notes: list[str]) -> Configurations:
-    """Return the MIG configurations of the GPU operator's ConfigMaps, without those that two of them differ on."""
-    found: dict[str, tuple[Group, ...]] = {}
-    disputed: set[str] = set()
-    for name, groups in (each for field in fields for each in _configures(field).items()):
-        if found.setdefault(name, groups) != groups:
-            disputed.add(name)
-    notes.extend(f"MIG configuration {name} is not read: two ConfigMaps differ on it" for name in sorted(disputed))
-    return {name: groups for name, groups in found.items() if name not in disputed}
+def _is_read(field: Field, plugins: set[Plain]) -> bool:
+    """Return whether a ConfigMap has MIG configurations, or one of the device plugin's that a node names."""
+    return field.get("kind").value == "ConfigMap" and (
+        bool(read_config_map(field)) or any(key in plugins for key, _ in field.get("data").members())
+    )
 
 
 def _nodes(
     fields: Iterable[Field],
     states: Mapping[str, GpuNodeState],
     gpu_models: Sequence[ModelRule],
-    configurations: Configurations,
+    configs: OperatorConfigs,
     notes: list[str],
 ) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
@@ -162,7 +152,7 @@ def _nodes(
     unused = set(gpu_models)
     for field in fields:
         if field.get("kind").value in ("Fleet", None):
-            found: Iterable[Node] = _fleet_nodes(field, configurations)
+            found: Iterable[Node] = _fleet_nodes(field, configs, notes)
         elif field.get("kind").value == "Node":
             node = node_without_gpus(field)
             rules = [rule for rule in gpu_models if rule.applies(node.name, dict(node.labels))]
@@ -285,25 +275,28 @@ def _objects(document: Document) -> Iterator[Field]:
 # The fleet file
 
 
-def _fleet_nodes(field: Field, configurations: Configurations) -> Iterator[Node]:
+def _fleet_nodes(field: Field, configs: OperatorConfigs, notes: list[str]) -> Iterator[Node]:
     field.only("apiVersion", "kind", "metadata", "nodes")
     field.get("apiVersion").choice("tessera.dev/v1alpha1", default="tessera.dev/v1alpha1")
     read_nodes = 0
     for entry in field.get("nodes").elements():
-        entry.only("name", "count", "cpu", "memory", "pods", "gpus", "sharing", "labels", "taints")
+        entry.only("name", "count", "cpu", "memory", "pods", "gpus", "sharing", "device-plugin", "labels", "taints")
         count = entry.get("count").integer(1, least=1, most=_MAX_NODES)
         read_nodes += count
         if read_nodes > _MAX_NODES:
             raise entry.refuse(found=f"{count} more nodes are more than {_MAX_NODES} in all")
         name = checked_name(entry.get("name"))
         names = [name] if not entry.get("count").given else [f"{name}-{index}" for index in range(count)]
-        yield from _entry_nodes(entry, names, configurations)
+        yield from _entry_nodes(entry, names, configs, notes)
 
 
-def _entry_nodes(entry: Field, names: list[str], configurations: Configurations) -> Iterator[Node]:
+def _entry_nodes(entry: Field, names: list[str], configs: OperatorConfigs, notes: list[str]) -> Iterator[Node]:
     cpu_milli = entry.get("cpu").read(cpu_capacity, CPU_MILLI)
     memory_mib = entry.get("memory").read(memory_capacity, MEMORY_MIB)
-    gpus = _gpus(entry, configurations)
+    gpus = _gpus(entry, configs)
+    if entry.get("device-plugin").given:
+        gpus, said = with_plugin(entry.get("device-plugin"), gpus, configs)
+        notes.extend(f"{names[0]}: {each}" for each in said)
     labels = expected_labels(gpus) | {key: value.text() for key, value in entry.get("labels").members()}
     taints = _taints(entry.get("taints"))
     max_pods = entry.get("pods").integer(110)
@@ -347,7 +340,7 @@ def _taints(field: Field) -> tuple[Taint, ...]:
     return tuple(taints)
 
 
-def _gpus(entry: Field, configurations: Configurations) -> tuple[Gpu, ...]:
+def _gpus(entry: Field, configs: OperatorConfigs) -> tuple[Gpu, ...]:
     """Return the GPUs of one entry: `8xH100-80GB`, or a list of such texts and of mappings, one group each."""
     field = entry.get("gpus")
     groups = list(field.elements()) if isinstance(field.value, list) else [field] if field.given else []
@@ -355,23 +348,20 @@ def _gpus(entry: Field, configurations: Configurations) -> tuple[Gpu, ...]:
     if len(found) > _MAX_GPUS:
         raise field.refuse(found=f"{len(found)} GPUs are more than {_MAX_GPUS} in a node")
     gpus = [msgspec.structs.replace(gpu, index=index) for index, (gpu, _) in enumerate(found)]
+    fixed = entry.get("device-plugin").given
     return tuple(
-        msgspec.structs.replace(gpu, sharing=read_sharing(own, gpu.model, _configured(own, gpu, configurations)))
+        msgspec.structs.replace(gpu, sharing=_sharing(own, gpu, configs, fixed=fixed))
         for gpu, (_, own) in zip(gpus, found, strict=True)
     )
 
 
-def _configured(sharing: Field, gpu: Gpu, configurations: Configurations) -> dict[str, Counts | None]:
-    """Return what the MIG configuration that a GPU's sharing names makes of it; all, for advice, where it is none."""
-    name = sharing.value.get("mig") if isinstance(sharing.value, dict) else None
-    if not isinstance(name, str) or not configurations:
-        return {}
-    node, found = Inventory(gpus=(described(gpu),)), dict[str, Counts | None]()
-    possible = (name,) if name in configurations else configuration_names(configurations, node)
-    for each in possible:
-        targets = in_place(sharing.get("mig"), partial(resolve, each, configurations, node))
-        found[each] = next((target.counts for target in targets if target.mig), None)
-    return found
+def _sharing(own: Field, gpu: Gpu, configs: OperatorConfigs, *, fixed: bool) -> Sharing:
+    """Return the sharing of a GPU; `fixed` where the device plugin's configuration says all but the MIG layout."""
+    if fixed and not own.given:
+        return Sharing(modes=(Mode.WHOLE,))
+    if fixed and (not isinstance(own.value, dict) or own.value.keys() != {"mig"}):
+        raise own.refuse(found="device-plugin says how the node's GPUs are shared", hint="write mig alone, or nothing")
+    return read_sharing(own, gpu.model, mig_counts(own, gpu, configs))
 
 
 def _group(group: Field, sharing: Field) -> list[tuple[Gpu, Field]]:
