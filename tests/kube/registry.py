@@ -1,5 +1,6 @@
 """The reference registry on the loopback, with images pushed to it over its API."""
 
+import gzip
 import json
 import subprocess
 import tarfile
@@ -52,13 +53,13 @@ class RealRegistry:
             self._send("PUT", f"/v2/{repository}/manifests/{name}", kept.content, kept.media_type)
 
     def push_archive(self, archive: Path, repository: str, tag: str) -> None:
-        """Give it the image of an archive as `docker save` writes it."""
+        """Give it the image of an archive as `docker save` writes it, its layers compressed as engines push them."""
         with tarfile.open(archive) as found:
             parts = {each.name: found.extractfile(each).read() for each in found if each.isfile()}  # type: ignore[union-attr]
         (described,) = json.loads(parts["manifest.json"])
         kind = "application/vnd.oci.image"
         blobs = [(f"{kind}.config.v1+json", parts[described["Config"]])]
-        blobs += [(f"{kind}.layer.v1.tar", parts[name]) for name in described["Layers"]]
+        blobs += [(f"{kind}.layer.v1.tar+gzip", gzip.compress(parts[name], 1)) for name in described["Layers"]]
         config, *layers = (
             {"mediaType": each, "digest": digest_of(content), "size": len(content)} for each, content in blobs
         )
@@ -93,7 +94,7 @@ class RealRegistry:
     def _send(self, method: str, target: str, body: bytes, kind: str) -> str:
         url = target if "://" in target else f"http://{self.host}{target}"
         request = urllib.request.Request(url, data=body, method=method, headers={"Content-Type": kind})
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
             return str(answer.headers.get("Location", ""))
 
 

@@ -22,6 +22,7 @@ from kube.modelstore import small_disk
 from kube.observing import mps_daemons
 from kube.pods import busybox, log, phase
 from kube.registry import HASHED, RealRegistry, serve_on
+from tessera import __version__
 from tessera.clients.runtime import CriRuntime
 from tessera.errors import Unavailable
 from testbed import installed
@@ -176,6 +177,17 @@ def test_simulated_gpus_need_no_compiler(image_cluster: Cluster) -> None:
     image_cluster.apply({**busybox("simulates"), "spec": {"containers": [container], "restartPolicy": "Never"}})
     until("its end", lambda: phase(image_cluster, "simulates") in {"Succeeded", "Failed"}, timeout_s=_WAIT_S)
     log(image_cluster, "simulates", "1 GPU in /tmp/gpus")
+
+
+def test_a_node_pulls_the_image_from_a_registry(image_cluster: Cluster, real_registry: RealRegistry) -> None:
+    """Its layers are compressed there, so that what the node has of the image already does not stand for them."""
+    real_registry.push_archive(tessera_image(print), "suite/tessera", "pulled")
+    with serve_on(image_cluster.nodes[0], real_registry, 5002) as host:
+        image = f"{host}/suite/tessera:pulled"
+        container = {"name": "main", "image": image, "imagePullPolicy": "Always", "args": ["--version"]}
+        image_cluster.apply({**busybox("pulls"), "spec": {"containers": [container], "restartPolicy": "Never"}})
+        until("its end", lambda: phase(image_cluster, "pulls") in {"Succeeded", "Failed"}, timeout_s=_WAIT_S)
+        log(image_cluster, "pulls", f"tessera, version {__version__}")
 
 
 def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) -> None:
