@@ -21,6 +21,7 @@ __all__ = [
     "GO_OLDEST",
     "HELM",
     "MODULES",
+    "MONITORING",
     "OPENTOFU",
     "REGISTRY",
     "Module",
@@ -124,6 +125,17 @@ CERT_MANAGER = (
     ),
 )
 """Definitions of kinds of cert-manager, which tests of the chart ask. No module has its controllers."""
+
+MONITORING = (
+    Module("keda", "github.com/kedacore/keda/v2", "v2.21.0", files=("config/crd/bases/keda.sh_scaledobjects.yaml",)),
+    Module(
+        "prometheusoperator",
+        "github.com/prometheus-operator/prometheus-operator",
+        "v0.85.0",
+        files=("example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",),
+    ),
+)
+"""Definitions of kinds that model servers have where a cluster has them, which tests of these ask."""
 
 _RENAMED = {"server": "etcd", "v3": "etcd"}
 """Programs whose package is not called what everybody calls them."""

@@ -168,6 +168,30 @@ async def test_the_api_server_takes_what_is_rendered_and_knows_every_field(node_
     assert len(node_cluster.kubectl(*words, input_text=text).split()) == len(taken)
 
 
+def test_keda_and_the_prometheus_operator_know_every_field(node_cluster: Cluster, monitoring_kinds: Path) -> None:
+    """By the definitions of KEDA's ScaledObject and of PodMonitor, as their projects have them."""
+    files = [*monitoring_kinds.glob("*.yaml")]
+    spec = {"replicas": {"max": 3}, "autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}}
+    one = server({**spec, "monitor": {"labels": {"release": "prometheus"}}}, namespace="default")
+    rendered = render(one, "server", prometheus="http://prometheus:9090")
+    others = [each for each in rendered if each["kind"] in {"PodMonitor", "ScaledObject"}]
+    assert len(files) == len(others) == 2
+    try:
+        for definition in files:
+            node_cluster.kubectl("apply", "--server-side", "-f", str(definition))
+        kinds = ("crd/podmonitors.monitoring.coreos.com", "crd/scaledobjects.keda.sh")
+        node_cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
+        words = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
+        taken = node_cluster.kubectl(*words, input_text="\n---\n".join(map(json.dumps, others)))
+        assert len(taken.split()) == 2
+        misspelled = json.dumps(others[1]).replace('"ignoreNullValues": "false"', '"ignoreNullValues": false')
+        with pytest.raises(Unavailable, match="ignoreNullValues"):
+            node_cluster.kubectl(*words, input_text=misspelled)
+    finally:
+        for definition in files:
+            node_cluster.kubectl("delete", "--ignore-not-found", "-f", str(definition))
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two models": ({"model": {"cache": "a", "claim": "b"}}, "exactly one way: cache, claim, nfs or hostPath"),
     "two slices": ({"gpu": {"resource": "nvidia.com/mig-1g.5gb", "count": 2}}, "a process sees one MIG instance"),

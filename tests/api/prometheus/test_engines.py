@@ -47,6 +47,22 @@ def test_an_idle_triton_waits_for_nothing(former: str) -> None:
     assert (found.queue_time_s, found.in_flight) == (0.0, 0.0)
 
 
+def test_a_busy_vllm_waits_as_its_clients_do() -> None:
+    """12 clients, 4 at once: 8 wait; who is answered after 1.33 s waited for two thirds of it."""
+    found = between(recorded("vllm-busy-1", 904.635), recorded("vllm-busy-2", 914.848))
+    assert isinstance(found, Window)
+    assert (found.waiting, found.running, found.completed) == (8.0, 4.0, 128.0)
+    assert found.queue_time_s + found.served_s / found.completed == pytest.approx(1.33, rel=0.03)
+    assert found.queue_time_s == pytest.approx(1.33 * 2 / 3, rel=0.05)
+
+
+@pytest.mark.parametrize("former", ["vllm-fresh", "vllm-idle"])
+def test_an_idle_vllm_waits_for_nothing(former: str) -> None:
+    found = between(recorded(former, 1.0), recorded(former, 16.0))
+    assert isinstance(found, Window)
+    assert (found.queue_time_s, found.in_flight) == (0.0, 0.0)
+
+
 def vllm(*, running: int, waiting: int, waits_s: tuple[float, ...]) -> bytes:
     """Return what a vLLM exposes, which makes it by the same library: names, labels and types of vLLM 0.33.0."""
     registry, labels = CollectorRegistry(), ("model_name", "engine")

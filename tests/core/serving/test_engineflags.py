@@ -1,12 +1,15 @@
 """Options of an engine: Tessera's, the user's, and those that cannot be."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from builders.rendered import VLLM, container, rendered
 from tessera.core.serving.engineflags import check_options, options_of
 from tessera.errors import InvalidInput
+
+RECORDED = Path(__file__).parents[2] / "data" / "servermetrics"
 
 
 def test_options_of_the_user_come_before_those_of_tessera() -> None:
@@ -43,3 +46,13 @@ def test_the_options_that_tessera_writes_are_those_of_the_engine(engine: str) ->
     args = container({"engine": engine})["args"]
     check_options(engine, args, "args")  # type: ignore[arg-type]  # a parameter is a plain text
     assert len(options_of(args)) > 4
+
+
+def test_the_options_of_a_vllm_that_ran_are_known_and_those_that_tessera_writes_are_among_them() -> None:
+    """Of vLLM 0.32.0, the release before the one whose options are listed; recorded from its `--help=all`."""
+    recorded = (RECORDED / "vllm-options.txt").read_text().split()
+    assert len(recorded) > 300
+    check_options("vllm", recorded, "args")
+    for gpu in ({"memoryGiB": 20}, {"resource": "nvidia.com/gpu", "count": 2}):
+        written = container(VLLM | {"gpu": gpu})["args"]
+        assert {f"--{each}" for each in options_of(written)} <= {*recorded}

@@ -1,6 +1,8 @@
 """Sizes of models against what vLLM logged, and laws of them."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +14,8 @@ from builders.modelconfigs import DEEPSEEK_V2_LITE, LLAMA_8B, QWEN3_235B, TINY
 from tessera.api import documents
 from tessera.api.huggingface.modelconfigs import read_config
 from tessera.core.serving.sizing import GIB, Architecture, Batch, batch_for, fit, overhead_bytes, sequence_bytes
+
+RECORDED = Path(__file__).parents[2] / "data" / "servermetrics"
 
 
 def architecture(config: dict[str, Any], **changed: Any) -> Architecture:
@@ -47,6 +51,19 @@ def test_the_room_for_the_kv_cache_is_what_vllm_logged() -> None:
     assert found.kv_bytes / GIB == pytest.approx(53.29, rel=0.03)
     assert found.fits
     assert found.tokens == pytest.approx(found.kv_bytes / (128 * 1024), rel=0.01)
+
+
+def test_the_tokens_and_sequences_are_what_a_real_vllm_logged() -> None:
+    """The log line says how many fit in 1 GiB; the model is the one that it served."""
+    one = architecture(json.loads((RECORDED / "vllm-config.json").read_text()))
+    logged = re.search(
+        r"KV cache size: ([\d,]+) tokens, .* for ([\d,]+) tokens per request: ([\d.]+)x",
+        (RECORDED / "vllm-log.txt").read_text(),
+    )
+    assert logged
+    tokens, context, sequences = (float(each.replace(",", "")) for each in logged.groups())
+    fitting = GIB / sequence_bytes(one, int(context), 2)
+    assert (fitting * context, fitting) == (tokens, sequences)
 
 
 def test_sequences_are_counted_in_blocks_as_vllm_does() -> None:

@@ -97,6 +97,17 @@ def test_a_plan_has_the_fewest_replicas_of_each_step() -> None:
     assert clairvoyant(times, np.full(len(times), 4.0), MODEL, 3).within_slo < 0.99
 
 
+def test_a_trace_of_one_request_has_a_plan_and_rows() -> None:
+    one = np.zeros(1)
+    found = rows(compare(Requests(one, one, one), MODEL, tuple(POLICIES), 16))
+    assert {(each.within_slo, each.changes, each.replica_hours) for each in found} == {(1.0, 0, 0.0)}
+
+
+def test_a_plan_has_no_more_replicas_than_there_may_be_however_long_requests_take() -> None:
+    plan = clairvoyant(np.array([0.0, 1.0]), np.array([1e300, 1.0]), MODEL, 16)
+    assert max(plan.replicas) <= 16
+
+
 def test_with_an_idle_time_there_is_no_replica_between_bursts_and_no_request_is_lost() -> None:
     """Two bursts of ten minutes, four hours apart: the second waits for a cold start."""
     burst = np.arange(0.0, 600.0, 2.0)

@@ -94,6 +94,9 @@ BAD: dict[str, tuple[list[str], str | None, float | None, str]] = {
         1e6,
         r"mean rate: 1e\+06 requests/s make more than 20,000,000 requests in all",
     ),
+    "too many times": ([MOONCAKE[0], "0,1,2", "60000,1,2"], None, 1e6, "make more than 20,000,000 requests in all"),
+    "more than a year": ([MOONCAKE[0], "0,1,2", "1e300,1,2"], None, None, "covers 1.16e\\+292 days, more than 366"),
+    "rates of more than a year": (["t_s,a_rps", "0,1", "1e9,1"], "a_rps", 3.0, "covers 1.16e\\+04 days"),
     "next to none": (RATES, "a_rps", 1e-9, "requests come"),
 }
 

@@ -66,12 +66,12 @@ def clairvoyant(arrival_s: Floats, service_s: Floats, model: Model, most: int) -
 def _plan(arrival_s: Floats, service_s: Floats, model: Model, most: int, *, late: float) -> Plan:
     span_s = float(arrival_s[-1])
     step_s = 60.0 if span_s <= _SHORT_S else 300.0
-    edges = np.arange(0, span_s + step_s, step_s)
+    edges = np.arange(0, max(span_s, 1.0) + step_s, step_s)  # one step at least, of a single request too
     cuts = [0, *np.searchsorted(arrival_s, edges[1:], side="right").tolist()]
     times, services = arrival_s.tolist(), service_s.tolist()
     replicas, chosen, hours, missed = Replicas(model, 0), [], 0.0, 0
     for start_s, begin, end in zip(edges.tolist(), cuts, cuts[1:], strict=False):
-        count = max(1, math.floor(sum(services[begin:end]) / step_s / model.slots / 2))
+        count = max(1, min(math.floor(sum(services[begin:end]) / step_s / model.slots / 2), most))
         while True:
             tried = replicas.copy()
             tried.settle(start_s)

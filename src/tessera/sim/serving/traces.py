@@ -36,6 +36,8 @@ _GENERATED: Final = (
 """Tokens of prompts and answers of azure_llm_2023_conv.csv at these percentiles (CC-BY 4.0, Azure public dataset)."""
 _MOST: Final = 20_000_000
 """Requests of a trace; more do not fit in memory."""
+_LONGEST_S: Final = 366 * 86_400.0
+"""Of a trace: policies look each 15 s, whatever happens."""
 
 
 class Requests(msgspec.Struct, frozen=True):
@@ -96,7 +98,10 @@ def read_requests(
     }
     if header in by_header:
         found = _requests(rows, name, by_header[header], header[0])
-        return found if mean_rate is None else found.at_rate(mean_rate, rng)
+        if mean_rate is None:
+            return found
+        _check_count(name, mean_rate, found.span_s)
+        return found.at_rate(mean_rate, rng)
     if header[:1] == ("t_s",) and len(header) > 1:
         bins = _column(rows, name, header[1:], column)
     elif header == ("client", "t_s", "rate_rps", "cv", "pattern", "arg1", "arg2"):
@@ -152,7 +157,20 @@ def _requests(
     if not found:
         raise InvalidInput(name, found="it has no request", hint="name a trace with at least one")
     times, contexts, tokens = np.array(found, dtype=np.float64).T
+    _check_span(name, times.max() - times.min())
     return _ordered(times, contexts, tokens)
+
+
+def _check_count(name: str, mean_rate: float, span_s: float) -> None:
+    if mean_rate * span_s > _MOST:
+        found = f"{mean_rate:g} requests/s make more than {_MOST:,} requests in all"
+        raise InvalidInput(f"{name}: mean rate", found=found, hint="give a lower --mean-rate or a shorter trace")
+
+
+def _check_span(name: str, span_s: float) -> None:
+    if span_s > _LONGEST_S:
+        found = f"it covers {span_s / 86_400:.3g} days, more than {_LONGEST_S / 86_400:.0f}"
+        raise InvalidInput(name, found=found, hint="check its times, or name a shorter trace")
 
 
 class _Bin(msgspec.Struct, frozen=True):
@@ -198,11 +216,10 @@ def _drawn(bins: list[_Bin], name: str, mean_rate: float, rng: np.random.Generat
     starts = sorted({each.start_s for each in bins})
     if not starts[1:] or not any(each.rate for each in bins):
         raise InvalidInput(name, found="it has no rates in two bins", hint="give at least two bins, not all 0")
+    _check_span(name, starts[-1] - starts[0])
     width_s = min(b - a for a, b in pairwise(starts))
     scale = mean_rate * (starts[-1] - starts[0] + width_s) / (sum(each.rate for each in bins) * width_s)
-    if mean_rate * (starts[-1] - starts[0]) > _MOST:
-        found = f"{mean_rate:g} requests/s make more than {_MOST:,} requests in all"
-        raise InvalidInput(f"{name}: mean rate", found=found, hint="give a lower --mean-rate or a shorter trace")
+    _check_count(name, mean_rate, starts[-1] - starts[0])
     by_client: dict[str, list[_Bin]] = {}
     for each in bins:
         by_client.setdefault(each.client, []).append(each)
