@@ -163,14 +163,15 @@ class S3Store:
 
     def _page(self, page: "ET.Element") -> Iterator[StoredObject]:
         encoded = page.findtext("{*}EncodingType") == "url"
-        for row in page.iterfind("{*}Contents"):
-            key, size = row.findtext("{*}Key") or "", row.findtext("{*}Size") or ""
+        space = page.tag.removesuffix("ListBucketResult")  # by its whole name a field is found five times as fast
+        for row in page.iterfind(f"{space}Contents"):
+            key, size = row.findtext(f"{space}Key") or "", row.findtext(f"{space}Size") or ""
             key = unquote(key.replace("+", " ")) if encoded else key
             if not key.startswith(self._prefix) or not re.fullmatch(r"[0-9]{1,15}", size):
                 raise Temporary(f"a listing with key {key[:60]!r} and size {size[:20]!r}")
             if key == self._prefix:
                 continue
-            etag = (row.findtext("{*}ETag") or "").strip('"')
+            etag = (row.findtext(f"{space}ETag") or "").strip('"')
             checksum = f"md5:{etag}" if _MD5.fullmatch(etag) else ""
             yield StoredObject(key.removeprefix(self._prefix), int(size), etag, checksum)
 

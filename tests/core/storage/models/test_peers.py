@@ -168,5 +168,5 @@ def test_who_holds_a_chunk_is_asked_before_the_store_unless_it_said_that_it_does
 
 
 def test_the_more_nodes_there_are_the_less_often_each_lists_them_all() -> None:
-    assert [meeting_pause_s(1.0, nodes) for nodes in (0, 16, 100, 1000)] == [1.0, 1.0, 1.0, 50.0]
+    assert [meeting_pause_s(1.0, nodes) for nodes in (0, 16, 100, 1000)] == [1.0, 1.0, 2.0, 200.0]
     assert meeting_pause_s(30.0, 100) == 30.0

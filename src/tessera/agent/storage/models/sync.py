@@ -7,14 +7,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.packed import write_image
 from tessera.agent.storage.models.reading import Progress, TransferLimits
-from tessera.agent.storage.models.shared import SharedTransfer
-from tessera.agent.storage.models.sharing import Sharing
 from tessera.agent.storage.models.transfer import Transfer, listed
 from tessera.clients.store import Store
 from tessera.core.storage.models.multipart import proof_of
@@ -24,6 +23,9 @@ from tessera.core.storage.models.retention import Kept, make_room, superseded
 from tessera.core.storage.models.revisions import Manifest, ModelFile, StoredObject
 from tessera.core.storage.models.syncplans import SyncPlan, plan_sync, refuse_empty
 from tessera.errors import Conflict, Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    from tessera.agent.storage.models.sharing import Sharing
 
 __all__ = ["SyncOptions", "Synced", "clear_room", "desired_objects", "hold", "stage", "sync"]
 
@@ -70,7 +72,7 @@ def sync(
     options: SyncOptions,
     report: Callable[[int, int], None] = lambda _done, _total: None,
     make_room: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
-    sharing: Sharing | None = None,
+    sharing: "Sharing | None" = None,
 ) -> Synced:
     """Make `current` the revision that the store has now; readers see the former one until it is complete.
 
@@ -130,7 +132,7 @@ def sync(
     return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
 
 
-def hold(sharing: Sharing, folder: ModelFolder) -> None:
+def hold(sharing: "Sharing", folder: ModelFolder) -> None:
     """Give peers the revisions of a folder, but for packed ones."""
     plain = [each for name, each in folder.manifests().items() if folder.image(name) is None]
     sharing.shelf.hold(folder.versions, plain)
@@ -220,7 +222,7 @@ def stage(
     plan: SyncPlan,
     staged: Path,
     how: tuple[TransferLimits, Progress],
-    sharing: Sharing | None = None,
+    sharing: "Sharing | None" = None,
 ) -> tuple[ModelFile, ...]:
     """Fetch and link all files of a plan into a folder of their own, `staged/files`; return those that were fetched."""
     files = staged / "files"
@@ -236,6 +238,9 @@ def stage(
         if sharing is not None:
             sharing.read(how[1].fetched)
         if shared and sharing is not None:
+            # Slow to import, and of no use to a node without peers.
+            from tessera.agent.storage.models.shared import SharedTransfer  # noqa: PLC0415
+
             fetched += SharedTransfer(store, staged, how, sharing).run(shared)
         for path, (name, file) in plan.kept.items():
             target = files / path

@@ -16,6 +16,7 @@ NOTES = ".tessera"
 _COMPONENT_BYTES = 255
 _PATH_BYTES = 4000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _RENAME = "rename the object, or leave it out with --exclude"
 
 
@@ -34,9 +35,11 @@ def checked_path(path: str, *, source: str) -> str:
         problem = "has an empty or `.` part, which no file can have"
     elif _CONTROL.search(path):
         problem = "has a control character"
-    elif any("\ud800" <= character <= "\udfff" for character in path):
+    elif _SURROGATE.search(path):
         problem = "is no UTF-8"
-    elif len(path.encode()) > _PATH_BYTES or any(len(part.encode()) > _COMPONENT_BYTES for part in parts):
+    elif (size := len(path.encode())) > _PATH_BYTES or (
+        size > _COMPONENT_BYTES and any(len(part.encode()) > _COMPONENT_BYTES for part in parts)
+    ):
         problem = f"is too long for a file: at most {_COMPONENT_BYTES} bytes a part, {_PATH_BYTES} in all"
     elif parts[0].casefold() == NOTES:
         problem = f"begins with {NOTES}, where Tessera keeps its own notes"
@@ -86,6 +89,8 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _folded(path: str) -> str:
+    if path.isascii():  # nearly all are, of 20,000
+        return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 

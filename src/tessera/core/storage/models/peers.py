@@ -33,8 +33,8 @@ _SLACK_PERCENT = 10
 """How much more than its share of an object a member owns at most. Without slack a member that leaves moves a tenth of
 what others own, with 10 % a fiftieth."""
 _TRIES = 3
-_LISTED_PER_S = 20_000
-"""Objects that the API server lists in a second for all nodes together, at a fraction of what one of its processors can
+_LISTED_PER_S = 5_000
+"""Objects that the API server lists in a second for all nodes together: half of what one of its processors can
 (docs/decisions/0034-nodes-give-each-other-chunks.md)."""
 _GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
