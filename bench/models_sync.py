@@ -3,8 +3,8 @@
 `python bench/models_sync.py [--rounds N] [--large MIB] [--small N] [--folder FOLDER]`
 
 large    8 files of 256 MiB, from an S3 server of this benchmark (ETags of multipart uploads, then MD5), and from nginx
-small    20,000 files of 16 KiB from nginx, with a listing beside it that makes it an S3 server to all three programs: the
-         benchmark's own is in Python, and takes longer for so many answers than two of them; without nginx from that
+small    20,000 files of 16 KiB from nginx, with a listing beside it that makes it an S3 server to all three programs:
+         the benchmark's own is in Python, and is slower than two of them; without nginx from that
 again    the same small files, unchanged
 
 Programs run in turn, `--rounds` times; the table has the medians. Time is until the file system is synced; CPU is the
