@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import json
+import os
+import signal
 from typing import Any
 
 import msgspec
@@ -14,11 +17,13 @@ from harness.agentlogs import SHARING, until_logged
 from harness.agentmachine import CONFIG, STATE, Machine
 from tessera.agent.declarations.configuration import APPLIED
 from tessera.agent.run import Agent
+from tessera.agent.settings import Settings
 from tessera.api.tessera.gpunodes import desired_field
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
 from tessera.core.cluster.gpunodestate import DesiredDevices
-from tessera.core.gpu.inventory import GpuEvent
+from tessera.core.gpu.inventory import ComputeMode, GpuEvent
 from tessera.errors import Conflict, Unavailable
+from tessera.sim.mpscontrol import install
 from tessera.wakeup import WakeUp
 
 pytestmark = pytest.mark.anyio
@@ -184,6 +189,42 @@ async def test_a_gpu_that_a_pod_has_whole_is_not_offered_as_replicas_until_the_p
         await machine.kube.delete(PODS, "p", namespace="default")
         machine.kubelet.remove("default", "p")
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
+
+
+class Serving(Machine, kw_only=True):
+    """A machine with the program of MPS."""
+
+    @property
+    def settings(self) -> Settings:
+        given = super().settings
+        program = str(install(self.folder / "bin"))
+        return msgspec.structs.replace(given, mps=msgspec.structs.replace(given.mps, program=program))
+
+    def end_daemons(self) -> None:
+        """End the daemons, which outlive an agent."""
+        for each in (self.folder / "mps").glob("*/daemon.json"):
+            os.kill(json.loads(each.read_text())["pid"], signal.SIGTERM)
+
+
+async def test_a_gpu_that_a_pod_has_whole_is_not_made_mps_s_under_it(machine: Machine) -> None:
+    """A daemon needs a compute mode in which no other process can start on the GPU."""
+    serving = Serving(driver=machine.driver, kube=machine.kube, kubelet=machine.kubelet, folder=machine.folder)
+    try:
+        async with serving.agent():
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+            await machine.pod("p", {"nvidia.com/gpu": 1})
+            used = (await machine.start("p", "nvidia.com/gpu"))["NVIDIA_VISIBLE_DEVICES"]
+            (machine.folder / "sharing" / "default").write_text(SHARING.replace("timeSlicing", "mps"))
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
+            text = await machine.event("EnforcementImpaired")
+            assert f"MPS of {used}: a pod has it for itself, until that has ended" in text
+            modes = {each.uuid: each.compute_mode for each in (await machine.driver.inventory()).gpus}
+            assert {uuid for uuid, mode in modes.items() if mode is ComputeMode.DEFAULT} == {used}
+            await machine.kube.delete(PODS, "p", namespace="default")
+            machine.kubelet.remove("default", "p")
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
+    finally:
+        serving.end_daemons()
 
 
 async def test_a_sharing_file_that_is_no_good_leaves_the_former_in_force(machine: Machine) -> None:

@@ -363,10 +363,11 @@ class Agent:
             return await self._plugins.offer(NodeOffer(resources=()), inventory, usual)
         # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not offered.
         self._plugins.count_in(said.unit_mib)
-        gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
+        await self._plugins.adopt(inventory)  # what pods had before this agent kept a record
+        alone = self._plugins.gate.record.alone
+        gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods, alone)
         self._record.note("enforcement", self._enforcer.problems)
         # 3. Plan what is offered.
-        await self._plugins.adopt(inventory)  # what pods had before this agent kept a record
         options = OfferOptions(
             unit_mib=said.unit_mib,
             given=given(self._shares.assigned_requests(), inventory),

@@ -20,6 +20,7 @@ from tessera.core.deviceplugin.allocations import (
     Allocation,
     Assigned,
     AssignedUses,
+    Exclusivity,
     StartedPod,
     Use,
     clashes,
@@ -108,6 +109,12 @@ class AllocationRecord:
         """The devices that pods were allocated by name, or are being allocated, until their last process has ended."""
         named = (each for each in self.allocated if each.resource not in SHARE_RESOURCES)
         return frozenset(use.device for each in named for use in each.uses)
+
+    @property
+    def alone(self) -> frozenset[DeviceId]:
+        """Those of them that one pod has for itself."""
+        named = (each for each in self.allocated if each.resource not in SHARE_RESOURCES)
+        return frozenset(use.device for each in named for use in each.uses if use.exclusivity is Exclusivity.EXCLUSIVE)
 
     @property
     def by_assignment(self) -> frozenset[DeviceId]:

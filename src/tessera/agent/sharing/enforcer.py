@@ -6,9 +6,10 @@ from pathlib import Path
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.sharing import MemoryKeeper, MpsSettings, MpsSupervisor, PowerKeeper, systemd_cgroups
 from tessera.clients.gpu import GpuDriver
-from tessera.core.cluster.mps import enforceable, mps_targets
+from tessera.core.cluster.mps import enforceable, mps_key, mps_targets
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.deviceplugin.holdings import used_keys
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import memory_caps
 from tessera.core.node.mpsdaemon import DaemonState, check_daemons, ready_keys
@@ -42,16 +43,29 @@ class Enforcer:
         return self._mps.unavailable()
 
     async def apply(
-        self, gpus: Iterable[Gpu], inventory: Inventory, said: NodeSharing, pods: NodePods
+        self, gpus: Iterable[Gpu], inventory: Inventory, said: NodeSharing, pods: NodePods, alone: Iterable[DeviceId]
     ) -> tuple[Gpu, ...]:
-        """Do what is needed and return the GPUs without the shares behind which nothing stands."""
+        """Do what is needed and return the GPUs without the shares behind which nothing stands.
+
+        Args:
+            gpus: with the sharing that is desired.
+            inventory: what the driver shows.
+            said: what is declared for the node.
+            pods: those of the node.
+            alone: devices that pods have for themselves, which are not shared before these have ended.
+
+        """
         desired = tuple(gpus)
         used = used_keys(await pods.held(inventory), inventory)
-        states = await self._mps.apply(mps_targets(desired, inventory, pods.shares), inventory, used)
+        targets = mps_targets(desired, inventory, pods.shares)
+        # The compute mode that a daemon needs would keep new processes of who has the GPU whole from it.
+        taken = {mps_key(*device) for device in alone} & {each.key for each in targets}
+        states = await self._mps.apply((each for each in targets if each.key not in taken), inventory, used)
         self._daemons = tuple(states)
         unable = self._mps.unavailable()
         self.problems = (
             *(f"MPS of {each.key}: {each.reason}" for each in states if each.reason),
+            *(f"MPS of {each}: a pod has it for itself, until that has ended" for each in sorted(taken)),
             *await self._memory.apply(memory_caps(pods.by_pod, inventory, systemd=systemd_cgroups())),
             *await self._power.apply(said.policies, inventory),
         )
