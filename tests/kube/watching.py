@@ -266,7 +266,7 @@ class Watcher:
         act = self._book.act_of(known.name)
         message = str(status.get("message", ""))
         denied = "no healthy devices present" in message or "unregistered device" in message
-        unstarted = any(not _started(each) for each in _ends(status.get("containerStatuses") or ()))
+        unstarted = not all(map(_began, status.get("containerStatuses") or ()))
         return denied and act is not None and (act.kind.init is not None or unstarted)
 
     def _count_refusal(self, known: Seen, status: dict[str, Any]) -> None:
