@@ -120,6 +120,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a cluster that is none": (b"clusters: [x]", r"clusters\[0\]"),
     "a user that is none": (b"users: [{name: u, user: [1]}]", r"users\[0\].user"),
     "nothing": (b"", "nothing in it"),
+    "an empty one": (b"{}", "it has no clusters"),
     "no cluster of its context": (
         b"current-context: c\ncontexts: [{name: c, context: {cluster: d, user: u}}]",
         "cluster",

@@ -43,7 +43,12 @@ class Enforcer:
         return self._mps.unavailable()
 
     async def apply(
-        self, gpus: Iterable[Gpu], inventory: Inventory, said: NodeSharing, pods: NodePods, alone: Iterable[DeviceId]
+        self,
+        gpus: Iterable[Gpu],
+        inventory: Inventory,
+        said: NodeSharing,
+        pods: NodePods,
+        alone: Iterable[DeviceId] = (),
     ) -> tuple[Gpu, ...]:
         """Do what is needed and return the GPUs without the shares behind which nothing stands.
 

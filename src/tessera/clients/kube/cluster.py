@@ -112,7 +112,8 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
         tls = verify_cluster(config.cluster, user, config.abs_file) if url.startswith("https:") else None
         credentials = Credentials(user_auth(user))
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-        raise InvalidInput(subject, found=shown(error), hint=accepted) from error
+        found = f"it has no {error.args[0]}" if isinstance(error, KeyError) else shown(error)
+        raise InvalidInput(subject, found=found, hint=accepted) from error
     return Access(reached(url), tls, credentials, namespace=config.namespace)
 
 
