@@ -11,6 +11,7 @@ import yaml
 from tessera.clients.kube import MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.core.serving.metricnames import SERVING_METRICS
+from tessera.core.serving.render.queuetime import queue_time_query
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.processmetrics import PROCESS_METRICS
 from tessera.log import logger
@@ -77,6 +78,53 @@ def test_prometheus_adapter_serves_the_metrics_of_tessera_metrics_from_what_is_r
     assert {each["name"]["as"] for each in ADAPTER["externalRules"]} == looks.external() - {"tessera_replicas"}
     requested = {each["seriesQuery"].partition("{")[0] for each in (*ADAPTER["rules"], *ADAPTER["externalRules"])}
     assert requested == RECORDED
+
+
+@pytest.mark.parametrize("engine", ["triton", "vllm"])
+def test_what_keda_asks_is_the_wait_across_restarts_of_idle_and_of_stuck_servers(engine: str, tmp_path: Path) -> None:
+    """Ten requests a step of 30 s wait 3 s each; one server restarts, one has no requests, one serves none of five."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool, by which Prometheus checks expressions, is not on PATH")
+    names = {
+        "triton": (
+            "nv_inference_queue_duration_us",
+            "nv_inference_request_success",
+            "nv_inference_pending_request_count",
+        ),
+        "vllm": (
+            "vllm:request_queue_time_seconds_sum",
+            "vllm:request_queue_time_seconds_count",
+            "vllm:num_requests_waiting",
+        ),
+    }[engine]
+    waited = 30_000_000 if engine == "triton" else 30
+    servers = {
+        "restarts": (f"0+{waited}x30 0+{waited}x30", "0+10x30 0+10x30", "2x61"),
+        "idle": ("7x61", "9x61", "0x61"),
+        "stuck": ("7x61", "9x61", "5x61"),
+    }
+    series = [
+        {"series": f'{name}{{namespace="n",pod="p",serving_tessera_dev_server="{server}"}}', "values": values}
+        for server, columns in servers.items()
+        for name, values in zip(names, columns, strict=True)
+    ]
+    wants = {"restarts": 3, "idle": 0, "stuck": 120}
+    tests = [
+        {
+            "expr": f"round({queue_time_query(engine, server, 'n')}, 0.01)",  # type: ignore[arg-type]  # a plain text
+            "eval_time": moment,
+            "exp_samples": [{"labels": "{}", "value": want}],
+        }
+        for server, want in wants.items()
+        for moment in ("16m", "20m")
+    ]
+    gone = {"expr": queue_time_query(engine, "none", "n"), "eval_time": "20m", "exp_samples": []}  # type: ignore[arg-type]
+    case = {"interval": "30s", "input_series": series, "promql_expr_test": [*tests, gone]}
+    (tmp_path / "case.yaml").write_text(yaml.safe_dump({"evaluation_interval": "30s", "tests": [case]}))
+    command = [promtool, "test", "rules", "case.yaml"]
+    result = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_each_alert_fires_for_what_it_is_about_alone(tmp_path: Path) -> None:

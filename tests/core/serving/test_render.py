@@ -317,7 +317,7 @@ def test_the_queue_time_is_in_seconds_and_none_where_nobody_asks() -> None:
     assert "namespace" not in triton
     assert vllm.endswith(
         "or (0 * sum(increase(vllm:request_queue_time_seconds_count"
-        '{serving_tessera_dev_server="a",namespace="n"}[2m])))'
+        '{serving_tessera_dev_server="a",namespace="n"}[120s])))'
     )
 
 

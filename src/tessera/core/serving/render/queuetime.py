@@ -8,21 +8,32 @@ __all__ = ["queue_time_query"]
 
 # Source: triton-inference-server/server docs/user_guide/metrics.md; vllm 0.33.0 `vllm/v1/metrics/loggers.py`.
 _COUNTERS: Final = {
-    "triton": ("nv_inference_queue_duration_us", "nv_inference_request_success", 1e-6),
-    "vllm": ("vllm:request_queue_time_seconds_sum", "vllm:request_queue_time_seconds_count", 1),
+    "triton": (
+        "nv_inference_queue_duration_us",
+        "nv_inference_request_success",
+        "nv_inference_pending_request_count",
+        1e-6,
+    ),
+    "vllm": (
+        "vllm:request_queue_time_seconds_sum",
+        "vllm:request_queue_time_seconds_count",
+        "vllm:num_requests_waiting",
+        1,
+    ),
 }
-_WINDOW: Final = "2m"
+_WINDOW_S: Final = 120
 """Long enough for several samples at the scrape interval of 15 or 30 s."""
 
 
 def queue_time_query(engine: Engine, server: str, namespace: str) -> str:
     """Return the seconds that a request of a server waited on average, as an expression for Prometheus.
 
-    `increase` counts restarts right, and a server without requests waits for nothing. A server without series has no
-    value.
+    `increase` counts restarts right, and a server without requests waits for nothing; where requests wait and none got
+    its turn, the wait is at least the window. A server without series has no value.
     """
-    waited, served, scale = _COUNTERS[engine]
+    waited, served, waiting, scale = _COUNTERS[engine]
     where = f'serving_tessera_dev_server="{server}"' + (f',namespace="{namespace}"' if namespace else "")
-    seconds = f"sum(increase({waited}{{{where}}}[{_WINDOW}]))" + (f" * {scale:g}" if scale != 1 else "")
-    requests = f"sum(increase({served}{{{where}}}[{_WINDOW}]))"
-    return f"({seconds} / ({requests} > 0)) or (0 * {requests})"
+    seconds = f"sum(increase({waited}{{{where}}}[{_WINDOW_S}s]))" + (f" * {scale:g}" if scale != 1 else "")
+    requests = f"sum(increase({served}{{{where}}}[{_WINDOW_S}s]))"
+    stuck = f"sum(min_over_time({waiting}{{{where}}}[{_WINDOW_S}s])) > bool 0"
+    return f"({seconds} / ({requests} > 0)) or ({_WINDOW_S} * ({stuck})) or (0 * {requests})"
