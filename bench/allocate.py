@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
+from tessera.agent.deviceplugin.changerequests import ChangeRequest, Enforce
 from tessera.agent.pods.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import Keys, key_id
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
-from tessera.core.cluster.advertise import OfferOptions, offer
 from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.deviceplugin.advertise import OfferOptions, offer
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -132,18 +133,18 @@ def pod(name: str, gpu: int) -> dict[str, Any]:
     }
 
 
-async def nothing(*_: object) -> Any:
-    """Do nothing: no pod is mistaken here, and no instance cut."""
+async def unwritten(*_: object) -> Any:
+    """Write on no pod: none is mistaken here."""
     raise AssertionError
 
 
 class Unchanged:
-    """GPUs that no pod here needs a change of."""
+    """GPUs of which no pod here needs more than that its shares are enforced."""
 
-    create_instance = disable_mig = staticmethod(nothing)
-
-    async def enforce(self, _: tuple[Share, ...]) -> None:
-        """Enforce nothing."""
+    async def change(self, request: ChangeRequest) -> Inventory:
+        """Enforce nothing: no pod is mistaken here, and no instance created."""
+        assert isinstance(request, Enforce)
+        return Inventory(gpus=())
 
 
 class Times(NamedTuple):
@@ -164,7 +165,7 @@ class Bench:
         self.kubelet = kubelet
         self.pods: dict[str, dict[str, Any]] = {}
         view = NodeView(self.pods.values, self.relist, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
-        assigned = AssignedPods(view.pods, nothing, Trusted())
+        assigned = AssignedPods(view.pods, unwritten, Trusted())
         self.plugins = Plugins(paths(kubelet, root), view, assigned, Unchanged(), logger())
         self.inventory = inventory(case.gpus)
         gpus = (

@@ -7,7 +7,7 @@ import pytest
 
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import defect
-from tessera.loops import Joint, for_each, one_turn
+from tessera.loops import Joint, for_each, one_turn, until_done
 
 pytestmark = pytest.mark.anyio
 
@@ -116,3 +116,16 @@ async def test_one_that_cannot_be_acted_on_keeps_none_of_the_others_from_it(erro
     with pytest.raises(Unavailable) if isinstance(error, Unavailable) else contextlib.nullcontext():
         await for_each("abc", act, lambda each, why: said.append((each, why)))
     assert (done, said) == (["a", "c"], [("b", error)])
+
+
+async def test_what_must_succeed_is_done_until_it_does_and_no_longer() -> None:
+    tries: list[int] = []
+    told: list[str] = []
+
+    async def act() -> None:
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise Unavailable("it", found="not yet", hint="wait")
+
+    await until_done(act, lambda error: told.append(str(error)), 0.0)
+    assert (tries, told) == ([0, 1, 2], ["it: not yet: wait"] * 2)

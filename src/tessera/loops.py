@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from tessera.errors import TesseraError, Unavailable
 
-__all__ = ["Joint", "for_each", "one_turn"]
+__all__ = ["Joint", "for_each", "one_turn", "until_done"]
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -33,6 +33,18 @@ async def one_turn(
         trouble(error)
     else:
         done()
+
+
+async def until_done(
+    act: Callable[[], Awaitable[object]], trouble: Callable[[BaseException], None], pause_s: float
+) -> None:
+    """Act again and again until it succeeds, and report what went wrong each time."""
+    done = asyncio.Event()
+    while True:
+        await one_turn(act, trouble, done.set)
+        if done.is_set():
+            return
+        await asyncio.sleep(pause_s)
 
 
 async def for_each(

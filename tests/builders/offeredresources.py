@@ -3,7 +3,7 @@
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
-from tessera.core.cluster.advertise import OfferOptions, PluginDevice, Resource
+from tessera.core.deviceplugin.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId

@@ -15,12 +15,13 @@ from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
 from judges.grants import shares_of
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
+from tessera.agent.deviceplugin.changerequests import ChangeRequest, CreateInstance, DisableMig
 from tessera.agent.pods.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
-from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
@@ -38,6 +39,13 @@ MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
 MEMORY = Sharing(modes=(Mode.MEMORY_SHARE, Mode.MPS))
 CDI = PluginOptions(list_strategies=("cdi-cri",))
 MINORS = "gpu0/gi1/access 30\ngpu0/gi1/ci0/access 31\ngpu0/gi2/access 39\ngpu0/gi2/ci0/access 40\n"
+
+
+class Unchanged:
+    """GPUs that nobody changes: devices by name are there before they are offered."""
+
+    async def change(self, request: ChangeRequest) -> Inventory:
+        raise AssertionError(request)
 
 
 class Node:
@@ -143,21 +151,23 @@ class Node:
             self.watched[name] = pod
         self.late = (self.late or [])[count:]
 
-    async def enforce(self, shares: tuple[Share, ...]) -> None:
-        """Enforce nothing."""
-
-    async def disable_mig(self, gpu: str) -> Inventory:
-        """Switch MIG off."""
-        await asyncio.sleep(0)
-        self.inventory = Inventory(
-            gpus=tuple(each if each.uuid != gpu else facts(each.index, each.model.name) for each in self.inventory.gpus)
-        )
+    async def change(self, request: ChangeRequest) -> Inventory:
+        """Change the GPUs as a container needs them that is about to start."""
+        match request:
+            case DisableMig(gpu=gpu):
+                await asyncio.sleep(0)
+                self.inventory = Inventory(
+                    gpus=tuple(
+                        each if each.uuid != gpu else facts(each.index, each.model.name) for each in self.inventory.gpus
+                    )
+                )
+            case CreateInstance(gpu=gpu, placement=placement):
+                self.cut.append((gpu, placement))
+                if self.able:
+                    self._create(gpu, placement)
         return self.inventory
 
-    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
-        self.cut.append((gpu, placement))
-        if not self.able:
-            return self.inventory
+    def _create(self, gpu: str, placement: Placement) -> None:
         cut = Instance(placement=placement, uuid="MIG-new", gpu_instance=2, compute_instance=0, memory_mib=4864)
         self.inventory = Inventory(
             gpus=tuple(
@@ -165,7 +175,6 @@ class Node:
                 for each in self.inventory.gpus
             )
         )
-        return self.inventory
 
     def offered(self, *pairs: tuple[GpuFacts, Sharing], options: OfferOptions | None = None) -> NodeOffer:
         self.inventory = Inventory(gpus=tuple(gpu for gpu, _ in pairs))

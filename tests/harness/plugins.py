@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tessera.clients.kubelet import PluginOptions, PluginServer, register, serve
-from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.sharing import Mode

@@ -16,7 +16,7 @@ from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
 from kube.pods import busybox, remove, run, until_allocatable
 from tessera.clients.kubelet import PluginServer, PodResources, sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
-from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict

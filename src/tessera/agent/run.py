@@ -1,8 +1,8 @@
 """The node agent: observe the node, plan by `core`, apply; level-triggered, with nothing that it could not find again.
 
 Loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it
-should be and reports it, one serves the kubelet, one writes on pods what the kubelet gave them, one listens to the
-driver, one measures its GPUs. Each looks when something changed, and every few seconds in any case, and goes on after
+should be and reports it, one serves the kubelet, one changes GPUs for containers that are about to start, one writes
+on pods what the kubelet gave them, one listens to the driver, one measures its GPUs. Each looks when something changed, and every few seconds in any case, and goes on after
 any error.
 """
 
@@ -18,6 +18,13 @@ from tessera.agent.declarations.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.declarations.declared import Declarations, Declared
 from tessera.agent.deviceplugin import AssignedPods, Plugins
 from tessera.agent.deviceplugin import Paths as PluginPaths
+from tessera.agent.deviceplugin.changerequests import (
+    ChangeRequest,
+    ChangeRequests,
+    CreateInstance,
+    DisableMig,
+    Enforce,
+)
 from tessera.agent.deviceplugin.conflicts import Conflicts
 from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, HandOver, ObservedNode
 from tessera.agent.exporter import Exporter, NodeContainers
@@ -60,35 +67,32 @@ from tessera.clients.kube import (
     labels_of,
 )
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.protocols.allocators import devices_by_gpu
 from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.deviceplugin.allocations import without_other_forms
+from tessera.core.deviceplugin.gpushare import gpus_to_count
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.gpu.mig import Layout, Placement
-from tessera.core.gpu.sharing import MPS_MODES, Mode
+from tessera.core.gpu.mig import Layout
 from tessera.core.node.desired import offered_devices
-from tessera.core.node.gpushare import gpus_to_count
 from tessera.core.node.health import HealthChange
 from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import reported, withheld_resources
-from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unavailable
 from tessera.log import defect, logger
-from tessera.loops import Joint, one_turn
+from tessera.loops import Joint, one_turn, until_done
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
 __all__ = ["Agent"]
 
-_ENFORCED = MPS_MODES | {Mode.MEMORY_SHARE}
 _RELIST_S = 5.0
 """For a list of this node's pods; the kubelet waits for it."""
 _RETRY_S = 0.2
@@ -131,13 +135,8 @@ class Agent:
         self._keys.store.on_word = self._word(CONFIG_MAPS)
         self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
-        self._declarations = Declarations(
-            driver,
-            ConfigurationFiles(settings.sources),
-            node=self._node,
-            asked=self._gpunode.asked,
-            no_mps=self._enforcer.no_mps,
-        )
+        files, asked, no_mps = ConfigurationFiles(settings.sources), self._gpunode.asked, self._enforcer.no_mps
+        self._declarations = Declarations(driver, files, node=self._node, asked=asked, no_mps=no_mps)
         self._health = HealthWatch(driver, settings.health, on_change=self._judged)
         self._device_events = DeviceEvents(self._record)
         self._kept: dict[str, Layout] = {}
@@ -155,6 +154,8 @@ class Agent:
         self._offered = Joint(self._offer_all)
         """Looks at everything once, makes what is offered as it should be, returns whether the kubelet has no more."""
         self._strategies = StrategyChoice(settings.paths, settings.list_strategies, self._log)
+        self._changes = ChangeRequests()
+        """What containers need of GPUs that are about to start."""
         self._plugins = self._own_plugins()
         gate, self._shares = self._plugins.gate, self._plugins.shares
         self._pods = self._own_node_pods()
@@ -191,7 +192,7 @@ class Agent:
             mps_root=self._settings.mps.root,
         )
         assigned = AssignedPods(self._view.pods, self._own_pods.annotate, self._keys)
-        return Plugins(paths, self._view, assigned, self, self._log)
+        return Plugins(paths, self._view, assigned, self._changes, self._log)
 
     def _own_exporter(self) -> Exporter:
         gate, proc = self._plugins.gate, self._settings.paths.proc
@@ -237,7 +238,8 @@ class Agent:
                 await self._keys.synced()
                 for each in self._beside:
                     tasks.create_task(each(self._view, self.measures))
-                await self._persist("start", self._begin)
+                await until_done(self._begin, partial(self._trouble, what="start"), self._settings.interval_s)
+                tasks.create_task(self._changes.serve(self._change))
                 tasks.create_task(self._plugins.run(self.measures))
                 tasks.create_task(self.exporter.run())
                 tasks.create_task(self._forever("layout", self._layout_wakeup, self._follow))
@@ -245,23 +247,8 @@ class Agent:
                 tasks.create_task(self._forever("record", self._record_wakeup, self._write_pods))
                 tasks.create_task(self._listen())
         finally:
-            await self._layouts.close()
-            await self._offered.close()  # last, because layouts ask for offers; the next agent may start after it
+            await self._offered.close()  # last, because the loops ask for offers; the next agent may start after it
             self._log.info("agent_stopped")
-
-    async def _persist(self, what: str, act: Callable[[], Awaitable[None]]) -> None:
-        """Act again and again until it succeeds: nothing may be offered before."""
-        done = False
-
-        async def succeed() -> None:
-            nonlocal done
-            await act()
-            done = True
-
-        while not done:
-            await one_turn(succeed, partial(self._trouble, what=what))
-            if not done:
-                await asyncio.sleep(self._settings.interval_s)
 
     async def _forever(self, what: str, wakeup: WakeUp, act: Callable[[], Awaitable[None]]) -> None:
         """Act again and again, whatever comes; ends when this agent is cancelled, and for no other reason."""
@@ -415,24 +402,18 @@ class Agent:
         held = await self._pods.by_name(declared.inventory) | self._plugins.gate.record.by_name
         return offered_devices(declared.gpus, desired, held, self._pods.assigned(declared.inventory))
 
-    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
-        """Make a MIG instance that an assignment names, and return what the driver shows then."""
-        await self._layouts.instance(gpu, placement)
-        self._offer_wakeup.set()
+    async def _change(self, request: ChangeRequest) -> Inventory:
+        """Do what a container needs that is about to start; return what the driver shows then."""
+        match request:
+            case CreateInstance(gpu=gpu, placement=placement):
+                await self._layouts.instance(gpu, placement)
+                self._offer_wakeup.set()
+            case DisableMig(gpu=gpu):
+                await self._layouts.whole(gpu, await self._driver.inventory())
+            case Enforce(shares=shares):
+                await self._offered()
+                self._enforcer.check(shares, await self._driver.inventory())
         return await self._driver.inventory()
-
-    async def disable_mig(self, gpu: str) -> Inventory:
-        """Let MIG be off on a GPU that an assignment names, and return what the driver shows then."""
-        inventory = await self._driver.inventory()
-        if await self._layouts.whole(gpu, inventory):
-            inventory = await self._driver.inventory()
-        return inventory
-
-    async def enforce(self, shares: tuple[Share, ...]) -> None:
-        """Let daemons and limits of shares be in force; whole devices and time-slices need none."""
-        if any(share.mode in _ENFORCED for share in shares):
-            await self._offered()
-            self._enforcer.check(shares, await self._driver.inventory())
 
     # Reports
 
@@ -449,7 +430,8 @@ class Agent:
         handed_over = ",".join(self._strategies.strategies)
         noted = {APPLIED: declared.generation or None, ENFORCEMENT: levels, DEVICE_LIST: handed_over or None}
         await self._record.annotate(noted)
-        await self._record.count_gpus(self._node(), self._sharing_gpus())
+        counted = gpus_to_count(self._advertised.resources, self._shares.assigned_requests())
+        await self._record.count_gpus(self._node(), counted)
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
@@ -465,13 +447,6 @@ class Agent:
         revision = gpu_revision(state, devices_by_gpu(self._gpunode.offered()))
         if labels_of(self._node()).get(REVISION) != revision:  # after the GPUNode, by which servers answer then
             await self._record.set_labels({REVISION: revision}, owned=lambda key: key == REVISION)
-
-    def _sharing_gpus(self) -> int:
-        """Return how many GPUs gpushare's programs shall count."""
-        units = (each.devices for each in self._advertised.resources if each.name == SHARE_MEMORY)
-        requests = (each for each in self._shares.assigned_requests() if each.key.resource == SHARE_MEMORY)
-        used = (share.gpu for request in requests for share in request.shares)
-        return gpus_to_count((unit.gpu_uuid for devices in units for unit in devices), used)
 
     async def _devices(self) -> Mapping[str, Share]:
         """Return what each device is, by its id."""

@@ -9,13 +9,12 @@ from structlog.testing import capture_logs
 
 from builders.kubeobjects import amount, pod
 from builders.signed import Trusting, signed
+from harness.pluginnode import Unchanged
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
 from tessera.agent.pods.nodeview import NodeView
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.log import logger
 
@@ -24,19 +23,6 @@ pytestmark = pytest.mark.anyio
 STATE = Path(__file__).parents[2] / "data" / "agentstate"
 NEED = "tessera.dev/gpu-memory"
 POD = signed(pod("p", {NEED: 2}, amount(0, memory_mib=2048), phase="Pending"))
-
-
-class Unchanged:
-    """GPUs that nobody changes here."""
-
-    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
-        raise AssertionError(gpu, placement)
-
-    async def disable_mig(self, gpu: str) -> Inventory:
-        raise AssertionError(gpu)
-
-    async def enforce(self, shares: tuple[Share, ...]) -> None:
-        raise AssertionError(shares)
 
 
 def started(folder: Path) -> Plugins:

@@ -12,6 +12,7 @@ from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
 from builders.nodeviews import of_the_host
 from builders.signed import SERVER, Trusting
+from harness.pluginnode import Unchanged
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
 from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.nodestate.gpunode import GpuNodeLink
@@ -33,13 +34,12 @@ from tessera.clients.kube import (
     WatchEvent,
 )
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
-from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.protocols.allocators import OfferPlan, devices_one_by_one
-from tessera.core.cluster.snapshot import NodeName, Share
+from tessera.core.cluster.snapshot import NodeName
+from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.core.workload.need import PodKey
@@ -120,19 +120,6 @@ def look_at(*gpus: DeviceId) -> ObservedNode:
     return ObservedNode(
         offered=offered, gpus=known, inventory=INVENTORY, node={"metadata": {"name": "n1", "uid": "uid-n1"}}
     )
-
-
-class Unchanged:
-    """Changes no GPU: devices by name are there before they are offered."""
-
-    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
-        raise AssertionError((gpu, placement))
-
-    async def disable_mig(self, gpu: str) -> Inventory:
-        raise AssertionError(gpu)
-
-    async def enforce(self, shares: tuple[Share, ...]) -> None:
-        raise AssertionError(shares)
 
 
 class Node:

@@ -28,10 +28,10 @@ from tessera.api.tessera.pods.assignments import read_shares, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field
 from tessera.clients.kube import EVERYTHING, GPU_NODES, PODS, Kind, Listing, MemoryKube, Object, Selection, WatchEvent
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.cluster.advertise import ListedDevice, NodeOffer, OfferOptions, Resource, offer
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.protocols.allocators import devices_one_by_one
 from tessera.core.cluster.snapshot import NodeName
+from tessera.core.deviceplugin.advertise import ListedDevice, NodeOffer, OfferOptions, Resource, offer
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.prefer import PreferenceRequest

@@ -15,7 +15,7 @@ from builders.gpunodes import facts, sevenths
 from harness.pluginnode import CDI, GPU, MEMORY, MINORS, MPS, NEED, SLICE, SLICED, WHOLE, Node, mig, share
 from harness.virtualtime import run
 from tessera.clients.kubelet import Container, MemoryKubelet
-from tessera.core.cluster.advertise import OfferOptions
+from tessera.core.deviceplugin.advertise import OfferOptions
 from tessera.core.deviceplugin.edits import Mount
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.node.nodesharing import PluginOptions

@@ -9,7 +9,7 @@ from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
 from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, Shares, give, plugin, two
 from tessera.agent.deviceplugin import Gate, OfferedResource
-from tessera.core.cluster.advertise import Resource
+from tessera.core.deviceplugin.advertise import Resource
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId

@@ -12,7 +12,7 @@ from builders.nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.clients.kubelet import MemoryKubelet, PluginOptions
-from tessera.core.cluster.advertise import PluginDevice, Resource
+from tessera.core.deviceplugin.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.log import logger

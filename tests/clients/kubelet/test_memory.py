@@ -7,7 +7,7 @@ import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
 from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
-from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.errors import Conflict, Unavailable
 

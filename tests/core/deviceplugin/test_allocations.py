@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders.gpunodes import facts, sevenths
 from builders.shares import share
-from tessera.core.cluster.advertise import NodeOffer, PluginDevice, Resource
+from tessera.core.deviceplugin.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import (
     Allocation,
     Clash,

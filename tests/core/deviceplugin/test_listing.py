@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from harness.plugins import devices
-from tessera.core.cluster.advertise import ListedDevice
 from tessera.core.deviceplugin import listing
+from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.deviceplugin.listing import (
     STAYS_S,
     Withdrawn,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.gpunodes import facts, offered, sevenths
-from tessera.core.cluster.advertise import Resource
+from tessera.core.deviceplugin.advertise import Resource
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput

@@ -14,8 +14,8 @@ import msgspec
 from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
 from tessera.agent.pods.nodeview import created_ns
 from tessera.agent.pods.observing import PodObserver
-from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.deviceplugin import lastgate
+from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.allocations import (
     Allocation,
     Assigned,
@@ -32,6 +32,7 @@ from tessera.core.deviceplugin.allocations import (
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import ObservedPods, named
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Unavailable
 from tessera.log import Logger
 

@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.agent.cdisupport import DRIVER_SPECS
+from tessera.agent.deviceplugin.changerequests import ChangeRequest, CreateInstance, DisableMig, Enforce
 from tessera.agent.deviceplugin.shares import Prepared
 from tessera.api.nvidia import migminors
 from tessera.core.cluster.instances import placement_of
@@ -18,10 +19,13 @@ from tessera.core.deviceplugin.matching import AssignedRequest, misfit
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.errors import Conflict, TesseraError, Unavailable
 
 __all__ = ["DeviceMaker", "GpuChanges", "Paths", "naming"]
 
+_ENFORCED = MPS_MODES | {Mode.MEMORY_SHARE}
+"""Shares that daemons and limits stand behind; whole devices and time-slices need none."""
 _OPTIONAL_NODES = ("nvidia-modeset", "nvidia-uvm-tools")
 
 
@@ -45,16 +49,10 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuChanges(Protocol):
-    """Who changes GPUs for the containers that are about to start."""
+    """Where changes of GPUs are asked for, for the containers that are about to start."""
 
-    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
-        """Make the MIG instance of a GPU exist; return what the driver shows then."""
-
-    async def disable_mig(self, gpu: str) -> Inventory:
-        """Let MIG be off on a GPU, of which an amount or all is assigned; return what the driver shows then."""
-
-    async def enforce(self, shares: tuple[Share, ...]) -> None:
-        """Let what holds shares to their size be in force before a container with them starts; raise otherwise."""
+    async def change(self, request: ChangeRequest) -> Inventory:
+        """Return what the driver shows once a request is carried out, or raise why it was not."""
 
 
 class DeviceMaker:
@@ -62,7 +60,7 @@ class DeviceMaker:
 
     Args:
         paths: where things are.
-        changes: creates devices and enforces shares.
+        changes: where devices are asked for, and shares to be enforced.
         complain: told what keeps device nodes from being known.
 
     """
@@ -103,13 +101,14 @@ class DeviceMaker:
             facts = self._gpu(share.gpu)
             placement = placement_of(share, facts)
             if placement is None and facts.mig is not None:
-                self.see(await self._changes.disable_mig(facts.uuid))
+                self.see(await self._changes.change(DisableMig(facts.uuid)))
                 facts = self._gpu(share.gpu)
             elif placement is not None and placement not in {each.placement for each in facts.instances}:
-                self.see(await self._changes.create_instance(facts.uuid, placement))
+                self.see(await self._changes.change(CreateInstance(facts.uuid, placement)))
                 facts = self._gpu(share.gpu)
             uuids[_uuid(facts, placement)] = None
-        await self._changes.enforce(shares)
+        if any(share.mode in _ENFORCED for share in shares):
+            await self._changes.change(Enforce(shares))
         gpus = {facts.index: facts for facts in self.inventory.gpus}
         return Prepared(visible=tuple(uuids), edits=naming(uuids, self.edits(shares, gpus)))
 

@@ -24,20 +24,17 @@ from tessera.agent.pods.nodeview import is_ended
 from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers
 from tessera.clients.kube import Object
 from tessera.clients.kubelet import PodResources
-from tessera.core.cluster.advertise import NodeOffer
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.protocols.allocators import (
     OfferPlan,
-    by_name,
     claimed_keys,
     devices_one_by_one,
     plan_offer,
     released_devices,
-    restricted,
     still_needed,
-    with_former,
 )
 from tessera.core.cluster.snapshot import Gpu
+from tessera.core.deviceplugin.advertise import NodeOffer, by_name, restricted, with_former
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError, Unavailable

@@ -13,9 +13,9 @@ from tessera.agent.deviceplugin.answersfile import read_answers, write_answers
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.pods.nodeview import PodsInView, by_uid
 from tessera.api.tessera.nodefiles import Answers
-from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Ids, reconcile
+from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 

@@ -15,11 +15,11 @@ from tessera.agent.deviceplugin.allocationrecord import AllocationRecord
 from tessera.agent.deviceplugin.refusals import Refusals
 from tessera.agent.pods.nodeview import PodsInView, by_uid, created_ns
 from tessera.agent.pods.observing import PodObserver
-from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, replaces
 from tessera.core.deviceplugin.lastgate import GateDecision, ObservedPods
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from tessera.clients.kubelet import PluginOptions
-from tessera.core.cluster.advertise import ListedDevice
+from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.listing import (
     Withdrawn,

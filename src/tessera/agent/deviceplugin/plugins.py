@@ -16,8 +16,8 @@ from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.agent.pods.nodeview import PodsInView
 from tessera.api import documents
 from tessera.api.nvidia import cdi
-from tessera.core.cluster.advertise import SHARE_RESOURCES, NodeOffer, PluginDevice, Resource
 from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import Use, uses_of_ids
 from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.grant import Grant
@@ -29,6 +29,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
+from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import TesseraError
 from tessera.log import Logger, defect
 from tessera.loops import one_turn
@@ -48,7 +49,7 @@ class Plugins:
         paths: where things are.
         view: the pods of this node.
         assigned: what assignments of these pods say.
-        changes: creates devices and enforces shares.
+        changes: where devices are asked for, and shares to be enforced.
         log: where what was applied is logged.
         strategies: how devices are handed over where the node's configuration does not say.
 
@@ -119,7 +120,7 @@ class Plugins:
         """Advertise what is offered; return whether every stream of the kubelet got its new list in time.
 
         Args:
-            offered: of `core.cluster.advertise.offer`.
+            offered: of `core.deviceplugin.advertise.offer`.
             inventory: what the driver shows, the same that the offer was made from.
             options: how devices are handed over.
             leaving: devices that are taken back, and allocated still to whom the kubelet chose them for already.

@@ -8,7 +8,7 @@ from tessera.agent.deviceplugin.listed import ListedResource
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import PluginOptions
-from tessera.core.cluster.advertise import PluginDevice, Resource
+from tessera.core.deviceplugin.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import Allocation, uses_of_devices
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer

@@ -21,7 +21,6 @@ from tessera.agent.pods.nodepods import Lacking
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
 from tessera.clients.kube import name_of, uid_of
-from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Granted, Use, device_mismatch, with_grant
 from tessera.core.deviceplugin.edits import ShareEdits
@@ -30,6 +29,7 @@ from tessera.core.deviceplugin.injection import SHARE_KIND, VOID, by_cdi, grant,
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import ASSIGNED_HINT, Answer, AssignedRequest, pick, served
 from tessera.core.node.liststrategies import DeviceInjection
+from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 

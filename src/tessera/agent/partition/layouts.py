@@ -22,7 +22,6 @@ from tessera.agent.partition import (
 from tessera.agent.pods.evictions import Evict
 from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.settings import Settings
-from tessera.agent.undisturbed import Undisturbed
 from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.api.tessera.nodereports import Report
@@ -78,7 +77,6 @@ class Layouts:
         self._pods = pods
         self._log = logger()
         self._attempts: dict[str, PolicyAttempt] = {}
-        self._undisturbed = Undisturbed()
         self._read: tuple[bytes | None, Mapping[str, tuple[Group, ...]]] = (None, {})
         """The file of configurations as it was last when it was good, and what it says."""
         checkpoint = Checkpoint(settings.paths.checkpoint)
@@ -93,10 +91,6 @@ class Layouts:
         for failed in await self._partitioner.restore(loop.time() + self._gpus.timing.restore_s):
             await self._record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
         self._follower.resume(labels.get(MIG_CONFIG, ""), labels.get(MIG_CONFIG_STATE, ""))
-
-    async def close(self) -> None:
-        """Cancel what is done for pods."""
-        await self._undisturbed.close()
 
     async def follow(self, name: str) -> None:
         """Do what can be done now for the configuration of this name; without a name, for policy and pods."""
@@ -117,7 +111,7 @@ class Layouts:
 
         """
         by_s = asyncio.get_running_loop().time() + _INSTANCE_S
-        await self._undisturbed.do(self._partitioner.add(gpu, placement, by_s))
+        await self._partitioner.add(gpu, placement, by_s)
 
     async def whole(self, gpu: str, inventory: Inventory) -> bool:
         """Let MIG be off on a GPU of which an assignment names an amount or all; return whether anything was done.
@@ -139,7 +133,7 @@ class Layouts:
             )
         if left:
             by_s = asyncio.get_running_loop().time() + _INSTANCE_S
-            await self._undisturbed.do(self._partitioner.free(gpu, by_s))
+            await self._partitioner.free(gpu, by_s)
         return left
 
     # The pods' layouts

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tessera.api.kubernetes.asks import names_device
-from tessera.core.cluster.advertise import SHARE_RESOURCES
+from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = ["asks_of", "holds_devices", "lasting_containers", "was_created"]
 

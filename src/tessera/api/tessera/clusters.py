@@ -22,13 +22,13 @@ from tessera.api.tessera.nodereports import ENFORCEMENT
 from tessera.api.tessera.pods.assignments import read_shares
 from tessera.api.tessera.pods.runningpods import PodMemory, PodsOfCluster, read_pods
 from tessera.api.tessera.pods.signatures import Authority, Keys
-from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.mps import Enforcement
 from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
 from tessera.core.workload import units
 from tessera.core.workload.need import Need, Pod, PodKey
+from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["PodMemory", "as_fields", "read_cluster"]

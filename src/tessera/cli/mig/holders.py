@@ -15,12 +15,12 @@ from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.cli.livecluster import authority_of
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Selection
-from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.deviceplugin.holdings import holdings
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.matching import AssignedRequest
+from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import TesseraError, Unsupported
 
 __all__ = ["Cluster", "Holders", "Record"]

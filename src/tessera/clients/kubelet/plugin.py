@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
-from tessera.core.cluster.advertise import ListedDevice
+from tessera.core.deviceplugin.advertise import ListedDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import TesseraError, Unavailable

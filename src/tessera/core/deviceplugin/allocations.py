@@ -12,12 +12,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from tessera.core.cluster.advertise import SHARE_RESOURCES, NodeOffer, PluginDevice, Resource
 from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement, placement_at
 from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
     "Allocation",

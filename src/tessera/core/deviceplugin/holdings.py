@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.instances import possible_instances
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
@@ -14,6 +13,7 @@ from tessera.core.deviceplugin.matching import AssignedRequest
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
+from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = ["PodDevices", "assigned", "given", "held_by_name", "holdings", "used_keys"]
 
@@ -30,8 +30,8 @@ class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
 def given(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
     """Return the MIG instances that pods were assigned for amounts of memory, made already or not.
 
-    They are not offered as devices as well (`core.cluster.advertise.OfferOptions.given`). An assignment to an instance
-    that cannot be keeps what lies at its start from being offered, in case it is known there by another name.
+    They are not offered as devices as well (`advertise.OfferOptions.given`). An assignment to an instance that cannot
+    be keeps what lies at its start from being offered, in case it is known there by another name.
     """
     gpus = {facts.index: facts for facts in inventory.gpus}
     shares = ((gpus[share.gpu], share) for request in requests for share in request.shares if share.gpu in gpus)

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
-from tessera.core.cluster.advertise import MOST_DEVICES, ListedDevice
+from tessera.core.deviceplugin.advertise import MOST_DEVICES, ListedDevice
 
 __all__ = ["STAYS_S", "Withdrawn", "asked_for", "known_unhealthy", "listed", "staying", "withdrawn"]
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.cluster.advertise import PluginDevice, Resource
+from tessera.core.deviceplugin.advertise import PluginDevice, Resource
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import InvalidInput
 

@@ -1,6 +1,6 @@
 """The extended resources by which pods ask for amounts of GPUs and for models; `core.gpu.sharing` names devices."""
 
-__all__ = ["GPU_COMPUTE", "GPU_COUNT", "GPU_MEMORY", "MODEL_RESOURCE", "SHARE_COUNT", "SHARE_MEMORY"]
+__all__ = ["GPU_COMPUTE", "GPU_COUNT", "GPU_MEMORY", "MODEL_RESOURCE", "SHARE_COUNT", "SHARE_MEMORY", "SHARE_RESOURCES"]
 
 GPU_MEMORY = "tessera.dev/gpu-memory"
 """Resource of a container: GPU memory, in GiB by default. Set by users;
@@ -21,3 +21,6 @@ AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
 SHARE_COUNT = "aliyun.com/gpu-count"
 """Resource of a node: how many GPUs its `aliyun.com/gpu-mem` is of. Set by the agent; read by gpushare's programs,
 which divide by it. Source: as above, `cmd/inspect/nodeinfo.go`."""
+
+SHARE_RESOURCES = (SHARE_MEMORY, GPU_MEMORY)
+"""Resources counted in units of memory; which GPU a pod gets is said by its assignment, never by its device ids."""

@@ -38,7 +38,8 @@ from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, 
 from tessera.clients.store import MemoryStore, Store
 from tessera.clients.store.peers import Absent, PeerConnections
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.storage.models.cache import CLIENTS, DesiredModel, NodeModels, ObservedModel
+from tessera.core.deviceplugin.modeloffers import CLIENTS
+from tessera.core.storage.models.cache import DesiredModel, NodeModels, ObservedModel
 from tessera.core.storage.models.peers import PeerPatience, content_key
 from tessera.core.storage.models.revisions import StoredObject
 from tessera.errors import Unavailable

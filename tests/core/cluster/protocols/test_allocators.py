@@ -8,63 +8,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.cards import at
-from builders.gpunodes import facts, identity, sevenths, shared
+from builders.gpunodes import facts, shared
+from builders.offers import CUT, FIRST, SECOND, SEVEN
 from builders.shares import share
-from tessera.core.cluster.advertise import NodeOffer, offer
-from tessera.core.cluster.advertise import OfferOptions as Options
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
 from tessera.core.cluster.protocols.allocators import (
     DeviceState,
     Handshake,
     OfferPlan,
-    by_name,
     claimed_keys,
     devices_by_gpu,
     devices_one_by_one,
     plan_offer,
     released_devices,
-    restricted,
     state_of,
     still_needed,
-    with_former,
 )
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
-from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement, placements
-from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.workload.need import PodKey
 
 A100 = model("A100-40GB")
-FIRST, SECOND = identity("GPU", 0), identity("GPU", 1)
-SEVEN = sevenths()
 (HALF,) = at("A100-40GB", ("3g.20gb", 0))
 (OTHER,) = at("A100-40GB", ("3g.20gb", 4))
-SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
-CUT = Sharing(modes=(Mode.MIG,), layout=SEVEN, allow_repartition=False)
-
-
-def node_offer() -> NodeOffer:
-    """Return what a node offers with replicas of one GPU, instances of another, and units of a third."""
-    seen = (facts(0), facts(1, layout=SEVEN), facts(2))
-    gpus = [shared(each, sharing) for each, sharing in zip(seen, (SLICED, CUT, AUTO), strict=True)]
-    return offer(gpus, Inventory(gpus=seen), Options())
-
-
-def test_what_is_offered_by_name() -> None:
-    assert by_name(node_offer()) == {DeviceId(FIRST), *(DeviceId(SECOND, place) for place in SEVEN)}
-
-
-def test_an_offer_without_some_devices() -> None:
-    before = node_offer()
-    kept = restricted(before, frozenset({DeviceId(SECOND, SEVEN[3]), DeviceId(identity("GPU", 9))}))
-    assert {each.name: len(each.devices) for each in kept.resources} == {
-        "aliyun.com/gpu-mem": 40,
-        "nvidia.com/mig-1g.5gb": 1,
-        "tessera.dev/gpu-memory": 40,
-    }
-    assert by_name(kept) == {DeviceId(SECOND, SEVEN[3])}
-    assert restricted(before, by_name(before)) == before
 
 
 def test_what_claims_name() -> None:
@@ -198,19 +165,6 @@ def test_devices_stay_for_pods_that_are_bound_already(sentence: str) -> None:
     kept = still_needed(leaving, {"r": free}, {"r": awaited, "other": 9})
     assert len(kept) == want
     assert kept <= leaving.keys()
-
-
-def test_what_stays_is_offered_as_before() -> None:
-    cut = facts(0, layout=SEVEN)
-    inventory = Inventory(gpus=(cut, facts(1)))
-    gpus = shared(cut, CUT), shared(facts(1), Sharing(modes=(Mode.WHOLE,)))
-    before = offer(gpus, inventory, Options())
-    keys = frozenset[DeviceId]({DeviceId(FIRST, SEVEN[0]), DeviceId(SECOND)})
-    assert by_name(with_former(NodeOffer(resources=()), before, keys)) == keys
-    less = restricted(before, frozenset({DeviceId(FIRST, SEVEN[1])}))
-    assert by_name(with_former(less, before, keys)) == keys | {DeviceId(FIRST, SEVEN[1])}
-    assert with_former(before, before, keys) == before
-    assert with_former(before, NodeOffer(resources=()), keys) == before
 
 
 # sentence: sets of which the device is one, and how far it has come

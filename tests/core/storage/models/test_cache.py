@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.core.storage.models.cache import (
-    CLIENTS,
     MOST_OF_NODE,
     CachedModel,
     DesiredModel,
@@ -20,11 +19,10 @@ from tessera.core.storage.models.cache import (
     Victim,
     back_off_s,
     environment_name,
+    folder_name,
     models_of_nodes,
     next_fetch,
-    offer_of,
     peers_of,
-    revisions_held,
     summary,
     victims,
 )
@@ -122,18 +120,6 @@ def test_priority_pins_and_intervals_fetch_nothing_anew() -> None:
     assert model("a", priority=3, pinned=True, interval_s=9, keep=1).identity == model("a").identity
     others = (model("b"), model("a", secret="s"), model("a", revision=ONE), model("a", exclude=("x",)))
     assert model("a").identity not in {each.identity for each in others}
-
-
-def test_a_device_says_whose_mount_it_is() -> None:
-    offer = offer_of("llama", ONE)
-    assert (offer.name, len(offer.devices)) == ("models.tessera.dev/llama", CLIENTS)
-    assert len({each.id for each in offer.devices}) == CLIENTS
-    assert max(len(each.id) for each in offer.devices) <= 63
-    assert offer_of("llama", "").devices == ()
-    ids = [offer.devices[7].id, "nonsense", "GPU-1::0"]
-    assert revisions_held(ids, (ONE, TWO)) == {ONE}
-    assert revisions_held((), (ONE,)) == frozenset()
-    assert environment_name("llama-3-8b") == "TESSERA_MODEL_LLAMA_3_8B_PATH"
 
 
 def test_a_summary_counts_nodes_and_names_the_first_problems() -> None:
@@ -252,3 +238,7 @@ def test_what_makes_room_is_enough_none_too_many_and_nobodys_that_must_stay(
         assert not kept.protected or (each.current and other.priority < priority and not other.pinned)
         assert not each.current or each.revision not in other.held
     assert [each.current for each in chosen] == sorted(each.current for each in chosen)
+
+
+def test_a_container_learns_where_a_model_is() -> None:
+    assert (environment_name("llama-3-8b"), folder_name("llama")) == ("TESSERA_MODEL_LLAMA_3_8B_PATH", "/models/llama")

@@ -34,15 +34,8 @@ from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import Store as ObjectStore
 from tessera.core.deviceplugin.edits import Mount
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.storage.models.cache import (
-    DesiredModel,
-    ModelOffer,
-    environment_name,
-    folder_name,
-    offer_of,
-    peers_of,
-    revisions_held,
-)
+from tessera.core.deviceplugin.modeloffers import ModelOffer, offer_of, revisions_held
+from tessera.core.storage.models.cache import DesiredModel, environment_name, folder_name, peers_of
 from tessera.core.storage.models.peers import meeting_pause_s
 from tessera.core.usage.processmetrics import MODEL_BYTES, MODEL_BYTES_GIVEN, MODEL_BYTES_READ, MODELS, PEERS_DROPPED
 from tessera.core.workload.resources import MODEL_RESOURCE

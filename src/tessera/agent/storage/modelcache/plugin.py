@@ -5,8 +5,8 @@ from collections.abc import Callable
 from tessera.agent.deviceplugin.listed import ListedResource
 from tessera.clients.kubelet import PluginOptions
 from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.modeloffers import ModelOffer
 from tessera.core.deviceplugin.prefer import PreferenceRequest
-from tessera.core.storage.models.cache import ModelOffer
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["OfferedModel"]

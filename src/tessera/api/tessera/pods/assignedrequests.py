@@ -15,12 +15,11 @@ from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
 from tessera.api.kubernetes.workloads import is_finished
 from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
-from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.core.workload.need import Ask, Form, Need, reused
-from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY, SHARE_RESOURCES
 from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
 

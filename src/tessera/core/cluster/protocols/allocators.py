@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.cluster.advertise import NodeOffer
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.deviceids import DeviceId, overlap
@@ -20,16 +19,13 @@ __all__ = [
     "DeviceState",
     "Handshake",
     "OfferPlan",
-    "by_name",
     "claimed_keys",
     "devices_by_gpu",
     "devices_one_by_one",
     "plan_offer",
     "released_devices",
-    "restricted",
     "state_of",
     "still_needed",
-    "with_former",
 ]
 
 
@@ -85,35 +81,6 @@ class OfferPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What the kubelet is offered now."""
     withdrawing: frozenset[DeviceId] = frozenset()
     """What is the kubelet's still and shall not be."""
-
-
-def by_name(offer: NodeOffer) -> frozenset[DeviceId]:
-    """Return the devices that are offered by name: not units of memory, of which an assignment says what they are."""
-    named = (resource for resource in offer.resources if not resource.by_assignment)
-    return frozenset(device.device for resource in named for device in resource.devices)
-
-
-def restricted(offer: NodeOffer, keys: frozenset[DeviceId]) -> NodeOffer:
-    """Return the offer without the devices by name that are not in `keys`; what is left empty is no resource."""
-    kept = (
-        resource
-        if resource.by_assignment
-        else msgspec.structs.replace(resource, devices=tuple(each for each in resource.devices if each.device in keys))
-        for resource in offer.resources
-    )
-    return msgspec.structs.replace(offer, resources=tuple(resource for resource in kept if resource.devices))
-
-
-def with_former(offer: NodeOffer, former: NodeOffer, keys: frozenset[DeviceId]) -> NodeOffer:
-    """Return the offer and, of a former one, the devices by name that are in `keys` and not offered any more."""
-    resources = {resource.name: resource for resource in offer.resources}
-    missing = keys - by_name(offer)
-    for each in former.resources:
-        kept = tuple(device for device in each.devices if device.device in missing)
-        if kept and not each.by_assignment:
-            now = resources.get(each.name, msgspec.structs.replace(each, devices=()))
-            resources[each.name] = msgspec.structs.replace(now, devices=(*now.devices, *kept))
-    return msgspec.structs.replace(offer, resources=tuple(resources[name] for name in sorted(resources)))
 
 
 def still_needed(

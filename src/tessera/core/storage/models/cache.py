@@ -5,26 +5,21 @@ choose, or that a pod has, stays; what is to go is offered no more first.
 """
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from tessera.core.cluster.advertise import ListedDevice
 from tessera.core.storage.models.packing import Pack
 from tessera.core.storage.models.retention import Kept
-from tessera.core.workload.resources import MODEL_RESOURCE
 from tessera.errors import Unavailable
 
 __all__ = [
-    "CLIENTS",
     "MOST_OF_NODE",
     "CachedModel",
     "DesiredModel",
     "ModelCache",
-    "ModelOffer",
     "ModelSummary",
     "NodeModels",
     "ObservedModel",
@@ -35,18 +30,11 @@ __all__ = [
     "folder_name",
     "models_of_nodes",
     "next_fetch",
-    "offer_of",
     "peers_of",
-    "revisions_held",
     "summary",
     "victims",
 ]
 
-CLIENTS = 256
-"""Containers of a node that can have one revision of a model; more than the pods that a kubelet takes by default."""
-_REVISION_CHARACTERS = 48
-"""Of a revision's 64 in the id of a device, which may have 63."""
-_DEVICE = re.compile(r"([0-9a-f]{48})-[0-9]+")
 MOST_OF_NODE = 128
 """Models desired on a node; of more the last in order are left out."""
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 10.0, 600.0
@@ -166,14 +154,6 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The first of them."""
 
 
-class ModelOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """The resource of a model: a revision, of which each device is a mount for one container."""
-
-    name: str
-    """Of the resource."""
-    devices: tuple[ListedDevice, ...] = ()
-
-
 class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model on the disk, for the question what makes room."""
 
@@ -289,19 +269,6 @@ def peers_of(model: DesiredModel, nodes: Iterable[NodeModels]) -> tuple[str, ...
         return any((each.source, each.endpoint) == (model.source, model.endpoint) for each in node.desired or ())
 
     return tuple(node.peer for node in nodes if node.peer and wants(node))
-
-
-def offer_of(model: str, revision: str) -> ModelOffer:
-    """Return what the kubelet is offered of a model; nothing without a revision."""
-    count = CLIENTS if revision else 0
-    ids = (f"{revision[:_REVISION_CHARACTERS]}-{number}" for number in range(count))
-    return ModelOffer(name=f"{MODEL_RESOURCE}{model}", devices=tuple(ListedDevice(id=each) for each in ids))
-
-
-def revisions_held(ids: Iterable[str], revisions: Iterable[str]) -> frozenset[str]:
-    """Return the revisions that devices of these ids are mounts of."""
-    begin = {match[1] for each in ids if (match := _DEVICE.fullmatch(each))}
-    return frozenset(each for each in revisions if each[:_REVISION_CHARACTERS] in begin)
 
 
 def environment_name(model: str) -> str:

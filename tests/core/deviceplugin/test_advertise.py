@@ -4,15 +4,17 @@ import msgspec
 import pytest
 
 from builders.cards import at
-from builders.gpunodes import facts, offered, sevenths, shared
-from tessera.core.cluster.advertise import SHARE_RESOURCES, OfferOptions, offer
+from builders.gpunodes import facts, identity, offered, shared
+from builders.offers import CUT, FIRST, SECOND, SEVEN, node_offer
+from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, by_name, offer, restricted, with_former
+from tessera.core.deviceplugin.advertise import OfferOptions as Options
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement, maximal_counts
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.workload.resources import SHARE_RESOURCES
 
-SEVEN = sevenths()
 BALANCED = at("A100-40GB", ("1g.5gb", 0), ("1g.5gb", 1), ("2g.10gb", 2), ("3g.20gb", 4))
 WHOLE = Sharing(modes=(Mode.WHOLE,))
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
@@ -295,3 +297,32 @@ def test_units_are_enough_for_every_pod_that_the_ledger_admits() -> None:
         memory_mib = {profile.name: profile.memory_mib for profile in known.profiles}
         for counts in maximal_counts(known) if known.profiles else ():
             assert sum(number * (memory_mib[name] // 1024) for name, number in counts) <= units, (known.name, counts)
+
+
+def test_what_is_offered_by_name() -> None:
+    assert by_name(node_offer()) == {DeviceId(FIRST), *(DeviceId(SECOND, place) for place in SEVEN)}
+
+
+def test_an_offer_without_some_devices() -> None:
+    before = node_offer()
+    kept = restricted(before, frozenset({DeviceId(SECOND, SEVEN[3]), DeviceId(identity("GPU", 9))}))
+    assert {each.name: len(each.devices) for each in kept.resources} == {
+        "aliyun.com/gpu-mem": 40,
+        "nvidia.com/mig-1g.5gb": 1,
+        "tessera.dev/gpu-memory": 40,
+    }
+    assert by_name(kept) == {DeviceId(SECOND, SEVEN[3])}
+    assert restricted(before, by_name(before)) == before
+
+
+def test_what_stays_is_offered_as_before() -> None:
+    cut = facts(0, layout=SEVEN)
+    inventory = Inventory(gpus=(cut, facts(1)))
+    gpus = shared(cut, CUT), shared(facts(1), Sharing(modes=(Mode.WHOLE,)))
+    before = offer(gpus, inventory, Options())
+    keys = frozenset[DeviceId]({DeviceId(FIRST, SEVEN[0]), DeviceId(SECOND)})
+    assert by_name(with_former(NodeOffer(resources=()), before, keys)) == keys
+    less = restricted(before, frozenset({DeviceId(FIRST, SEVEN[1])}))
+    assert by_name(with_former(less, before, keys)) == keys | {DeviceId(FIRST, SEVEN[1])}
+    assert with_former(before, before, keys) == before
+    assert with_former(before, NodeOffer(resources=()), keys) == before

@@ -13,22 +13,22 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Device, Mode, Sharing, devices
-from tessera.core.workload.resources import GPU_MEMORY, SHARE_MEMORY
+from tessera.core.workload.resources import GPU_MEMORY, SHARE_RESOURCES
 
 __all__ = [
     "LONGEST_ID",
     "MOST_DEVICES",
-    "SHARE_RESOURCES",
     "ListedDevice",
     "NodeOffer",
     "OfferOptions",
     "PluginDevice",
     "Resource",
+    "by_name",
     "offer",
+    "restricted",
+    "with_former",
 ]
 
-SHARE_RESOURCES = (SHARE_MEMORY, GPU_MEMORY)
-"""Resources counted in units of memory; which GPU a pod gets is said by its assignment, never by its device ids."""
 LONGEST_ID = 63
 """Characters. Source: kubelet device plugin API v1beta1, `Device.ID`."""
 MOST_DEVICES = 40_000
@@ -152,6 +152,35 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
                 Resource(name=name, devices=tuple(members), single_request=name in single, by_assignment=by_assignment)
             )
     return NodeOffer(resources=tuple(kept), withheld=tuple(withheld), impossible=tuple(impossible))
+
+
+def by_name(offer: NodeOffer) -> frozenset[DeviceId]:
+    """Return the devices that are offered by name: not units of memory, of which an assignment says what they are."""
+    named = (resource for resource in offer.resources if not resource.by_assignment)
+    return frozenset(device.device for resource in named for device in resource.devices)
+
+
+def restricted(offer: NodeOffer, keys: frozenset[DeviceId]) -> NodeOffer:
+    """Return the offer without the devices by name that are not in `keys`; what is left empty is no resource."""
+    kept = (
+        resource
+        if resource.by_assignment
+        else msgspec.structs.replace(resource, devices=tuple(each for each in resource.devices if each.device in keys))
+        for resource in offer.resources
+    )
+    return msgspec.structs.replace(offer, resources=tuple(resource for resource in kept if resource.devices))
+
+
+def with_former(offer: NodeOffer, former: NodeOffer, keys: frozenset[DeviceId]) -> NodeOffer:
+    """Return the offer and, of a former one, the devices by name that are in `keys` and not offered any more."""
+    resources = {resource.name: resource for resource in offer.resources}
+    missing = keys - by_name(offer)
+    for each in former.resources:
+        kept = tuple(device for device in each.devices if device.device in missing)
+        if kept and not each.by_assignment:
+            now = resources.get(each.name, msgspec.structs.replace(each, devices=()))
+            resources[each.name] = msgspec.structs.replace(now, devices=(*now.devices, *kept))
+    return msgspec.structs.replace(offer, resources=tuple(resources[name] for name in sorted(resources)))
 
 
 def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:

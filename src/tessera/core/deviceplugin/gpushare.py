@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable
 
+from tessera.core.deviceplugin.advertise import Resource
+from tessera.core.deviceplugin.matching import AssignedRequest
+from tessera.core.workload.resources import SHARE_MEMORY
+
 __all__ = ["gpus_to_count"]
 
 
-def gpus_to_count(shared: Iterable[str], used: Iterable[int]) -> int:
+def gpus_to_count(offered: Iterable[Resource], requests: Iterable[AssignedRequest]) -> int:
     """Return the number of GPUs for `aliyun.com/gpu-count`, beside the memory that a node offers as gpushare does.
 
     gpushare's inspect program divides a node's memory evenly by this number, numbers the GPUs from 0, and leaves out
@@ -13,11 +17,12 @@ def gpus_to_count(shared: Iterable[str], used: Iterable[int]) -> int:
     allocated of a GPU that would then be left out.
 
     Args:
-        shared: UUIDs of the GPUs whose memory is offered, as often as there are units of it.
-        used: indices of the GPUs of which pods were allocated such memory.
+        offered: what is advertised.
+        requests: what pods were assigned.
 
     Source: AliyunContainerService/gpushare-device-plugin `cmd/inspect/{nodeinfo,display}.go`.
 
     """
-    sharing = len(set(shared))
-    return max(sharing, *(index + 1 for index in used), 0) if sharing else 0
+    sharing = {unit.gpu_uuid for each in offered if each.name == SHARE_MEMORY for unit in each.devices}
+    used = (share.gpu for each in requests if each.key.resource == SHARE_MEMORY for share in each.shares)
+    return max(len(sharing), *(index + 1 for index in used), 0) if sharing else 0

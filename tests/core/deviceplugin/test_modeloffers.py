@@ -1,0 +1,16 @@
+"""What a node offers the kubelet of a model."""
+
+from tessera.core.deviceplugin.modeloffers import CLIENTS, offer_of, revisions_held
+
+ONE, TWO = "1" * 64, "2" * 64
+
+
+def test_a_device_says_whose_mount_it_is() -> None:
+    offer = offer_of("llama", ONE)
+    assert (offer.name, len(offer.devices)) == ("models.tessera.dev/llama", CLIENTS)
+    assert len({each.id for each in offer.devices}) == CLIENTS
+    assert max(len(each.id) for each in offer.devices) <= 63
+    assert offer_of("llama", "").devices == ()
+    ids = [offer.devices[7].id, "nonsense", "GPU-1::0"]
+    assert revisions_held(ids, (ONE, TWO)) == {ONE}
+    assert revisions_held((), (ONE,)) == frozenset()
