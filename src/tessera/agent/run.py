@@ -2,8 +2,8 @@
 
 Loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it should be
 and reports it, one serves the kubelet, one changes GPUs for containers that are about to start, one writes on pods what
-the kubelet gave them, one listens to the driver, one measures its GPUs. Each looks when something changed, and every few
-seconds in any case, and goes on after any error.
+the kubelet gave them, one listens to the driver, one measures its GPUs. Each looks when something changed, and every
+few seconds in any case, and goes on after any error.
 """
 
 import asyncio
