@@ -37,6 +37,9 @@ def test_what_a_device_counts_as(case: str) -> None:
     found = {each["input"]: each for each in resources["transformations"]}
     assert len(found) == len(resources["transformations"]) == len(PROFILES) + 1
     assert found[name] == {"input": name, "strategy": "Replace", "outputs": want}
+    assert resources["excludeResourcePrefixes"] == ["models.tessera.dev/"], (
+        "a queue that does not count them admits none of their pods"
+    )
 
 
 # What the objects of a cluster say

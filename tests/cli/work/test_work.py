@@ -121,6 +121,12 @@ REFUSED = {
     "no folder": (("--image", "a", "--secret", "hub:etc"), "a folder of the container"),
     "the root as folder": (("--image", "a", "--secret", "hub:/"), "a folder of the container"),
     "a folder above": (("--image", "a", "--secret", "hub:/a/../b"), "a folder of the container"),
+    "a variable that is no text": (("--image", "a", "--env", "A=\udcff"), "is not UTF-8: bring bytes along in a file"),
+    "a command that is no text": (("--image", "a", "--", "echo", "\udcff"), "the command: '\\udcff' is not UTF-8"),
+    "a variable twice": (
+        ("--image", "a", "--env", "A=1", "--env-secret", "A=hub/key"),
+        "variable A: it is given twice",
+    ),
     "two Secrets at one folder": (
         ("--image", "a", "--secret", "hub:/a", "--secret", "other://a/."),
         "--secret other:/a: '/a' is already the folder of --secret hub:/a",

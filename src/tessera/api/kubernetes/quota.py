@@ -13,7 +13,7 @@ from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.usage.quotas import QuotaUse
 from tessera.core.workload import units
-from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SHARE_MEMORY
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["kueue_resources", "needs_only", "read_cluster_queue", "read_resource_quota"]
@@ -86,7 +86,8 @@ def needs_only() -> dict[str, Plain]:
 def kueue_resources() -> dict[str, Plain]:
     """Return the part `resources` of Kueue's configuration that counts MIG devices and gpushare's memory as needs.
 
-    A profile that several GPU models have counts as the largest of its instances; memory is rounded up to GiB.
+    Kueue admits nothing that asks for a resource which its queue does not count, so it is to ignore models. A
+    profile that several GPU models have counts as the largest of its instances; memory is rounded up to GiB.
 
     Source: kubernetes-sigs/kueue `apis/config/v1beta2/configuration_types.go` (`ResourceTransformation`).
     """
@@ -95,7 +96,7 @@ def kueue_resources() -> dict[str, Plain]:
         memory_mib = max(profile.memory_mib for _, profile in offers)
         percent = max(100 * profile.compute_slices // model.compute_slices for model, profile in offers)
         transformations.append(_replaced(mig_resource(name), -(-memory_mib // _MIB_IN_GIB), percent))
-    return {"resources": {"transformations": transformations}}
+    return {"resources": {"excludeResourcePrefixes": [MODEL_RESOURCE], "transformations": transformations}}
 
 
 def read_resource_quota(each: Mapping[str, Any]) -> Iterator[QuotaUse]:

@@ -17,7 +17,7 @@ from tessera.cli.work.codefolder import archive_folder
 from tessera.cli.work.environments import find_environment
 from tessera.cli.work.following import say
 from tessera.cli.work.inputs import check_folders, data_of, secrets_of
-from tessera.cli.work.naming import Form, checked
+from tessera.cli.work.naming import Form, checked, checked_text
 from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE
@@ -126,16 +126,19 @@ def request_of(
             *((f"--secret {name}:{folder}", folder) for name, folder in folders),
         )
     )
+    env = (*(_pair("--env", each) for each in given["env"]), *data.env)
+    env_secrets = tuple(_secret(each) for each in given["env_secret"])
+    _check_variables((*(name for name, _ in env), *(name for name, _, _ in env_secrets)))
     asked = JobRequest(
         name=given["name"] and checked("--name", given["name"], Form.LABEL),
         namespace=_namespace(given),
         image="",
-        command=command,
+        command=tuple(checked_text("the command", each) for each in command),
         limits=_limits(given) | data.limits,
         annotations={ISOLATION: given["isolation"]} if given["isolation"] else {},
         scheduler=SCHEDULER_NAME if given["gpu_memory"] else "",
-        env=(*(_pair("--env", each) for each in given["env"]), *data.env),
-        env_secrets=tuple(_secret(each) for each in given["env_secret"]),
+        env=env,
+        env_secrets=env_secrets,
         secrets=variables,
         secret_folders=folders,
         claims=data.claims,
@@ -203,7 +206,13 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise InvalidInput(option, found=shown(text), expected="NAME=VALUE")
-    return checked(option, name, Form.VARIABLE), value
+    return checked(option, name, Form.VARIABLE), checked_text(option, value)
+
+
+def _check_variables(names: tuple[str, ...]) -> None:
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise InvalidInput(f"variable {name}", found="it is given twice", hint="leave out one of them")
 
 
 def _secret(text: str) -> tuple[str, str, str]:

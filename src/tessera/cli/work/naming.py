@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Form", "checked", "checked_folder"]
+__all__ = ["Form", "checked", "checked_folder", "checked_text"]
 
 
 class Form(enum.Enum):
@@ -31,6 +31,20 @@ def checked(option: str, text: str, form: Form) -> str:
     pattern, words = form.value
     if re.fullmatch(pattern, text) is None:
         raise InvalidInput(option, found=shown(text), expected=words)
+    return text
+
+
+def checked_text(option: str, text: str) -> str:
+    """Return words that a Job can have: JSON has no bytes that are no text.
+
+    Raises:
+        InvalidInput: they are not UTF-8.
+
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(option, found=shown(text), expected="UTF-8", hint="bring bytes along in a file") from error
     return text
 
 
