@@ -1,7 +1,6 @@
 """The process of the metrics APIs: looks at model servers, and answers kube-apiserver."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -17,7 +16,7 @@ from tessera.server.metrics.app import MetricsApp
 from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.looks import Looks
 from tessera.server.metrics.samples import PodSamples
-from tessera.server.metrics.sources import Source, Sources
+from tessera.server.metrics.sources import Sources
 from tessera.server.selfsigned import METRICS, SelfSigned
 
 __all__ = ["MetricsServer", "Settings"]
@@ -46,7 +45,6 @@ class MetricsServer:
         kube: the Kubernetes API.
         samples: what pods of model servers counted.
         fronts: what waits in front of servers without a replica.
-        more: sources beside what is measured here.
 
     Attributes:
         port: where it listens; 0 before it does.
@@ -60,7 +58,6 @@ class MetricsServer:
         samples: PodSamples,
         *,
         fronts: Fronts | None = None,
-        more: Sequence[Source] = (),
     ) -> None:
         if settings.tls.client_authority is not None:
             raise InvalidInput(
@@ -71,7 +68,7 @@ class MetricsServer:
         self._measures = Measures()
         self._access = Access(kube)
         self._looks = Looks(kube, samples, self._log, fronts=fronts, measures=self._measures)
-        self._app = MetricsApp(Sources((self._looks, *more)), self._access, self._log, self._measures)
+        self._app = MetricsApp(Sources((self._looks,)), self._access, self._log, self._measures)
         own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
         self._own = own
         self._complaint = ""
