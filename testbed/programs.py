@@ -20,9 +20,11 @@ __all__ = [
     "CERT_MANAGER",
     "GO_OLDEST",
     "HELM",
+    "K6",
     "MODULES",
     "MONITORING",
     "OPENTOFU",
+    "PROMETHEUS",
     "REGISTRY",
     "Module",
     "Report",
@@ -51,6 +53,8 @@ class Module(msgspec.Struct, frozen=True):
     """What the module's own build passes to the linker so that the program knows its version."""
     replaced: tuple[str, ...] = ()
     """Lines of its go.mod without which it does not build: a module that is required has no say in them."""
+    tags: tuple[str, ...] = ()
+    """Build tags."""
     files: tuple[str, ...] = ()
     """Files of the module that are put beside the programs."""
 
@@ -101,6 +105,21 @@ PROXY = (Module("kube-proxy", "k8s.io/kubernetes", _KUBERNETES, ("k8s.io/kuberne
 
 HELM = (Module("helm", "helm.sh/helm/v4", "v4.3.1", ("helm.sh/helm/v4/cmd/helm",)),)
 """Helm, which tests of the chart ask; a testbed does without."""
+
+K6 = (Module("k6", "go.k6.io/k6", "v1.8.1", ("go.k6.io/k6",)),)
+"""k6, which puts load on the model server of a walk-through; a testbed does without."""
+
+_PROMETHEUS = "github.com/prometheus/prometheus"
+PROMETHEUS = (
+    Module(
+        "prometheus",
+        _PROMETHEUS,
+        "v0.315.0",
+        (f"{_PROMETHEUS}/cmd/prometheus", f"{_PROMETHEUS}/cmd/promtool"),
+        tags=("remove_all_sd", "enable_kubernetes_sd"),
+    ),
+)
+"""Prometheus that finds pods, which Debian's cannot, and nothing else; walk-throughs ask it, a testbed does without."""
 
 OPENTOFU = (
     Module(
@@ -258,10 +277,12 @@ def _write_go_mod(module: Module, work: Path, text: str) -> None:
 
 def _compile(go: str, module: Module, work: Path, environment: dict[str, str], report: Report) -> None:
     report(module.name, 0, 0)
-    deps = _run([go, "list", "-mod=mod", "-deps", "-f", "{{.ImportPath}}", *module.packages], work, environment)
+    tags = f"-tags={','.join(module.tags)}"
+    deps = _run([go, "list", "-mod=mod", tags, "-deps", "-f", "{{.ImportPath}}", *module.packages], work, environment)
     total = len(deps.splitlines())
     command = [go, "build", "-v", "-mod=mod", "-trimpath", "-buildvcs=false", "-o", "../bin/"]
-    command += ["-ldflags", " ".join(("-s -w", *module.version_flags)), *module.packages]
+    command += [tags, "-ldflags", " ".join(("-s -w", *module.version_flags))]
+    command += module.packages
     tail: list[str] = []
     with subprocess.Popen(command, cwd=work, env=environment, stderr=subprocess.PIPE, text=True) as build:
         assert build.stderr is not None

@@ -1,10 +1,11 @@
-"""Images assembled without an engine: Tessera's, by the script that the Dockerfile runs, kube-scheduler's, Triton's."""
+"""Images assembled without an engine: Tessera's, by the script that the Dockerfile runs, and other programs'."""
 
 import contextlib
 import fcntl
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,7 +19,22 @@ from testbed.deploy import KUBE_VERSION
 from testbed.images import Content, Image, write_archive, write_layer
 from testbed.namespaces import environment
 
-__all__ = ["CONFIG", "REPOSITORY", "SCHEDULER", "SCRIPT", "TRITON", "scheduler_image", "tessera_image", "triton_image"]
+__all__ = [
+    "CONFIG",
+    "K6",
+    "PROMETHEUS",
+    "REPOSITORY",
+    "SCHEDULER",
+    "SCRIPT",
+    "TRITON",
+    "VLLM",
+    "k6_image",
+    "prometheus_image",
+    "scheduler_image",
+    "tessera_image",
+    "triton_image",
+    "vllm_image",
+]
 
 REPOSITORY = "testbed.local/tessera"
 TESSERA = f"{REPOSITORY}:{__version__}"
@@ -40,6 +56,18 @@ CONFIG = {
 """As the Dockerfile's last stage has it; a test compares them."""
 TRITON = "testbed.local/tritonserver:2.51.0"
 TRITON_SCRIPT = "testbed/tritonserver.sh"
+VLLM = "testbed.local/vllm:0.32.0"
+MODEL = "examples/9-model-servers/tiny-llama"
+"""A language model without weights, about which the image of vLLM has recorded answers."""
+VLLM_FILES = (
+    "testbed/vllmserver.sh",
+    "testbed/vllmserver.txt",
+    "testbed/cudanames.py",
+    "testbed/recordedvllm.py",
+    MODEL,
+)
+PROMETHEUS = "testbed.local/prometheus:1"
+K6 = "testbed.local/k6:1"
 _TRITON_CONFIG = {
     "Entrypoint": ["tritonserver"],
     "User": _USER,
@@ -50,6 +78,22 @@ _TRITON_CONFIG = {
         "LD_LIBRARY_PATH=/opt/tritonserver/lib",
     ],
 }
+_VLLM_CONFIG = {
+    "Entrypoint": ["vllm", "serve"],
+    "User": _USER,
+    "WorkingDir": "/",
+    "Env": [
+        f"PATH={_PATH}",
+        "HOME=/tmp",
+        "VLLM_CACHE_ROOT=/opt/vllm/cache",
+        "VLLM_NO_USAGE_STATS=1",
+        "HF_HUB_OFFLINE=1",
+        "VLLM_CPU_OMP_THREADS_BIND=nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING=0",
+        "OMP_NUM_THREADS=1",
+    ],
+}
+_PROGRAM: Content = {"User": _USER, "WorkingDir": "/tmp", "Env": [f"PATH={_PATH}"]}  # noqa: S108  # in the image
 _STALE_S = 2 * 3600
 """Archives that no start has asked for in so long are removed."""
 
@@ -65,8 +109,7 @@ def tessera_image(report: Callable[[str], None], *, cache: Path | None = None) -
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / f"base-{_digest(_BASE)}"
     archive = folder / f"tessera-{_digest((*_BASE, *_OWN))}.tar"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(folder / "lock"):
         if not archive.exists():
             with _scratch(folder) as scratch:
                 _base(base, scratch, report)
@@ -89,18 +132,50 @@ def scheduler_image(folder: Path, bin_folder: Path) -> Path:
         bin_folder: the testbed's programs.
 
     """
-    archive = folder / "kube-scheduler.tar"
+    return _program_image(folder, Image(SCHEDULER, _PROGRAM), bin_folder / "kube-scheduler")
+
+
+def k6_image(folder: Path, program: Path) -> Path:
+    """Return the archive of an image of k6, written where it is not there.
+
+    Args:
+        folder: where it lies.
+        program: k6 itself.
+
+    """
+    return _program_image(folder, Image(K6, _PROGRAM), program)
+
+
+def prometheus_image(folder: Path, program: Path, promtool: Path) -> Path:
+    """Return the archive of an image of Prometheus and its tool; arguments as in `k6_image`."""
+    return _program_image(folder, Image(PROMETHEUS, _PROGRAM), program, promtool)
+
+
+def _program_image(folder: Path, image: Image, program: Path, *more: Path) -> Path:
+    """Return the archive of an image that runs a program, with more of them, and the libraries that they name."""
+    archive = folder / f"{program.name}.tar"
     if not archive.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with _scratch(folder) as scratch:
             place = scratch / "root" / "usr" / "local" / "bin"
             place.mkdir(parents=True)
-            shutil.copy(bin_folder / "kube-scheduler", place)
+            for each in (program, *more):
+                shutil.copy(each, place)
+                for library in _libraries(each):
+                    copy = scratch / "root" / library.relative_to("/")
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(library, copy)
             write_layer(scratch / "layer.tar", scratch / "root")
-            config: Content = {"Entrypoint": ["kube-scheduler"], "User": _USER, "Env": [f"PATH={_PATH}"]}
-            write_archive(scratch / "image.tar", Image(SCHEDULER, config), (scratch / "layer.tar",), platform.machine())
+            own: Content = {"Entrypoint": [program.name], **image.config}
+            write_archive(scratch / "image.tar", Image(image.name, own), (scratch / "layer.tar",), platform.machine())
             (scratch / "image.tar").rename(archive)
     return archive
+
+
+def _libraries(program: Path) -> list[Path]:
+    """Return the libraries of a program; none of one that is linked statically."""
+    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False, env=environment())
+    return [Path(each) for each in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", said.stdout, re.MULTILINE)]
 
 
 def triton_image(report: Callable[[str], None], *, cache: Path | None = None) -> Path:
@@ -110,23 +185,52 @@ def triton_image(report: Callable[[str], None], *, cache: Path | None = None) ->
         Unavailable: a step failed; tells the end of what it said.
 
     """
+    return _server_image(Image(TRITON, _TRITON_CONFIG), (TRITON_SCRIPT,), report, cache=cache)
+
+
+def vllm_image(report: Callable[[str], None], *, cache: Path | None = None) -> Path:
+    """Return the archive of a vLLM that runs without a GPU, 3 GB; made where it is not there, in minutes.
+
+    Raises:
+        Unavailable: a step failed; tells the end of what it said.
+
+    """
+    return _server_image(Image(VLLM, _VLLM_CONFIG), VLLM_FILES, report, str(_CHECKOUT / MODEL), cache=cache)
+
+
+def _server_image(
+    image: Image, files: tuple[str, ...], report: Callable[[str], None], *arguments: str, cache: Path | None
+) -> Path:
+    """Return the archive of a model server, which a script adds to a root that has Debian's Python.
+
+    Args:
+        image: its name and how it runs.
+        files: of the checkout, on which it depends; the first is the script.
+        report: told each step as it begins.
+        arguments: of the script, after the root.
+        cache: where images are kept.
+
+    """
     folder = (cache or _cache()) / "image"
     folder.mkdir(parents=True, exist_ok=True)
-    archive = folder / f"tritonserver-{_digest((*_BASE, TRITON_SCRIPT))}.tar"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    name = Path(files[0]).stem
+    archive = folder / f"{name}-{_digest((*_BASE, *files))}.tar"
+    base = folder / f"base-{_digest(_BASE)}"
+    with _locked(folder / "lock"), _scratch(folder) as scratch:
+        _base(base, scratch, report)
+    with _locked(folder / f"{name}.lock"):  # of its own: others' images need not wait for it
         if not archive.exists():
+            for former in folder.glob(f"{name}-*.tar"):
+                former.unlink()
             with _scratch(folder) as scratch:
-                base = folder / f"base-{_digest(_BASE)}"
-                _base(base, scratch, report)
-                report("image: Triton")
-                # Its models have a numpy of their own, of before 2.0, and nothing of ours.
+                report(f"image: {name}")
+                # Its models have a numpy of their own, and nothing of ours.
                 bare = shutil.ignore_patterns("dist-packages")
                 shutil.copytree(base / "root", scratch / "root", symlinks=True, ignore=bare)
-                _run(TRITON_SCRIPT, str(scratch / "root"))
+                _run(files[0], str(scratch / "root"), *arguments)
                 write_layer(scratch / "layer.tar", scratch / "root")
-                layers = (scratch / "layer.tar",)
-                write_archive(scratch / "image.tar", Image(TRITON, _TRITON_CONFIG), layers, platform.machine())
+                shutil.rmtree(scratch / "root")
+                write_archive(scratch / "image.tar", image, (scratch / "layer.tar",), platform.machine())
                 (scratch / "image.tar").rename(archive)
     return archive
 
@@ -154,6 +258,13 @@ def _digest(names: tuple[str, ...]) -> str:
             if path.is_file() and "__pycache__" not in path.parts:
                 found.update(str(path.relative_to(_CHECKOUT)).encode() + b"\0" + path.read_bytes())
     return found.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager

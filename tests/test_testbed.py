@@ -1,6 +1,8 @@
 """The parts of the testbed that need neither root nor the built programs; tests/kube has the rest."""
 
+import ctypes
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -8,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import threading
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,11 +20,13 @@ from tessera.errors import InvalidInput, Unavailable
 from testbed.addresses import node_address, pod_network
 from testbed.cgroups import make_cgroup, remove_cgroup
 from testbed.cluster import Cluster, Desired
+from testbed.cudanames import make_libraries
 from testbed.gpus import capability_minors
 from testbed.images import BUSYBOX, Image, write_archive, write_images, write_layer
 from testbed.pki import Pki
 from testbed.processes import Processes, find_process, until
 from testbed.programs import MODULES, go_version, programs
+from testbed.recordedvllm import Handler
 from testbed.tesseraimage import CONFIG, SCRIPT
 
 CHECKOUT = Path(__file__).parents[1]
@@ -285,3 +291,49 @@ def test_each_capability_of_an_instance_has_a_number() -> None:
     assert minors["gpu0/gi0/access"] == 3
     assert minors["gpu1/gi0/access"] - minors["gpu0/gi0/access"] == 135
     assert sorted(minors.values()) == list(range(1, len(minors) + 1))
+
+
+def test_a_library_loads_with_cudas_names_alone(tmp_path: Path) -> None:
+    """With the version that it was linked against, and what it calls as it is loaded."""
+    real, folder = tmp_path / "real", tmp_path / "lib"
+    real.mkdir()
+    folder.mkdir()
+    versions = real / "versions.map"
+    versions.write_text("libcudart.so.13 { cudaGetDeviceCount; __cudaRegister; };\n")
+    cudart = "int cudaGetDeviceCount(void) { return 0; } int __cudaRegister(void) { return 1; }"
+    user = """
+    int cudaGetDeviceCount(void); int __cudaRegister(void);
+    static int registered = -1;
+    __attribute__((constructor)) static void load(void) { registered = __cudaRegister(); }
+    int devices(void) { return cudaGetDeviceCount(); }
+    int loaded(void) { return registered; }
+    """
+    gcc = ("gcc", "-shared", "-fPIC", "-x", "c", "-")
+    link = (f"-Wl,--version-script={versions}", "-Wl,-soname,libcudart.so.13", "-o", real / "libcudart.so.13")
+    subprocess.run([*gcc, *link], input=cudart, text=True, check=True)
+    found = ("-x", "none", real / "libcudart.so.13", "-Wl,-rpath,$ORIGIN", "-o", folder / "libtorch_cuda.so")
+    subprocess.run([*gcc, *found], input=user, text=True, check=True)
+    make_libraries(folder)
+    assert {each.name for each in folder.iterdir()} == {"libtorch_cuda.so", "libcudart.so.13"}
+    library = ctypes.CDLL(str(folder / "libtorch_cuda.so"))
+    assert (library.loaded(), library.devices()) == (0, 100)
+
+
+def test_recorded_answers_say_that_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.recordedvllm.RECORDED", tmp_path)
+    (tmp_path / "health").touch()
+    (tmp_path / "v1-completions").write_text('{"choices": []}')
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        for method, path, want in (
+            ("GET", "/health", (200, b"")),
+            ("POST", "/v1/completions", (200, b'{"choices": []}')),
+            ("GET", "/v1/../health", (404, b"")),
+        ):
+            connection.request(method, path, b"{}" if method == "POST" else None)
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == want
+            assert answer.headers["X-Recorded"] == "1"
+        connection.close()
+        server.shutdown()
