@@ -11,7 +11,7 @@ from tessera.sim.embedded import Embedded
 
 __all__ = ["take"]
 
-_MATURE_S = 60
+_MATURE_S = 62
 """By then jobs, notebooks and model servers run."""
 _MOST_BYTES = 200_000
 
@@ -26,7 +26,7 @@ async def take() -> bytes:
     try:
         url = f"http://127.0.0.1:{await port}/"
         async with browser(program) as tab:
-            await tab.open(url, width=1280, height=700)
+            await tab.open(url, width=1280, height=800)
             await asyncio.sleep(_MATURE_S)
             await tab.until("!document.getElementById('page').hidden && document.querySelector('.gpu')")
             return await tab.picture()

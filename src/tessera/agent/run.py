@@ -53,19 +53,7 @@ from tessera.api.tessera.nodereports import (
     gpu_revision,
 )
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import (
-    CONFIG_MAPS,
-    GPU_NODES,
-    NODES,
-    PODS,
-    Kind,
-    Kube,
-    Listing,
-    Object,
-    Selection,
-    Store,
-    labels_of,
-)
+from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.gpunodestate import Impairment
@@ -130,9 +118,9 @@ class Agent:
         self._view = self._own_view()
         self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
-        self._gpunode.store.on_word = self._word(GPU_NODES)
+        self._gpunode.store.on_word = self._word("gpunodes")
         self._keys = AssignmentKeys(kube, settings.node, settings.paths.assignment_key, self._log, wake=self._ring)
-        self._keys.store.on_word = self._word(CONFIG_MAPS)
+        self._keys.store.on_word = self._word("configmaps")
         self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         files, asked, no_mps = ConfigurationFiles(settings.sources), self._gpunode.asked, self._enforcer.no_mps
@@ -168,12 +156,12 @@ class Agent:
     def _own_store(self, kind: Kind, field: str) -> Store:
         selection = _of_node(field, self._settings.node)
         store = Store(self._kube, kind, selection, wake=self._ring, on_trouble=self._trouble)
-        store.on_word = self._word(kind)
+        store.on_word = self._word(kind.plural)
         return store
 
-    def _word(self, kind: Kind) -> Callable[[], None]:
+    def _word(self, plural: str) -> Callable[[], None]:
         """Return what notes the age of the watch of a kind."""
-        return partial(self.measures.turned, f"watch-{kind.plural}")
+        return partial(self.measures.turned, f"watch-{plural}")
 
     def _own_view(self) -> NodeView:
         paths = self._settings.paths

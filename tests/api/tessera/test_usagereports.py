@@ -13,6 +13,7 @@ from tessera.api.tessera.usagereports import (
     advice_of,
     noise_around,
     read_usage,
+    recommendations,
     usage_report,
     write_usage,
 )
@@ -52,6 +53,18 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
     small, large = second.devices
     assert (small.containers, large.profile, large.start, large.gpu_percent) == ((), "3g.20gb", 4, 40)
     assert (large.containers[0].peak_mib, large.containers[0].observed_s) == (None, 0.0)
+
+
+def test_recommendations_are_those_of_all_containers_the_most_urgent_first() -> None:
+    found = [
+        (each.gpu, each.device, each.pod, each.verdict.value, each.saved_mib) for each in recommendations([REPORT])
+    ]
+    assert found == [
+        (0, "whole", "train", "too-little", 0),
+        (0, "whole", "notebook", "unused", 8192),
+        (1, "whole", "serve", "too-much", 36096),
+        (2, "1g.5gb", "fine", "fits", 0),
+    ]
 
 
 def test_advice_is_by_the_gpu_s_model_where_it_is_known() -> None:

@@ -1,5 +1,6 @@
 """What the page shows by a real Prometheus, which has what agents, kube-state-metrics and our rules write."""
 
+import asyncio
 import time
 from functools import partial
 from pathlib import Path
@@ -27,11 +28,21 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
     now_s = int(time.time())
     samples = history(node_metrics() + OTHERS, range(now_s - 7200, now_s + 1, 60))
     with serving_history(tmp_path, samples) as url:
-        found = PrometheusHistory(partial(asked, url, None, None, deadline_s=30, most_bytes=1 << 20), url, logger())
+        connect = partial(asked, url, None, None, deadline_s=30, most_bytes=1 << 20)
+        found = PrometheusHistory(connect, connect, url, logger())
         await found.look()
+        for _ in range(1000):
+            if found.recommendations():
+                break
+            await asyncio.sleep(0.02)
     assert {pod.rpartition("/")[2]: percent for pod, percent in found.activity().items()} == {
         "busy": 20,
         "slice": 25,
+    }
+    assert {each.pod: (each.verdict.value, each.fits) for each in found.recommendations()} == {
+        "idle": ("unused", ""),
+        "busy": ("too-much", "1 GiB"),
+        "slice": ("fits", ""),
     }
     (service,) = found.services()
     assert (service.namespace, service.name) == ("ml", "llm")

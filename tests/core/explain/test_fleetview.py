@@ -29,6 +29,7 @@ from tessera.core.explain.fleetview import (
 )
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage
+from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
 
 NEED, MIG, WHOLE = {"tessera.dev/gpu-memory": 4}, {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/gpu": 1}
@@ -171,7 +172,7 @@ def test_others_are_parts_without_names() -> None:
     mine = msgspec.structs.replace(holder, namespace="mine", pod="open", active_percent=3.0)
     part = Part(start=0, size=1, label="1g", state="held", idle=True, tenants=(holder, mine))
     card = GpuView(
-        index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,),
+        index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
         problems=("Xid 79", "theirs/secret and mine/open overlap"),
     )  # fmt: skip
     point = ScalePoint(1.0, 1, 1, 1.0)
@@ -190,12 +191,17 @@ def test_others_are_parts_without_names() -> None:
             Service(namespace="theirs", name="llm", points=(point,)),
             Service(namespace="mine", name="chat", points=(point,), reason="as llm"),
         ),
+        recommendations=tuple(
+            Recommendation(node="n", gpu=0, device="1g", namespace=each, pod="p", container="c", verdict=Sizing.UNUSED)
+            for each in ("theirs", "mine")
+        ),
         namespaces=("mine", "theirs"),
         notes=("theirs/secret cannot be read",),
     )
     got = in_scope(view, Scope(namespaces=frozenset({"mine"})))
     (one,) = got.nodes
     hidden, shown = one.gpus[0].parts[0].tenants
+    assert (one.gpus[0].parts[0].idle, one.gpus[0].used_mib) == (False, None)
     assert hidden == PodView(phase="running", isolation="hardware", memory_mib=5)
     assert shown == mine
     withheld = "withheld: it names pods of other namespaces"
@@ -204,7 +210,18 @@ def test_others_are_parts_without_names() -> None:
     assert [(each.pod, each.reason) for each in got.pending] == [("w2", withheld), ("w3", "no node is large enough")]
     assert got.pending_elsewhere == 1
     assert [(each.name, each.reason) for each in got.services] == [("chat", withheld)]
+    assert [each.namespace for each in got.recommendations] == ["mine"]
     assert (got.namespaces, got.partial, got.notes) == (("mine",), True, ())
+
+
+def test_what_was_observed_for_long_enough_is_recommended_for_pods_that_are_there() -> None:
+    long = Recommendation(
+        node="a", gpu=0, device="whole", namespace="ns", pod="p", container="c", observed_s=900, verdict=Sizing.UNUSED
+    )
+    others: tuple[dict[str, Any], ...] = ({"observed_s": 899}, {"pod": "gone"}, {"verdict": Sizing.FITS})
+    given_all = (*(msgspec.structs.replace(long, **each) for each in others), long)
+    mine = pod("p", WHOLE, share(0, 40000, Mode.WHOLE))
+    assert seen(node(), gpunode("a", gpu(0)), mine, recommendations=given_all).recommendations == (long,)
 
 
 # Laws

@@ -14,6 +14,7 @@ from builders.kubeobjects import gpu
 from harness.servers import make_node, make_pod
 from tessera.api.kubernetes.reviews import User
 from tessera.api.prometheus.pagehistory import page_queries
+from tessera.api.tessera.usagehistory import history_queries
 from tessera.clients.kube import MemoryKube
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.errors import InvalidInput
@@ -42,13 +43,20 @@ class Scene:
     def __init__(self) -> None:
         self.now_s = 6000.0
         self.metrics = MemoryMetrics()
-        self.connected = 0
+        self.connected = self.asked_for_weeks = 0
         self.broken = ""
-        self.history = PrometheusHistory(self.connect, f"{URL}/", logger(), lambda: self.now_s)
+        self.history = PrometheusHistory(self.connect, self.connect_patiently, f"{URL}/", logger(), lambda: self.now_s)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[MemoryMetrics]:
         self.connected += 1
+        if self.broken:
+            raise InvalidInput("token", found=self.broken, expected="one")
+        yield self.metrics
+
+    @asynccontextmanager
+    async def connect_patiently(self) -> AsyncIterator[MemoryMetrics]:
+        self.asked_for_weeks += 1
         if self.broken:
             raise InvalidInput("token", found=self.broken, expected="one")
         yield self.metrics
@@ -61,7 +69,7 @@ class Scene:
 
     def answer_with(self, content: bytes) -> None:
         requested = page_queries(self.now_s).values()
-        self.metrics.contents = {f"{URL}{path}?{urlencode(parameters)}": content for path, parameters in requested}
+        self.metrics.contents |= {f"{URL}{path}?{urlencode(parameters)}": content for path, parameters in requested}
 
     async def again(self) -> float | None:
         await self.history.look()
@@ -105,6 +113,38 @@ async def test_an_answer_that_is_none_is_said() -> None:
     (said,) = logs
     assert said["event"] == "history_not_read"
     assert said["reason"].startswith(f"Prometheus {URL}: ")
+
+
+def week(peak_mib: str) -> dict[str, bytes]:
+    """Return the answers about a week in which one container was allocated 8 GiB of a GPU."""
+    labels = {"hostname": "a", "gpu": "0", "UUID": "u", "modelName": "Tesla T4"}
+    labels |= {"namespace": "ml", "pod": "p", "container": "main"}
+    values = {"granted_mib": "8192", "peak_mib": peak_mib, "mean_percent": "5", "observed_s": "7200", "modes": "1"}
+    bodies = {name: {"data": {"result": [{"metric": labels, "value": [0, text]}]}} for name, text in values.items()}
+    queries = {
+        name: f"{URL}/api/v1/query?{urlencode({'query': query})}" for name, query in history_queries("7d").items()
+    }
+    return {queries[name]: json.dumps(body).encode() for name, body in bodies.items()}
+
+
+async def test_a_week_is_judged_now_and_then_and_nothing_waits_for_it() -> None:
+    one = Scene()
+
+    async def advice(seconds: float) -> list[tuple[str, str]]:
+        await one.look("20", seconds)
+        for _ in range(50):
+            await asyncio.sleep(0.01)  # in a thread
+        return [(each.pod, each.fits) for each in one.history.recommendations()]
+
+    one.metrics.contents |= week("1000")
+    assert (await advice(15), one.asked_for_weeks) == ([("p", "2 GiB")], 1)
+    one.metrics.contents |= week("3000")
+    assert (await advice(599), one.asked_for_weeks) == ([("p", "2 GiB")], 1)
+    assert (await advice(1), one.asked_for_weeks) == ([("p", "4 GiB")], 2)
+    one.metrics.contents = {}
+    with capture_logs() as logs:
+        assert await advice(600) == [("p", "4 GiB")], "what was judged before stays"
+    assert [each["event"] for each in logs] == ["recommendations_not_read"]
 
 
 async def test_the_page_shows_what_is_known_and_each_viewer_their_namespaces() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,13 @@ from builders.kubeobjects import cut, gpu, gpunode, node, place, pod, share
 from harness.browser import Tab, browser, find_browser
 from harness.servers import make_pod
 from tessera.api.kubernetes.reviews import User
-from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube
+from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
+from tessera.core.explain.fleetview import Service
 from tessera.core.gpu.sharing import Mode
+from tessera.core.usage.rightsizing import Recommendation, Sizing
+from tessera.core.workload.need import PodKey
+from tessera.server.page import NO_METRICS, PageMetrics
 from tessera.server.run import Server
 from tessera.server.settings import Page, Settings
 
@@ -46,12 +51,14 @@ async def fleet(gpus: int) -> MemoryKube:
 
 
 @asynccontextmanager
-async def opened(kube: MemoryKube, *, sign_in: bool = False) -> AsyncIterator[tuple[Tab, str]]:
+async def opened(
+    kube: MemoryKube, *, sign_in: bool = False, metrics: PageMetrics = NO_METRICS
+) -> AsyncIterator[tuple[Tab, str]]:
     """Give a browser and the page's address."""
     program = find_browser()
     if program is None:
         pytest.skip("no Chromium: on Debian, apt-get install chromium-headless-shell")
-    server = Server(Settings(port=0, page=Page(port=0, sign_in=sign_in)), kube)
+    server = Server(Settings(port=0, page=Page(port=0, sign_in=sign_in)), kube, metrics=metrics)
     running = asyncio.create_task(server.run())
     async with asyncio.timeout(30):
         await server.listening.wait()
@@ -153,6 +160,130 @@ async def test_a_viewer_signs_in_and_sees_what_they_may_list() -> None:
         assert "ml/p0-0-0" in page
         assert not [each for each in ("vision", "batch", "research", "w0") if f"{each}/" in page or f">{each}<" in page]
         assert "other namespaces" in page
+        assert tab.console == []
+
+
+HOSTILE = (
+    "<img src=x onerror='window.ran=1'> \u202etxet desrever \u05e2\u05d1\u05e8\u05d9\u05ea \U0001f680 " + "x" * 2000
+)
+LONG_NODE = f"ip-10-0-132-201.{'n' * 60}.{'o' * 60}.{'p' * 60}"
+OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_hostile_and_very_long_texts_are_texts_and_stay_in_their_place(width: int) -> None:
+    kube = MemoryKube()
+    await kube.create(NODES, node(LONG_NODE))
+    body = gpunode(
+        LONG_NODE, gpu(0, node=LONG_NODE), unhealthy=(UnhealthyDevice(gpu=f"GPU-{LONG_NODE}-0", reason=HOSTILE),)
+    )
+    await kube.create(GPU_NODES, {key: part for key, part in body.items() if key != "status"})
+    await kube.patch(GPU_NODES, LONG_NODE, {"status": body["status"]}, subresource="status")
+    whole = share(0, 40960, Mode.WHOLE)
+    await kube.create(PODS, pod("q" * 253, WHOLE, whole, node=LONG_NODE, metadata={"namespace": "n" * 63}))
+    await kube.create(NODE_IMAGES, {"metadata": {"name": LONG_NODE}, "spec": {}})
+    images = {"images": [{"image": HOSTILE[:512], "state": "Present"}]}
+    await kube.patch(NODE_IMAGES, LONG_NODE, {"status": images}, subresource="status")
+    message = {"type": "PodScheduled", "status": "False", "message": HOSTILE}
+    await make_pod(kube, "z" * 253, {"tessera.dev/gpu-memory": 30}, status={"conditions": [message]})
+    async with opened(kube) as (tab, url):
+        await tab.open(f"{url}?gpu={LONG_NODE}/0", width=width)
+        await tab.until(f"{DRAWN} && document.querySelector('#pending li') && document.querySelector('#details bdi')")
+        shown = await tab.run(
+            "[...document.querySelectorAll('#pending p, #details dd, #details bdi')].map(e => e.textContent)"
+        )
+        assert [each for each in shown if HOSTILE.startswith(each)] == [HOSTILE, HOSTILE[:512], HOSTILE]
+        assert await tab.run("[window.ran ?? 0, document.querySelectorAll('img').length]") == [0, 1]
+        assert not await tab.run(OVERFLOWS)
+        assert tab.console == []
+
+
+@pytest.mark.anyio
+async def test_an_empty_cluster_and_filters_that_nothing_passes_say_so() -> None:
+    async with opened(MemoryKube()) as (tab, url):
+        await tab.open(url)
+        await tab.until("document.getElementById('nothing').innerText.includes('No node has a GPU yet')")
+        assert await tab.run("document.querySelector('[name=namespace]').selectedOptions[0].text") == "all"
+        assert await tab.violations() == []
+    async with opened(await fleet(8)) as (tab, url):
+        await tab.open(f"{url}?node=nowhere")
+        await tab.until("document.getElementById('nothing').innerText.includes('choose other filters')")
+        await tab.run("document.querySelector('[type=reset]').click()")
+        await tab.until("document.getElementById('nothing').hidden")
+
+
+@pytest.mark.anyio
+async def test_a_long_list_shows_its_first_and_all_on_demand() -> None:
+    kube = await fleet(8)
+    for number in range(9):
+        await make_pod(kube, f"w{number}-x", {"tessera.dev/gpu-memory": 30})
+    async with opened(kube) as (tab, url):
+        await tab.open(url)
+        count = "document.querySelectorAll('#pending li').length"
+        await tab.until(f"{count} === 4")
+        await tab.run("document.querySelector('#pending button').click()")
+        assert await tab.run(f"[{count}, document.activeElement.textContent]") == [9, "Show fewer"]
+        await make_pod(kube, "w9-x", {"tessera.dev/gpu-memory": 30})
+        await tab.until(f"{count} === 10")
+        assert await tab.violations() == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_the_chosen_gpu_is_shown_wherever_the_page_is_scrolled_to(width: int) -> None:
+    async with opened(await fleet(400)) as (tab, url):
+        await tab.open(url, width=width)
+        await tab.until("document.querySelectorAll('.gpu').length === 400")
+        await tab.run("document.querySelector('[data-gpu=\"n049/4\"]').scrollIntoView()")
+        await tab.run("document.querySelector('[data-gpu=\"n049/4\"]').click()")
+        place = "document.getElementById('details').getBoundingClientRect()"
+        assert await tab.run(f"{place}.top >= 0 && {place}.bottom <= innerHeight && {place}.height > 100")
+        assert await tab.violations() == []
+
+
+class Judged:
+    """What is measured: two replicas that were allocated too much memory."""
+
+    async def look(self) -> None:
+        pass
+
+    def activity(self) -> dict[PodKey, float]:
+        return {}
+
+    def services(self) -> tuple[Service, ...]:
+        return ()
+
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        facts: dict[str, Any] = {
+            "gpu": 4,
+            "device": "whole",
+            "namespace": "research",
+            "container": "main",
+            "granted_mib": 40960,
+        }
+        facts |= {
+            "peak_mib": 3000,
+            "observed_s": 90000,
+            "verdict": Sizing.TOO_MUCH,
+            "fits": "1g.5gb",
+            "saved_mib": 36096,
+        }
+        return tuple(Recommendation(node=f"n00{number}", pod=f"w{number}", **facts) for number in range(2))
+
+
+@pytest.mark.anyio
+async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_that_saves() -> None:
+    async with opened(await fleet(16), metrics=Judged()) as (tab, url):
+        await tab.open(url)
+        await tab.until("document.querySelectorAll('#sizes li').length")
+        text = await tab.run("document.getElementById('sizes').innerText")
+        assert text.splitlines()[0] == "Right-sizing · 70.5 GiB to save"
+        assert "40 GiB allocated, at most 2.9 GiB used in 25 hours" in text
+        assert "Too much: 1g.5gb would fit, and save 35.3 GiB." in text
+        await tab.run("document.querySelector('[name=namespace]').value = 'ml'")
+        await tab.run("document.querySelector('[name=namespace]').dispatchEvent(new Event('input', {bubbles: true}))")
+        await tab.until("document.getElementById('sizes').hidden")
         assert tab.console == []
 
 

@@ -1,6 +1,7 @@
 """What a node's agent reports of the use of its GPUs, as JSON: what `tessera top` and `tessera recommend` read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -9,7 +10,7 @@ from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse
 from tessera.core.usage.history import Histories
 from tessera.core.usage.neighbours import noises
 from tessera.core.usage.nodemetrics import NodeUsage
-from tessera.core.usage.rightsizing import Advice, DeviceUsage, advise
+from tessera.core.usage.rightsizing import Advice, DeviceUsage, Recommendation, Sizing, advise
 from tessera.core.usage.throttling import causes
 from tessera.errors import UNDECODABLE, InvalidInput
 
@@ -23,9 +24,14 @@ __all__ = [
     "advice_of",
     "noise_around",
     "read_usage",
+    "recommendations",
     "usage_report",
     "write_usage",
 ]
+
+
+_ORDER: Final = (Sizing.TOO_LITTLE, Sizing.UNUSED, Sizing.TOO_MUCH, Sizing.FITS, Sizing.UNKNOWN)
+"""The most urgent first."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -180,6 +186,37 @@ def advice_of(container: ContainerReport, gpu: GpuReport) -> Advice:
         amount=not container.exclusive, granted_mib=container.granted_mib, peak_mib=container.peak_mib
     )
     return advise(observed, known)
+
+
+def recommendations(reports: Iterable[UsageReport]) -> list[Recommendation]:
+    """Return what is recommended for each container of these nodes, the most urgent and what saves most first."""
+    return sorted(
+        _recommendations(reports),
+        key=lambda each: (_ORDER.index(each.verdict), -each.saved_mib, each.namespace, each.pod),
+    )
+
+
+def _recommendations(reports: Iterable[UsageReport]) -> Iterator[Recommendation]:
+    for report in reports:
+        for gpu in report.gpus:
+            for device in gpu.devices:
+                for each in device.containers:
+                    advice = advice_of(each, gpu)
+                    yield Recommendation(
+                        node=report.node,
+                        gpu=gpu.index,
+                        device=device.profile or "whole",
+                        namespace=each.namespace,
+                        pod=each.pod,
+                        container=each.container,
+                        granted_mib=each.granted_mib,
+                        peak_mib=each.peak_mib,
+                        mean_percent=each.mean_percent,
+                        observed_s=each.observed_s,
+                        verdict=advice.verdict,
+                        fits=advice.fits,
+                        saved_mib=advice.saved_mib,
+                    )
 
 
 def write_usage(report: UsageReport) -> bytes:

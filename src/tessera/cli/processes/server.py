@@ -49,6 +49,8 @@ _HISTORY_S = 3.0
 """The page waits so long for its Prometheus."""
 _HISTORY_BYTES = 8 << 20
 """Of an answer; one of 10,000 pods has 1 MB."""
+_WEEK_S, _WEEK_BYTES = 60.0, 64 << 20
+"""The same of what is asked about a week, for which nothing waits."""
 _POLICIES = tuple(name for name in POLICIES if name != "random")
 
 
@@ -83,7 +85,8 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
     help="Whether viewers show a Kubernetes token, and see what they may list; auto: beyond loopback.",
 )
 @prometheus_options(
-    "--page-prometheus", "Prometheus that the page asks how busy pods are, and for the last hour of model servers."
+    "--page-prometheus",
+    "Prometheus that the page asks how busy pods are, for model servers' last hour and a week of memory in use.",
 )
 @policy_option(_POLICIES, default=_SETTINGS.policy)
 @click.option("--replica", metavar="NAME", help="Identity in claims.  [default: host name and a number]")
@@ -169,7 +172,8 @@ def _history(given: dict[str, Any]) -> PageMetrics:
     """Return what the page shows beside the cluster."""
     refuse_without("--page-prometheus", "--page-port")
     found = prometheus_of(given, "--page-prometheus", deadline_s=_HISTORY_S, most_bytes=_HISTORY_BYTES)
-    return PrometheusHistory(found.connect, found.url, logger()) if found else NO_METRICS
+    patient = prometheus_of(given, "--page-prometheus", deadline_s=_WEEK_S, most_bytes=_WEEK_BYTES)
+    return PrometheusHistory(found.connect, patient.connect, found.url, logger()) if found and patient else NO_METRICS
 
 
 async def _run(

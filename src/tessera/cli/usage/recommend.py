@@ -1,7 +1,6 @@
 """`tessera recommend`: GPU memory and MIG profiles by what containers used."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -9,7 +8,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from tessera.api.tessera.usagereports import UsageReport, advice_of
+from tessera.api.tessera.usagereports import recommendations
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource
 from tessera.cli.options import output_option, refuse_beside
@@ -19,8 +18,6 @@ from tessera.cli.usage.history import prometheus, prometheus_options, refuse_wit
 from tessera.core.usage.rightsizing import Sizing
 
 __all__ = ["recommend"]
-
-_ORDER = (Sizing.TOO_LITTLE, Sizing.UNUSED, Sizing.TOO_MUCH, Sizing.FITS, Sizing.UNKNOWN)
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -81,7 +78,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
     else:
         refuse_without_prometheus()
     rows = asyncio.run(_rows(given))
-    shown = [each for each in rows if given["all"] or each.verdict not in {Sizing.FITS, Sizing.UNKNOWN}]
+    shown = [each for each in rows if given["all"] or not each.verdict.settled]
     if print_document(shown, output):
         return
     table = ruled_table(
@@ -113,30 +110,7 @@ async def _rows(given: _Given) -> list[_Row]:
         usages = agents(given["agent"], ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"]))
     async with usages as source:
         found = await source.read()
-    return sorted(_all(found), key=lambda each: (_ORDER.index(each.verdict), -each.saved_mib, each.namespace, each.pod))
-
-
-def _all(reports: Iterable[UsageReport]) -> Iterator[_Row]:
-    for report in reports:
-        for gpu in report.gpus:
-            for device in gpu.devices:
-                for each in device.containers:
-                    advice = advice_of(each, gpu)
-                    yield _Row(
-                        node=report.node,
-                        gpu=gpu.index,
-                        device=device.profile or "whole",
-                        namespace=each.namespace,
-                        pod=each.pod,
-                        container=each.container,
-                        granted_mib=each.granted_mib,
-                        peak_mib=each.peak_mib,
-                        mean_percent=each.mean_percent,
-                        observed_s=each.observed_s,
-                        verdict=advice.verdict,
-                        fits=advice.fits,
-                        saved_mib=advice.saved_mib,
-                    )
+    return [_Row(**msgspec.structs.asdict(each)) for each in recommendations(found)]
 
 
 def _gib(mib: int | None) -> str:

@@ -1,5 +1,6 @@
 """The fleet as the dashboard page shows it, what of that a viewer may see, and what changed between two moments."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
@@ -13,6 +14,7 @@ from tessera.core.explain.inspection import GpuPod as InspectedTenant
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.cache import ObservedModel
+from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 
 __all__ = [
@@ -37,6 +39,10 @@ __all__ = [
 
 _IDLE_PERCENT: Final = 1.0
 """A pod that uses less of the compute it is allocated is idle."""
+_MOST_ADVICE: Final = 500
+"""Recommendations that are shown."""
+_LEAST_OBSERVED_S: Final = 900.0
+"""What was observed for less says little: a model is still being loaded."""
 _WITHHELD: Final = "withheld: it names pods of other namespaces"
 PartState = Literal["held", "unused", "desired", "free"]
 
@@ -89,6 +95,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     models: Mapping[str, tuple[ObservedModel, ...]] = {}
     """What nodes report of the models of ModelCaches."""
     services: tuple[Service, ...] = ()
+    recommendations: tuple[Recommendation, ...] = ()
+    """For containers, some of which may be gone."""
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -192,6 +200,8 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pending_elsewhere: int = 0
     """Pending pods of namespaces that the viewer may not see."""
     services: tuple[Service, ...] = ()
+    recommendations: tuple[Recommendation, ...] = ()
+    """For containers that were allocated too much GPU memory or too little; the most urgent first."""
     namespaces: tuple[str, ...] = ()
     """Those with pods that use GPUs and that the viewer may see; sorted."""
     partial: bool = False
@@ -227,9 +237,18 @@ def fleet_view(seen: Observation) -> FleetView:
             for namespace, pod in (_split(each.pod),)
         ),
         services=seen.services,
+        recommendations=tuple(_recommended(seen)),
         namespaces=tuple(sorted(namespaces)),
         notes=found.notes,
     )
+
+
+def _recommended(seen: Observation) -> Iterator[Recommendation]:
+    """Yield what is recommended for pods that are there."""
+    present = {pod.pod.key for pod in seen.cluster.pods}
+    judged = (each for each in seen.recommendations if each.observed_s >= _LEAST_OBSERVED_S)
+    found = (each for each in judged if not each.verdict.settled)
+    yield from itertools.islice((each for each in found if f"{each.namespace}/{each.pod}" in present), _MOST_ADVICE)
 
 
 def _split(key: PodKey) -> tuple[str, str]:
@@ -366,8 +385,8 @@ class _Parts:
 def in_scope(view: FleetView, scope: Scope) -> FleetView:
     """Return what a viewer may see: no name of another namespace or of a pod in one is in it, in no text either.
 
-    How GPUs are divided stays, and how much of them pods of other namespaces are allocated. Images and models are
-    of all namespaces, and shown only to those who see everything.
+    How GPUs are divided stays, and how much of them pods of other namespaces are allocated, but not what these use.
+    Images and models are of all namespaces, and shown only to those who see everything.
     """
     if scope.everything:
         return view
@@ -382,6 +401,7 @@ def in_scope(view: FleetView, scope: Scope) -> FleetView:
             for each in view.services
             if scope.shows(each.namespace)
         ),
+        recommendations=tuple(each for each in view.recommendations if scope.shows(each.namespace)),
         namespaces=tuple(each for each in view.namespaces if scope.shows(each)),
         partial=True,
     )
@@ -426,8 +446,17 @@ class _Shown:
         )
 
     def _gpu(self, gpu: GpuView) -> GpuView:
-        parts = (msgspec.structs.replace(each, tenants=tuple(map(self._tenant, each.tenants))) for each in gpu.parts)
-        return msgspec.structs.replace(gpu, parts=tuple(parts), problems=tuple(map(self.text, gpu.problems)))
+        own = all(self._scope.shows(tenant.namespace) for part in gpu.parts for tenant in part.tenants)
+        return msgspec.structs.replace(
+            gpu,
+            parts=tuple(map(self._part, gpu.parts)),
+            used_mib=gpu.used_mib if own else None,
+            problems=tuple(map(self.text, gpu.problems)),
+        )
+
+    def _part(self, part: Part) -> Part:
+        own = all(self._scope.shows(tenant.namespace) for tenant in part.tenants)
+        return msgspec.structs.replace(part, idle=part.idle and own, tenants=tuple(map(self._tenant, part.tenants)))
 
     def _tenant(self, tenant: PodView) -> PodView:
         if self._scope.shows(tenant.namespace):

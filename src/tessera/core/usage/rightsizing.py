@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel
 
-__all__ = ["Advice", "DeviceUsage", "Sizing", "advise"]
+__all__ = ["Advice", "DeviceUsage", "Recommendation", "Sizing", "advise"]
 
 _HEADROOM = 1.2
 """What fits has a fifth more than the most that was used: the next peak may be higher."""
@@ -29,6 +29,11 @@ class Sizing(enum.StrEnum):
     UNKNOWN = "unknown"
     """Nobody knows what was allocated, or what was used."""
 
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to recommend."""
+        return self in {Sizing.FITS, Sizing.UNKNOWN}
+
 
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What a container was allocated of a device and used of it."""
@@ -48,6 +53,27 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """The MIG profile or the amount of memory that would fit: `1g.10gb`, `6 GiB`; empty where what it has does."""
     saved_mib: int = 0
     """Memory that others could be allocated then."""
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is recommended for a container on one device, and by what."""
+
+    node: str
+    gpu: int
+    """Index."""
+    device: str
+    """The MIG profile, or `whole`."""
+    namespace: str
+    pod: str
+    container: str
+    granted_mib: int | None = None
+    peak_mib: int | None = None
+    """The most that it used in the time observed."""
+    mean_percent: float | None = None
+    observed_s: float = 0.0
+    verdict: Sizing
+    fits: str = ""
+    saved_mib: int = 0
 
 
 def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:

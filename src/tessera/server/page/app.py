@@ -77,6 +77,8 @@ class _Handlers:
 
     async def events(self, request: Request) -> Response:
         viewer = await self._viewer(request)
+        if request.method == "HEAD":
+            return Response(media_type=_EventStream.media_type)
         if self._streams >= self._limits.streams:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._streams} viewers look at the page already")
         self._streams += 1  # before anything is waited for: many come at once

@@ -1,4 +1,4 @@
-"""What the page shows by what a Prometheus remembers: how busy pods are, and the last hour of model servers."""
+"""What the page shows by what a Prometheus remembers: how busy pods are, model servers' last hour, a week of memory."""
 
 import asyncio
 import time
@@ -8,17 +8,24 @@ from typing import Final
 from urllib.parse import urlencode
 
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_services
+from tessera.api.tessera.usagehistory import history_queries, read_history
+from tessera.api.tessera.usagereports import recommendations
 from tessera.clients.prometheus import Metrics
 from tessera.core.explain.fleetview import Service
+from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Complaint, Logger
+from tessera.loops import one_turn
 
 __all__ = ["PrometheusHistory"]
 
 _RETRY_S: Final = 15.0
 _STALE_S: Final = 120.0
 """What was known so long ago is not shown as if it were now."""
+_ADVICE_S: Final = 600.0
+"""Between two questions about a week, which cost Prometheus more."""
+_WINDOW: Final = "7d"
 
 
 class PrometheusHistory:
@@ -26,6 +33,7 @@ class PrometheusHistory:
 
     Args:
         connect: gives a client for a few questions; so a token that was replaced is read again.
+        patient: the same for questions whose answers take long; nothing waits for them.
         url: `https://HOST[:PORT][/PREFIX]`.
         log: records trouble.
         now_s: the seconds since 1970.
@@ -35,21 +43,31 @@ class PrometheusHistory:
     def __init__(
         self,
         connect: Callable[[], AbstractAsyncContextManager[Metrics]],
+        patient: Callable[[], AbstractAsyncContextManager[Metrics]],
         url: str,
         log: Logger,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._connect = connect
+        self._patient = patient
         self._url = url.rstrip("/")
         self._now_s = now_s
         self._asked_s = self._known_s = -float("inf")
         self._activity: Mapping[PodKey, float] = {}
         self._services: tuple[Service, ...] = ()
         self._complain = Complaint(log, "history_not_read")
+        self._advised_s = -float("inf")
+        self._advice: tuple[Recommendation, ...] = ()
+        self._advising: asyncio.Task[None] | None = None
+        self._complain_of_advice = Complaint(log, "recommendations_not_read")
 
     async def look(self) -> None:
         """Ask again where that was not done just now; without an answer what is known counts for two minutes."""
         now_s = self._now_s()
+        if now_s - self._advised_s >= _ADVICE_S and (self._advising is None or self._advising.done()):
+            self._advised_s = now_s
+            done = self._complain_of_advice.settle
+            self._advising = asyncio.create_task(one_turn(self._advise, self._complain_of_advice, done))
         if now_s - self._asked_s < _RETRY_S:
             return
         self._asked_s = now_s
@@ -77,6 +95,20 @@ class PrometheusHistory:
 
         return await asyncio.to_thread(read)  # the scheduler is answered meanwhile
 
+    async def _advise(self) -> None:
+        """Judge a week; what was judged before stays where there is no answer."""
+        targets = {
+            name: f"{self._url}/api/v1/query?{urlencode({'query': query})}"
+            for name, query in history_queries(_WINDOW).items()
+        }
+        async with self._patient() as metrics:
+            answers = {name: await metrics.get(target) for name, target in targets.items()}
+
+        def read() -> tuple[Recommendation, ...]:
+            return tuple(recommendations(read_history(answers, f"Prometheus {self._url}")))
+
+        self._advice = await asyncio.to_thread(read)
+
     def activity(self) -> Mapping[PodKey, float]:
         """Return how much of its compute each pod uses, in percent."""
         return self._activity
@@ -84,3 +116,7 @@ class PrometheusHistory:
     def services(self) -> tuple[Service, ...]:
         """Return the model servers with their last hour."""
         return self._services
+
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """Return what is recommended for containers by a week; the most urgent first."""
+        return self._advice

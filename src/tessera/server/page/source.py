@@ -13,6 +13,7 @@ from tessera.api.tessera.imagewarmups import read_node_images
 from tessera.api.tessera.modelcaches import read_node_models
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
 from tessera.core.explain.fleetview import FleetView, Observation, Service, fleet_view
+from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, Unsupported
 from tessera.log import Complaint, Logger
@@ -39,6 +40,10 @@ class PageMetrics(Protocol):
         """Return the model servers that are scaled, with their last hours."""
         ...
 
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """Return what is recommended for containers, by what they used; the most urgent first."""
+        ...
+
 
 class _NoMetrics:
     async def look(self) -> None:
@@ -48,6 +53,9 @@ class _NoMetrics:
         return {}
 
     def services(self) -> tuple[Service, ...]:
+        return ()
+
+    def recommendations(self) -> tuple[Recommendation, ...]:
         return ()
 
 
@@ -95,11 +103,18 @@ class Source:
         objects, authority = self._view.objects(), self._view.keys.authority
         images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
-        activity, services = self._metrics.activity(), self._metrics.services()
+        metrics = self._metrics
+        activity, services, advice = metrics.activity(), metrics.services(), metrics.recommendations()
 
         def read() -> FleetView:
-            cluster = read_cluster(as_fields(objects), memory=self._memory, authority=authority)
-            seen = Observation(cluster=cluster, activity=activity, images=images, models=models, services=services)
+            seen = Observation(
+                cluster=read_cluster(as_fields(objects), memory=self._memory, authority=authority),
+                activity=activity,
+                images=images,
+                models=models,
+                services=services,
+                recommendations=advice,
+            )
             return fleet_view(seen)
 
         return await asyncio.to_thread(read)

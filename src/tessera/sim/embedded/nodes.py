@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
 from tessera.api.tessera.clusters import as_fields
 from tessera.api.tessera.pods.assignments import read_shares
+from tessera.api.tessera.usagereports import UsageReport, read_usage
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import NODES, PODS, MemoryKube, Object, Selection, Store, annotations_of, name_of, uid_of
 from tessera.clients.kubelet import Container, MemoryKubelet
@@ -24,8 +26,6 @@ from tessera.wakeup import WakeUp
 __all__ = ["EmbeddedNode", "gpu_limits"]
 
 _TURN_S = 1.0
-_IN_USE = 0.8
-"""The part of its memory that a pod's process takes."""
 _ASSIGNMENT = "tessera.dev/assignment"
 _STARTS = 5
 """A pod that a plugin refused is started again so often, as its controller would make it anew."""
@@ -47,16 +47,25 @@ class EmbeddedNode:
         kube: the Kubernetes API.
         folder: where all nodes have theirs.
         labels: of the Node object.
+        in_use: returns the part of its GPU memory that a pod's process takes.
 
     """
 
     def __init__(
-        self, name: str, models: tuple[str, ...], kube: MemoryKube, folder: Path, labels: dict[str, str]
+        self,
+        name: str,
+        models: tuple[str, ...],
+        kube: MemoryKube,
+        folder: Path,
+        labels: dict[str, str],
+        in_use: Callable[[Object], float],
     ) -> None:
         self.name = name
         self.folder = folder / name
         self._kube = kube
         self._labels = labels
+        self._in_use = in_use
+        self._agent: Agent | None = None
         self._driver = MemoryDriver.of(*models, node=name)
         self._uuids = [f"GPU-{name}-{index}" for index in range(len(models))]
         self._models = models
@@ -79,7 +88,8 @@ class EmbeddedNode:
         status = {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]}
         await self._kube.create(NODES, {"metadata": {"name": self.name, "labels": self._labels}, "status": status})
         async with MemoryKubelet(self.folder) as kubelet, asyncio.TaskGroup() as tasks:
-            tasks.create_task(Agent(self._settings(kubelet), self._driver, self._kube).run())
+            self._agent = Agent(self._settings(kubelet), self._driver, self._kube)
+            tasks.create_task(self._agent.run())
             tasks.create_task(self._pods.run())
             await self._pods.synced()
             while True:
@@ -88,6 +98,10 @@ class EmbeddedNode:
                 except TesseraError as error:
                     self._log.info("kubelet_turn_failed", reason=str(error))
                 await self._wakeup.wait(_TURN_S)
+
+    def usage(self) -> UsageReport:
+        """Return what the agent reports of the use of its GPUs."""
+        return read_usage(self._agent.exporter.report(), self.name) if self._agent else UsageReport(node=self.name)
 
     def _settings(self, kubelet: MemoryKubelet) -> Settings:
         folder = self.folder
@@ -163,4 +177,6 @@ class EmbeddedNode:
                 sizes = {each.name: each.size for each in model(self._models[share.gpu]).profiles}
                 place = Placement(share.start, sizes[share.profile], share.profile)
             with contextlib.suppress(TesseraError):
-                self._driver.start_process(self._uuids[share.gpu], pid, place, round(_IN_USE * share.memory_mib))
+                self._driver.start_process(
+                    self._uuids[share.gpu], pid, place, round(self._in_use(pod) * share.memory_mib)
+                )

@@ -52,7 +52,8 @@ class Embedded:
 
     def __init__(self, page: Page, speed: float = 30.0, seed: int = 1) -> None:
         self.kube = MemoryKube()
-        self.workloads = Workloads(self.kube, speed, random.Random(seed))
+        self.nodes: list[EmbeddedNode] = []
+        self.workloads = Workloads(self.kube, lambda: [node.usage() for node in self.nodes], speed, random.Random(seed))
         self.server = Server(Settings(port=0, page=page, replica="embedded"), self.kube, metrics=self.workloads)
 
     async def run(self, ready: Callable[[int], None]) -> None:
@@ -83,9 +84,10 @@ class Embedded:
                 if self.server.page_port:
                     ready(self.server.page_port)
                 for name, models, pool in _NODES:
-                    node = EmbeddedNode(
-                        name, models, self.kube, Path(folder), {"pool": pool, "gpu": name.partition("-")[0]}
-                    )
+                    labels = {"pool": pool, "gpu": name.partition("-")[0]}
+                    in_use = self.workloads.memory_in_use
+                    node = EmbeddedNode(name, models, self.kube, Path(folder), labels, in_use)
+                    self.nodes.append(node)
                     tasks.create_task(node.run())
                 tasks.create_task(Controller(ControllerSettings(identity="embedded"), self.kube).run())
                 await self.server.synced()

@@ -5,14 +5,16 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
+from tessera.api.tessera.usagereports import UsageReport, recommendations
 from tessera.clients.kube import PODS, MemoryKube, Object, Store, name_of
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.serving.autoscaler import Load, Memory, Server, propose
+from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.sim.serving.replicas import Model, Replicas
 
@@ -56,6 +58,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its pods come in batches and end."""
     activity: float = 60.0
     """Compute that a pod uses on average, in percent of what it is allocated."""
+    memory: float = 0.8
+    """The part of its GPU memory that a pod uses."""
 
 
 CASES: Final = (
@@ -93,6 +97,7 @@ CASES: Final = (
         limits=(("tessera.dev/gpu-memory", "75"),),
         replicas=2,
         activity=97,
+        memory=0.4,
     ),
 )
 """After examples/1 to examples/5, sized for the nodes of `run`, with one that is too large now and then."""
@@ -103,13 +108,17 @@ class Workloads:
 
     Args:
         kube: the Kubernetes API.
+        reports: what the nodes' agents report of the use of their GPUs.
         speed: simulated seconds in a second.
         rng: names of pods, requests.
 
     """
 
-    def __init__(self, kube: MemoryKube, speed: float, rng: random.Random) -> None:
+    def __init__(
+        self, kube: MemoryKube, reports: Callable[[], Iterable[UsageReport]], speed: float, rng: random.Random
+    ) -> None:
         self._kube = kube
+        self._reports = reports
         self._speed = speed
         self._rng = rng
         self._pods = Store(kube, PODS)
@@ -127,6 +136,17 @@ class Workloads:
     def services(self) -> tuple[Service, ...]:
         """Return the model servers."""
         return tuple(each.service() for each in self._servers.values())
+
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """Return what is recommended by what the agents observed."""
+        found = recommendations(self._reports())
+        return tuple(msgspec.structs.replace(each, observed_s=each.observed_s * self._speed) for each in found)
+
+    @staticmethod
+    def memory_in_use(pod: Object) -> float:
+        """Return the part of its GPU memory that a pod uses."""
+        namespace, name = name_of(pod)
+        return next(each.memory for each in CASES if each.namespace == namespace and name.startswith(f"{each.name}-"))
 
     async def run(self) -> None:
         """Create and delete pods until cancelled."""
@@ -192,6 +212,7 @@ class _Server:
         self._memory = Memory()
         self._desired, self._arrived, self._now_s, self._next_s = 2, 0, 0.0, 0.0
         self._reason = ""
+        self._began_s = time.time()
         self._points: deque[ScalePoint] = deque(maxlen=_KEPT)
 
     def busy(self, running: int) -> float:
@@ -235,4 +256,5 @@ class _Server:
         server = Server(slots=self._serving.slots, cold_start_s=self._model.cold_start_s, most=self._serving.most)
         self._memory, found = propose(self._memory, load, server)
         self._desired, self._reason = found.replicas, found.reason
-        self._points.append(ScalePoint(round(time.time(), 1), self._desired, running, load.in_flight))
+        at_s = round(self._began_s + self._now_s, 1)
+        self._points.append(ScalePoint(at_s, self._desired, running, load.in_flight))

@@ -1,8 +1,12 @@
 // The fleet as the server sent it, kept up to date by its changes. Nothing here touches the document.
 
+const NOTHING = {
+  pending: [], services: [], recommendations: [], namespaces: [], notes: [], pending_elsewhere: 0, partial: false,
+};
+
 export class Fleet {
   nodes = new Map();
-  rest = { pending: [], services: [], namespaces: [], notes: [], pending_elsewhere: 0, partial: false };
+  rest = NOTHING;
 
   // Takes all of a fleet.
   replace(fleet) {
@@ -27,7 +31,7 @@ export class Fleet {
 
   #take(fleet) {
     const { nodes, ...rest } = fleet;
-    this.rest = { pending: [], services: [], namespaces: [], notes: [], pending_elsewhere: 0, partial: false, ...rest };
+    this.rest = { ...NOTHING, ...rest };
   }
 }
 

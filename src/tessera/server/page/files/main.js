@@ -2,7 +2,7 @@
 
 import { Fleet, gib, owner, totals } from "./fleet.js";
 import { Mosaic, Palette, element } from "./mosaic.js";
-import { drawDetails, drawNotes, drawPending, drawServices } from "./panels.js";
+import { drawDetails, drawNotes, drawPending, drawServices, drawSizes } from "./panels.js";
 import { Refused, follow } from "./stream.js";
 
 const by = (id) => document.getElementById(id);
@@ -36,11 +36,12 @@ function writeAddress() {
 // Drawing
 
 function options(select, values, every) {
-  const wanted = ["", ...values];
+  const wanted = ["", ...values]; // an empty list has this one too, and joined it is as empty
   if (select.value && !wanted.includes(select.value)) wanted.push(select.value);
   const chosen = filters[select.name];
   if (chosen && !wanted.includes(chosen)) wanted.push(chosen);
-  if ([...select.options].map((each) => each.value).join("\n") !== wanted.join("\n")) {
+  const present = [...select.options].map((each) => each.value);
+  if (!present.length || present.join("\n") !== wanted.join("\n")) {
     select.replaceChildren(...wanted.map((value) => new Option(value || every, value)));
   }
   select.value = chosen;
@@ -70,7 +71,13 @@ function drawTotals() {
   ];
   const items = facts.filter(([, value]) => value).map(([name, value]) => {
     const item = element("div", name === "Problems" || (name === "Pods pending" && pending) ? "alarm" : "");
-    item.append(element("dt", "", name), element("dd", "", value));
+    const shown = element("dd", "", name === "Pods pending" && pending ? "" : value);
+    if (!shown.textContent) {
+      const link = element("a", "", value);
+      link.href = "#pending";
+      shown.append(link);
+    }
+    item.append(element("dt", "", name), shown);
     return item;
   });
   by("totals").replaceChildren(...items);
@@ -81,8 +88,10 @@ function drawLegend() {
   let others = false;
   let idle = false;
   let planned = false;
+  let problem = false;
   for (const node of fleet.nodes.values()) {
     for (const gpu of node.gpus) {
+      problem ||= gpu.problems.length > 0;
       for (const part of gpu.parts) {
         idle ||= part.idle;
         planned ||= !part.exists;
@@ -96,7 +105,7 @@ function drawLegend() {
   }
   const item = (classes, name) => {
     const made = element("li");
-    made.append(element("i", `swatch ${classes}`), name);
+    made.append(element("i", `swatch ${classes}`), element("span", "", name));
     return made;
   };
   const names = [...present].sort();
@@ -106,6 +115,7 @@ function drawLegend() {
   items.push(item("free", "free"), item("unused", "unused instance"));
   if (planned) items.push(item("planned", "to be created"));
   if (idle) items.push(item("c-other idle", "idle"));
+  if (problem) items.push(item("problem", "with a problem"));
   by("legend").replaceChildren(...items);
 }
 
@@ -115,15 +125,24 @@ function draw(names) {
   const shown = mosaic.draw(fleet, filters, selected, names);
   const count = [...fleet.nodes.values()].reduce((sum, node) => sum + node.gpus.length, 0);
   by("shown").textContent = shown === count ? "" : `${shown} of ${count} GPUs`;
+  by("nothing").hidden = shown > 0;
+  by("nothing").textContent = count ? "No GPU is like that: choose other filters, or reset them." : nothing();
   drawTotals();
   drawLegend();
   drawFilters();
   drawPanels();
 }
 
+function nothing() {
+  return fleet.nodes.size
+    ? "No node has said yet which GPUs it has."
+    : "No node has a GPU yet. Nodes are shown once Tessera's agent or NVIDIA's GPU operator has labeled them.";
+}
+
 function drawPanels() {
   drawPending(by("pending"), fleet.rest, filters);
   drawServices(by("services"), fleet.rest, filters);
+  drawSizes(by("sizes"), fleet.rest, filters);
   drawNotes(by("notes"), fleet.rest);
   const place = selected.lastIndexOf("/");
   const node = fleet.nodes.get(selected.slice(0, place));
@@ -138,6 +157,7 @@ function choose(gpu) {
   writeAddress();
   mosaic.select(selected);
   drawPanels();
+  if (gpu) by("details").scrollTop = 0;
   if (!gpu && former) by("fleet").querySelector(`[data-gpu="${CSS.escape(former)}"]`)?.focus();
 }
 

@@ -93,6 +93,7 @@ export class Mosaic {
   #card(node, shows, filters) {
     const card = element("article", "node");
     const title = element("h2", "", node.name);
+    title.title = node.name;
     const models = [...new Set(node.gpus.map((gpu) => gpu.model))].join(", ");
     const about = element("p", "about", [models, node.policy && `policy ${node.policy}`].filter(Boolean).join(" · "));
     const head = element("div", "head");
@@ -147,7 +148,7 @@ export class Mosaic {
     const words = element("span", "words");
     const shade = part.idle ? shades[0] : "";
     if (names.length) words.append(element("b", shade, names.length > 1 ? `${names[0]} +${names.length - 1}` : names[0]));
-    if (part.label) words.append(element("span", shade, part.label));
+    if (part.label) words.append(label(part.label, shade));
     if (names.length || part.label) drawn.append(words);
     return drawn;
   }
@@ -176,6 +177,14 @@ export class Mosaic {
     const next = event.key === "Home" ? 0 : event.key === "End" ? strips.length - 1 : place + step;
     strips[Math.max(0, Math.min(strips.length - 1, next))].focus();
   }
+}
+
+// A profile is cut to its compute slices where there is no room for its memory.
+function label(text, shade) {
+  const [short, dot, rest] = text.includes("g.") ? text.split(/(\.)(.*)/) : [text];
+  const made = element("span", shade, short);
+  if (dot) made.append(element("i", rest.length > 3 ? "long" : "", dot + rest));
+  return made;
 }
 
 // What a screen reader says of a GPU.

@@ -5,6 +5,8 @@ import { element } from "./mosaic.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST = 50;
+const FIRST = 4;
+const opened = new Set(); // of which lists all is shown
 
 function fill(section, title, ...content) {
   section.hidden = content.length === 0;
@@ -14,6 +16,23 @@ function fill(section, title, ...content) {
   section.replaceChildren(heading, ...content);
 }
 
+// The first of a list, and a button that shows the others.
+function list(section, items) {
+  const made = element("ul", "cards");
+  made.append(...(opened.has(section.id) ? items : items.slice(0, FIRST)));
+  if (items.length <= FIRST) return [made];
+  const button = element("button", "all", opened.has(section.id) ? "Show fewer" : `Show all ${items.length}`);
+  button.type = "button";
+  button.addEventListener("click", () => {
+    if (!opened.delete(section.id)) opened.add(section.id);
+    const drawn = list(section, items);
+    made.replaceWith(drawn[0]);
+    button.replaceWith(drawn[1]);
+    drawn[1].focus();
+  });
+  return [made, button];
+}
+
 export function drawPending(section, rest, filters) {
   const shown = rest.pending.filter((pod) => !filters.namespace || pod.namespace === filters.namespace);
   const groups = new Map(); // pods of one workload that are pending for one reason are told once
@@ -21,15 +40,15 @@ export function drawPending(section, rest, filters) {
     const key = [pod.namespace, workload(pod.pod), pod.need, pod.reason].join("\n");
     groups.set(key, [...(groups.get(key) ?? []), pod]);
   }
-  const list = element("ul", "cards");
-  for (const [first, ...others] of [...groups.values()].slice(0, MOST)) {
+  const items = [...groups.values()].slice(0, MOST).map(([first, ...others]) => {
     const item = element("li");
     const name = others.length ? `${workload(first.pod)} × ${others.length + 1}` : first.pod;
     item.append(element("b", "", `${first.namespace}/${name}`), element("span", "need", first.need));
     if (first.reason) item.append(element("p", "", first.reason));
-    list.append(item);
-  }
-  const content = shown.length ? [list] : [];
+    if (first.reason) item.lastChild.title = first.reason;
+    return item;
+  });
+  const content = shown.length ? list(section, items) : [];
   if (groups.size > MOST) content.push(element("p", "more", `and ${groups.size - MOST} more workloads`));
   if (rest.pending_elsewhere && !filters.namespace) {
     content.push(element("p", "more", `${rest.pending_elsewhere} pending in other namespaces`));
@@ -38,9 +57,51 @@ export function drawPending(section, rest, filters) {
 }
 
 export function drawNotes(section, rest) {
-  const list = element("ul");
-  for (const note of rest.notes.slice(0, MOST)) list.append(element("li", "", note));
-  fill(section, "Notes", ...(rest.notes.length ? [list] : []));
+  const notes = rest.notes.slice(0, MOST).map((note) => element("li", "", note));
+  fill(section, "Notes", ...(notes.length ? list(section, notes) : []));
+}
+
+// Who was allocated too much GPU memory, or too little; containers of one workload that are alike are told once.
+export function drawSizes(section, rest, filters) {
+  const shown = rest.recommendations.filter((each) => !filters.namespace || each.namespace === filters.namespace);
+  const groups = new Map();
+  for (const each of shown) {
+    const key = [each.namespace, workload(each.pod), each.container, each.device, each.granted_mib, each.verdict, each.fits];
+    groups.set(key.join("\n"), [...(groups.get(key.join("\n")) ?? []), each]);
+  }
+  const items = [...groups.values()].slice(0, MOST).map((group) => {
+    const [first] = group;
+    const name = group.length > 1 ? `${workload(first.pod)} × ${group.length}` : first.pod;
+    const peak = Math.max(...group.map((each) => each.peak_mib ?? 0));
+    const device = first.device === "whole" ? "" : ` (${first.device})`;
+    const observed = Math.min(...group.map((each) => each.observed_s ?? 0));
+    const item = element("li");
+    item.append(element("b", "", `${first.namespace}/${name}`));
+    const used = peak ? `at most ${gib(peak)} used` : "nothing used";
+    item.append(element("span", "need", `${gib(first.granted_mib ?? 0)}${device} allocated, ${used} in ${duration(observed)}`));
+    item.append(element("p", "", advice(first, total(group))));
+    return item;
+  });
+  const saved = total(shown);
+  const content = items.length ? list(section, items) : [];
+  if (groups.size > MOST) content.push(element("p", "more", `and ${groups.size - MOST} more workloads`));
+  fill(section, `Right-sizing${saved ? ` · ${gib(saved)} to save` : ""}`, ...content);
+}
+
+function total(group) {
+  return group.reduce((sum, each) => sum + (each.saved_mib ?? 0), 0);
+}
+
+function advice(first, saved) {
+  if (first.verdict === "too-little") return first.fits ? `Too little: ${first.fits} would fit.` : "Too little, and nothing larger is known.";
+  if (first.verdict === "unused") return `Not used: without it ${gib(saved)} are free for others.`;
+  return `Too much: ${first.fits} would fit, and save ${gib(saved)}.`;
+}
+
+function duration(seconds) {
+  const [days, hours, minutes] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600), Math.max(1, Math.round(seconds / 60))];
+  if (days > 1) return `${days} days`;
+  return hours > 1 ? `${hours} hours` : `${minutes} min`;
 }
 
 export function drawServices(section, rest, filters) {
@@ -77,9 +138,11 @@ function timeline(service) {
   }
   const caption = element("figcaption");
   caption.append(element("b", "", `${service.namespace}/${service.name}`), element("span", "", words));
-  figure.append(caption, drawing);
+  const axis = element("p", "axis");
+  axis.append(element("span", "", `${duration(to - from)} ago`), element("span", "", "now"));
+  figure.append(caption, drawing, axis);
   const keys = element("p", "keys");
-  for (const [kind, name] of [["load", `requests in flight, to ${Math.round(load)}`], ["ready", `ready, to ${most}`], ["desired", "desired"]]) {
+  for (const [kind, name] of [["load", `in flight, to ${Math.round(load)}`], ["ready", `ready, to ${most}`], ["desired", "desired"]]) {
     keys.append(element("span", `key ${kind}`, name));
   }
   figure.append(keys);
@@ -95,7 +158,7 @@ export function drawDetails(section, node, gpu, palette, filters, close) {
   for (const [name, value] of [
     ["Model", gpu.model],
     ["Memory", `${gib(gpu.allocated_mib)} of ${gib(gpu.memory_mib)} allocated${used}`],
-    ["Shared by", gpu.mode || "nobody"],
+    ["Sharing", gpu.mode],
     ["Health", gpu.problems.length ? gpu.problems.join("; ") : gpu.health],
     ["Driver", node.driver],
     ["Policy", node.policy],
@@ -115,15 +178,19 @@ export function drawDetails(section, node, gpu, palette, filters, close) {
   content.push(table(gpu, palette, filters));
   if (node.images.length) {
     content.push(element("h3", "", `Images on ${node.name}`));
-    const list = element("ul", "images");
-    for (const image of node.images) list.append(element("li", `image ${image.state}`, `${image.image} · ${image.state}`));
-    content.push(list);
+    const images = element("ul", "images");
+    for (const image of node.images) {
+      const item = element("li");
+      item.append(element("bdi", "", image.image), ` · ${image.state}`);
+      images.append(item);
+    }
+    content.push(images);
   }
   if (node.models.length) {
     content.push(element("h3", "", `Models on ${node.name}`));
-    const list = element("ul", "images");
-    for (const model of node.models) list.append(element("li", `model ${model.state}`, aboutModel(model)));
-    content.push(list);
+    const models = element("ul", "images");
+    for (const model of node.models) models.append(element("li", "", aboutModel(model)));
+    content.push(models);
   }
   if (node.unplaced.length) {
     const names = node.unplaced.map((each) => (each.pod ? `${each.namespace}/${each.pod}` : "another namespace's"));
