@@ -12,7 +12,7 @@ import pytest
 
 from harness.certificates import make_certificates
 from harness.servers import make_pod
-from server.page.test_served import MIG, cluster, served
+from server.page.test_page import MIG, cluster, served
 from tessera.certificates import Tls
 from tessera.clients.kube import PODS
 from tessera.server.run import Server
