@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from tessera.api.kubernetes.conditions import is_true
-from tessera.clients.kube import Kind, Kube, Object, Selection, Store, Subresource, labels_of
+from tessera.api.tessera.gpupolicies import LabelSelector, selector_term
+from tessera.clients.kube import Kind, Kube, Object, Selection, Store, Subresource, labels_of, name_of
 from tessera.core.packing.fit.admission import matches
 from tessera.core.workload.need import SelectorTerm
+from tessera.errors import InvalidInput
 from tessera.log import Complaint, logger
 from tessera.loops import one_turn
 from tessera.measures import Measures
@@ -17,6 +21,11 @@ __all__ = ["Following"]
 
 _MANAGER: Final = "tessera-controller"
 _LONGEST_S: Final = 10.0
+
+_Node = TypeVar("_Node")
+_Wire = TypeVar("_Wire")
+_Core = TypeVar("_Core")
+_Status = TypeVar("_Status", bound=msgspec.Struct)
 
 
 class Following:
@@ -79,6 +88,71 @@ class Following:
 
     def _node(self, name: str) -> Object:
         return self._nodes.objects.get(("", name), {})
+
+    def read_nodes(self, kind: Kind, read: Callable[[Object, bool], _Node]) -> list[_Node]:
+        """Return the nodes' own objects of a kind, in the order of their names; one that cannot be read is left out.
+
+        Args:
+            kind: of the objects, which have their nodes' names.
+            read: returns one, told whether its node is ready.
+
+        """
+        found = []
+        for (_, name), each in sorted(self.objects(kind).items()):
+            try:
+                found.append(read(each, self.is_ready(name)))
+            except InvalidInput as error:
+                self.complain(error)
+        return found
+
+    def read_selecting(
+        self,
+        kind: Kind,
+        read: Callable[[Object, frozenset[str]], tuple[_Wire, _Core]],
+        selector: Callable[[_Wire], LabelSelector],
+        names: set[str],
+    ) -> tuple[list[tuple[_Wire, _Core]], list[tuple[Object, str]]]:
+        """Return the objects of a kind in the order of their names, and those that cannot be carried out, and why.
+
+        Args:
+            kind: of objects that select nodes.
+            read: returns one and what is decided by, given the nodes that it selects.
+            selector: returns which these are.
+            names: of the nodes.
+
+        """
+        known, refused = [], []
+        for each in sorted(self.objects(kind).values(), key=name_of):
+            try:
+                found, _ = read(each, frozenset())
+                known.append(read(each, self.selected(selector_term(selector(found)), names)))
+            except InvalidInput as error:
+                refused.append((each, str(error)))
+        return known, refused
+
+    async def write_status(self, kind: Kind, name: str, former: _Status, status: _Status) -> None:
+        """Write the status of an object where it differs."""
+        if status != former:
+            await self.write(kind, name, status=msgspec.to_builtins(status))
+
+    async def write_refused(
+        self, kind: Kind, each: Object, form: type[_Status], refused: Callable[[_Status, int], _Status]
+    ) -> None:
+        """Write the status of an object that cannot be carried out.
+
+        Args:
+            kind: of the object.
+            each: the object.
+            form: of its status; a former one that cannot be read counts as none.
+            refused: returns the status, given the former one and the generation.
+
+        """
+        try:
+            former = msgspec.convert(each.get("status") or {}, form)
+        except msgspec.ValidationError:
+            former = form()
+        status = refused(former, each["metadata"].get("generation", 0))
+        await self.write_status(kind, each["metadata"]["name"], former, status)
 
     async def write(self, kind: Kind, name: str, **part: Any) -> None:
         """Write `spec` or `status` of an object."""

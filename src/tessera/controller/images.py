@@ -8,14 +8,13 @@ import asyncio
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable
-
-import msgspec
+from functools import partial
 
 from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.api.kubernetes.images import images_of
 from tessera.api.oci.references import read_reference
-from tessera.api.tessera.gpupolicies import selector_term
+from tessera.api.tessera.gpupolicies import LabelSelector
 from tessera.api.tessera.imagewarmups import (
     ImageWarmup,
     Status,
@@ -25,9 +24,9 @@ from tessera.api.tessera.imagewarmups import (
     refused_status,
     warmup_status,
 )
-from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store, name_of
+from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store
 from tessera.controller.following import Following
-from tessera.core.storage.images.warmup import DesiredImage, NodeImages, Turn, Warmup, plan, summary
+from tessera.core.storage.images.warmup import DesiredImage, Turn, plan, summary
 from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.measures import Measures
@@ -76,9 +75,11 @@ class ImageWarmups:
         """
         now = self._now()
         # 1. Read the nodes that have an agent, the warmups, and what pending pods need.
-        nodes, objects = self._read_nodes(), self._following.objects(IMAGE_WARMUPS).values()
-        known, refused = self._read_warmups(objects, {each.name for each in nodes})
-        demand = _demand(self._following.objects(PODS).values())
+        follow = self._following
+        nodes = follow.read_nodes(NODE_IMAGES, lambda each, ready: read_node_images(each, ready=ready))
+        names = {each.name for each in nodes}
+        known, refused = follow.read_selecting(IMAGE_WARMUPS, read_image_warmup, _selector, names)
+        demand = _demand(follow.objects(PODS).values())
         # 2. Decide, and write what nodes shall have.
         warmups = [core for _, core in known]
         # In a thread: with thousands of nodes it takes a second, in which the Lease must be renewed.
@@ -90,47 +91,19 @@ class ImageWarmups:
         self._turns = {each: self._turns.get(each, now.timestamp()) for each in given if each.attempt}
         # 3. Write how far the warmups are.
         for each, core in known:
-            await self._write_status(
-                each.metadata.name, each.status, warmup_status(each, summary(core, nodes, demand), now)
-            )
+            status = warmup_status(each, summary(core, nodes, demand), now)
+            await follow.write_status(IMAGE_WARMUPS, each.metadata.name, each.status, status)
         for found, problem in refused:
-            former = _status(found)
-            status = refused_status(found["metadata"].get("generation", 0), problem, former, now)
-            await self._write_status(found["metadata"]["name"], former, status)
-
-    def _read_nodes(self) -> list[NodeImages]:
-        found = []
-        for (_, name), each in sorted(self._following.objects(NODE_IMAGES).items()):
-            try:
-                node = read_node_images(each, ready=self._following.is_ready(name))
-            except InvalidInput as error:
-                self._following.complain(error)
-            else:
-                found.append(node)
-        return found
-
-    def _read_warmups(
-        self, objects: Iterable[Object], names: set[str]
-    ) -> tuple[list[tuple[ImageWarmup, Warmup]], list[tuple[Object, str]]]:
-        """Return the warmups in the order of their names, and those that cannot be carried out, and why."""
-        known, refused = [], []
-        for each in sorted(objects, key=name_of):
-            try:
-                found, _ = read_image_warmup(each)
-                selected = self._following.selected(selector_term(found.spec.node_selector), names)
-                known.append(read_image_warmup(each, selected))
-            except InvalidInput as error:
-                refused.append((each, str(error)))
-        return known, refused
+            await follow.write_refused(IMAGE_WARMUPS, found, Status, partial(refused_status, problem=problem, now=now))
 
     async def _write_node(self, name: str, desired: tuple[DesiredImage, ...]) -> None:
         await self._following.write(NODE_IMAGES, name, spec=node_spec(desired))
         turns = [each.image for each in desired if each.attempt]
         self._log.info("node_images_written", node=name, images=len(desired), turns=turns)
 
-    async def _write_status(self, name: str, former: Status, status: Status) -> None:
-        if status != former:
-            await self._following.write(IMAGE_WARMUPS, name, status=msgspec.to_builtins(status))
+
+def _selector(each: ImageWarmup) -> LabelSelector:
+    return each.spec.node_selector
 
 
 def _demand(pods: Iterable[Object]) -> Counter[str]:
@@ -144,11 +117,3 @@ def _demand(pods: Iterable[Object]) -> Counter[str]:
             except InvalidInput:
                 continue
     return found
-
-
-def _status(found: Object) -> Status:
-    """Return the status that an object has; an unreadable one counts as none."""
-    try:
-        return msgspec.convert(found.get("status") or {}, Status)
-    except msgspec.ValidationError:
-        return Status()

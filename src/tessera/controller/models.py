@@ -6,11 +6,10 @@ It writes what a node shall have into the node's NodeModels, and the status of e
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable
-
-import msgspec
+from functools import partial
 
 from tessera.api.kubernetes.containerlimits import asks_of
-from tessera.api.tessera.gpupolicies import selector_term
+from tessera.api.tessera.gpupolicies import LabelSelector
 from tessera.api.tessera.modelcaches import (
     ModelCache,
     Status,
@@ -20,12 +19,10 @@ from tessera.api.tessera.modelcaches import (
     read_node_models,
     refused_status,
 )
-from tessera.clients.kube import MODEL_CACHES, NODE_MODELS, PODS, Kube, Object, Selection, Store, name_of
+from tessera.clients.kube import MODEL_CACHES, NODE_MODELS, PODS, Kube, Object, Selection, Store
 from tessera.controller.following import Following
-from tessera.core.storage.models.cache import DesiredModel, NodeModels, models_of_nodes, summary
-from tessera.core.storage.models.cache import ModelCache as CoreModelCache
+from tessera.core.storage.models.cache import DesiredModel, models_of_nodes, summary
 from tessera.core.workload.resources import MODEL_RESOURCE
-from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.measures import Measures
 
@@ -71,9 +68,11 @@ class ModelCaches:
 
         """
         # 1. Read the nodes that have an agent, the models, and what pending pods ask for.
-        nodes = self._read_nodes()
-        known, refused = self._read_caches({each.name for each in nodes})
-        demand = _demand(self._following.objects(PODS).values())
+        follow, now = self._following, self._now()
+        nodes = follow.read_nodes(NODE_MODELS, lambda each, ready: read_node_models(each, ready=ready))
+        names = {each.name for each in nodes}
+        known, refused = follow.read_selecting(MODEL_CACHES, read_model_cache, _selector, names)
+        demand = _demand(follow.objects(PODS).values())
         # 2. Decide, and write what nodes shall have.
         unread = {found["metadata"]["name"] for found, _ in refused}
         desired = models_of_nodes([core for _, core in known], nodes, demand, unread)
@@ -82,43 +81,18 @@ class ModelCaches:
                 await self._write_node(node.name, desired[node.name])
         # 3. Write how far the models are.
         for each, core in known:
-            status = cache_status(each, summary(core, nodes, demand), self._now())
-            await self._write_status(each.metadata.name, each.status, status)
+            status = cache_status(each, summary(core, nodes, demand), now)
+            await follow.write_status(MODEL_CACHES, each.metadata.name, each.status, status)
         for found, problem in refused:
-            former = _status(found)
-            status = refused_status(found["metadata"].get("generation", 0), problem, former, self._now())
-            await self._write_status(found["metadata"]["name"], former, status)
-
-    def _read_nodes(self) -> list[NodeModels]:
-        found = []
-        for (_, name), each in sorted(self._following.objects(NODE_MODELS).items()):
-            try:
-                node = read_node_models(each, ready=self._following.is_ready(name))
-            except InvalidInput as error:
-                self._following.complain(error)
-            else:
-                found.append(node)
-        return found
-
-    def _read_caches(self, names: set[str]) -> tuple[list[tuple[ModelCache, CoreModelCache]], list[tuple[Object, str]]]:
-        """Return the models in the order of their names, and those that cannot be carried out, and why."""
-        known, refused = [], []
-        for each in sorted(self._following.objects(MODEL_CACHES).values(), key=name_of):
-            try:
-                found, _ = read_model_cache(each)
-                selected = self._following.selected(selector_term(found.spec.node_selector), names)
-                known.append(read_model_cache(each, selected))
-            except InvalidInput as error:
-                refused.append((each, str(error)))
-        return known, refused
+            await follow.write_refused(MODEL_CACHES, found, Status, partial(refused_status, problem=problem, now=now))
 
     async def _write_node(self, name: str, desired: tuple[DesiredModel, ...]) -> None:
         await self._following.write(NODE_MODELS, name, spec=node_spec(desired))
         self._log.info("node_models_written", node=name, models=[each.name for each in desired])
 
-    async def _write_status(self, name: str, former: Status, status: Status) -> None:
-        if status != former:
-            await self._following.write(MODEL_CACHES, name, status=msgspec.to_builtins(status))
+
+def _selector(each: ModelCache) -> LabelSelector:
+    return each.spec.node_selector
 
 
 def _demand(pods: Iterable[Object]) -> Counter[str]:
@@ -128,11 +102,3 @@ def _demand(pods: Iterable[Object]) -> Counter[str]:
         requested = (resource for _, resource, _ in asks_of(pod) if resource.startswith(MODEL_RESOURCE))
         found.update({each.removeprefix(MODEL_RESOURCE) for each in requested})
     return found
-
-
-def _status(found: Object) -> Status:
-    """Return the status that an object has; an unreadable one counts as none."""
-    try:
-        return msgspec.convert(found.get("status") or {}, Status)
-    except msgspec.ValidationError:
-        return Status()

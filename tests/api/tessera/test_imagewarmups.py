@@ -155,5 +155,5 @@ def test_a_status_names_images_and_problems() -> None:
 
 
 def test_what_was_found_stays_when_a_warmup_can_no_longer_be_read() -> None:
-    status = refused_status(4, "no name of an image", Status(nodes=3), NOW)
+    status = refused_status(Status(nodes=3), 4, "no name of an image", NOW)
     assert (status.nodes, status.observed_generation, status.conditions[0].reason) == (3, 4, "Invalid")

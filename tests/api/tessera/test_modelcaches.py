@@ -226,5 +226,5 @@ def test_a_status_has_the_summary_and_is_the_same_for_the_same() -> None:
 
 
 def test_a_refusal_leaves_what_was_there() -> None:
-    status = refused_status(4, "no source", Status(nodes=2, ready=2), NOW)
+    status = refused_status(Status(nodes=2, ready=2), 4, "no source", NOW)
     assert (status.nodes, status.observed_generation, status.conditions[0].message) == (2, 4, "no source")

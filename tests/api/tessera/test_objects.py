@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.tessera.objects import Metadata, object_of_node, read_object, subject_of
+from tessera.api.tessera.objects import Metadata, coverage, object_of_node, read_object, subject_of
 from tessera.errors import InvalidInput
 
 
@@ -37,3 +37,17 @@ def test_the_object_of_a_node_goes_when_the_node_goes() -> None:
     owner = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-1"}
     assert made["metadata"] == {"name": "n1", "ownerReferences": [owner]}
     assert (made["apiVersion"], made["kind"]) == ("tessera.dev/v1alpha1", "Thing")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ready", "want"),
+    [
+        (0, 0, ("False", "NoNodes", "it selects no node with an agent")),
+        (3, 1, ("False", "Fetching", "2 of 3 nodes lack the model")),
+        (3, 3, ("True", "Present", "all nodes have every part")),
+    ],
+)
+def test_how_far_nodes_are(nodes: int, ready: int, want: tuple[str, str, str]) -> None:
+    accepted, found = coverage(nodes, ready, ("Fetching", "the model", "every part"))
+    assert (accepted.type, accepted.status, found.type) == ("Accepted", "True", "Ready")
+    assert (found.status, found.reason, found.message) == want

@@ -13,10 +13,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tessera.api.fields import in_place
-from tessera.api.kubernetes.conditions import Conditions, Finding, settled
+from tessera.api.kubernetes.conditions import Conditions, settled
 from tessera.api.oci.references import is_digest, read_reference
 from tessera.api.tessera.gpupolicies import LabelSelector
-from tessera.api.tessera.objects import API_VERSION, Metadata, object_of_node, read_object, subject_of
+from tessera.api.tessera.objects import (
+    API_VERSION,
+    Metadata,
+    coverage,
+    invalid,
+    object_of_node,
+    read_object,
+    subject_of,
+)
 from tessera.core.storage.images import warmup as core
 from tessera.errors import InvalidInput
 
@@ -285,15 +293,6 @@ def _moment(when: dt.datetime) -> str:
 def warmup_status(each: ImageWarmup, found: core.Summary, now: dt.datetime) -> Status:
     """Return the status of a warmup; the same summary gives the same status."""
     generation = each.metadata.generation
-    missing = found.nodes - found.ready
-    ready = (
-        Finding("Ready", "False", "NoNodes", "it selects no node with an agent")
-        if not found.nodes
-        else Finding("Ready", "False", "Pulling", f"{missing} of {found.nodes} nodes lack an image")
-        if missing
-        else Finding("Ready", "True", "Present", "all nodes have all images")
-    )
-    accepted = Finding("Accepted", "True", "Valid", "it can be carried out")
     return Status(
         observed_generation=generation,
         nodes=found.nodes,
@@ -305,12 +304,16 @@ def warmup_status(each: ImageWarmup, found: core.Summary, now: dt.datetime) -> S
             ProblemFields(node=one.node, image=one.image, reason=one.reason[:_REASON_CHARACTERS])
             for one in found.problems
         ),
-        conditions=settled(each.status.conditions, (accepted, ready), now, generation=generation),
+        conditions=settled(
+            each.status.conditions,
+            coverage(found.nodes, found.ready, ("Pulling", "an image", "all images")),
+            now,
+            generation=generation,
+        ),
     )
 
 
-def refused_status(generation: int, problem: str, former: Status, now: dt.datetime) -> Status:
+def refused_status(former: Status, generation: int, problem: str, now: dt.datetime) -> Status:
     """Return the status of a warmup that cannot be read; what was desired of nodes before stays."""
-    found = (Finding("Accepted", "False", "Invalid", problem),)
-    conditions = settled(former.conditions, found, now, generation=generation)
+    conditions = settled(former.conditions, (invalid(problem),), now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)

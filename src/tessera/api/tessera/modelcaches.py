@@ -13,9 +13,17 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tessera.api.kubernetes.conditions import Conditions, Finding, settled
+from tessera.api.kubernetes.conditions import Conditions, settled
 from tessera.api.tessera.gpupolicies import LabelSelector
-from tessera.api.tessera.objects import API_VERSION, Metadata, object_of_node, read_object, subject_of
+from tessera.api.tessera.objects import (
+    API_VERSION,
+    Metadata,
+    coverage,
+    invalid,
+    object_of_node,
+    read_object,
+    subject_of,
+)
 from tessera.core.storage.models import cache as core
 from tessera.core.storage.models.packing import Pack
 from tessera.core.workload.resources import MODEL_RESOURCE
@@ -389,15 +397,6 @@ def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
 def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -> Status:
     """Return the status of a model; the same summary gives the same status."""
     generation = each.metadata.generation
-    missing = found.nodes - found.ready
-    ready = (
-        Finding("Ready", "False", "NoNodes", "it selects no node with an agent")
-        if not found.nodes
-        else Finding("Ready", "False", "Fetching", f"{missing} of {found.nodes} nodes lack the model")
-        if missing
-        else Finding("Ready", "True", "Present", "all nodes have the model")
-    )
-    accepted = Finding("Accepted", "True", "Valid", "it can be carried out")
     return Status(
         observed_generation=generation,
         nodes=found.nodes,
@@ -409,12 +408,16 @@ def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -
         containers=found.containers,
         pending_pods=found.pending_pods,
         problems=tuple(ProblemFields(node=one.node, reason=one.reason[:_REASON_CHARACTERS]) for one in found.problems),
-        conditions=settled(each.status.conditions, (accepted, ready), now, generation=generation),
+        conditions=settled(
+            each.status.conditions,
+            coverage(found.nodes, found.ready, ("Fetching", "the model", "the model")),
+            now,
+            generation=generation,
+        ),
     )
 
 
-def refused_status(generation: int, problem: str, former: Status, now: dt.datetime) -> Status:
+def refused_status(former: Status, generation: int, problem: str, now: dt.datetime) -> Status:
     """Return the status of a model that cannot be read; nodes keep what was desired before."""
-    found = (Finding("Accepted", "False", "Invalid", problem),)
-    conditions = settled(former.conditions, found, now, generation=generation)
+    conditions = settled(former.conditions, (invalid(problem),), now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)

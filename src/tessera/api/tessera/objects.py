@@ -5,9 +5,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tessera.api.kubernetes.conditions import Finding
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["API_VERSION", "Metadata", "object_of_node", "read_object", "subject_of"]
+__all__ = ["API_VERSION", "Metadata", "coverage", "invalid", "object_of_node", "read_object", "subject_of"]
 
 API_VERSION: Final = "tessera.dev/v1alpha1"
 Form = TypeVar("Form", bound=msgspec.Struct)
@@ -45,3 +46,27 @@ def object_of_node(kind: str, node: str, uid: str) -> dict[str, Any]:
     """Return the object of a node that has none yet; it goes when the Node goes."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": node, "ownerReferences": [owner]}}
+
+
+def coverage(nodes: int, ready: int, words: tuple[str, str, str]) -> tuple[Finding, Finding]:
+    """Return the findings about something that can be carried out, and that selected nodes should have.
+
+    Args:
+        nodes: how many are selected.
+        ready: how many have all of it.
+        words: what the others do, what they lack, and what all have in the end.
+
+    """
+    doing, lacking, whole = words
+    if not nodes:
+        found = Finding("Ready", "False", "NoNodes", "it selects no node with an agent")
+    elif ready < nodes:
+        found = Finding("Ready", "False", doing, f"{nodes - ready} of {nodes} nodes lack {lacking}")
+    else:
+        found = Finding("Ready", "True", "Present", f"all nodes have {whole}")
+    return Finding("Accepted", "True", "Valid", "it can be carried out"), found
+
+
+def invalid(problem: str) -> Finding:
+    """Return the finding about an object that cannot be read."""
+    return Finding("Accepted", "False", "Invalid", problem)

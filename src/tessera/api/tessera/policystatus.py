@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.api.kubernetes.conditions import Finding, settled
 from tessera.api.tessera.gpupolicies import KIND, GpuPolicy, Status
+from tessera.api.tessera.objects import invalid
 from tessera.core.cluster.gpunodestate import Impairment
 
 __all__ = ["Facts", "new_status", "refused_status"]
@@ -55,7 +56,7 @@ def new_status(policy: GpuPolicy, facts: Facts, now: dt.datetime) -> Status:
 
 def refused_status(former: Status, generation: int, problem: str, now: dt.datetime) -> Status:
     """Return the status of a policy that cannot be read; what was in force before stays in force."""
-    found = (Finding("Accepted", "False", "Invalid", problem),)
+    found = (invalid(problem),)
     return msgspec.structs.replace(
         former,
         observed_generation=generation,
