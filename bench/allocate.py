@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
 from tessera.agent.deviceplugin.changerequests import ChangeRequest, Enforce
-from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import Keys, key_id
 from tessera.clients.kube import Listing
@@ -164,7 +164,7 @@ class Bench:
         self.case = case
         self.kubelet = kubelet
         self.pods: dict[str, dict[str, Any]] = {}
-        view = NodeView(self.pods.values, self.relist, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
+        view = PodsView(self.pods.values, self.relist, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
         assigned = AssignedPods(view.pods, unwritten, Trusted())
         self.plugins = Plugins(paths(kubelet, root), view, assigned, Unchanged(), logger())
         self.inventory = inventory(case.gpus)

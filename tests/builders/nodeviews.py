@@ -15,7 +15,7 @@ def of_the_host(proc: Path) -> Path:
 
 
 class SaidPods:
-    """What `NodeView` observes, kept in this process."""
+    """What `PodsView` observes, kept in this process."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}

@@ -19,7 +19,7 @@ from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.lettering import break_lines, clean, counted, elide, gib, listing, percent, width
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.sheet import MOST_REASONS, svg
-from tessera.cli.drawing.views import DeviceView, GpuView, TenantView, fleet, pod_name
+from tessera.cli.drawing.views import DrawnDevice, DrawnGpu, DrawnTenant, fleet, pod_name
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -288,7 +288,7 @@ def test_pods_that_only_the_plan_names_are_drawn() -> None:
 
 
 @st.composite
-def gpus(draw: st.DrawFn) -> GpuView:
+def gpus(draw: st.DrawFn) -> DrawnGpu:
     units = draw(st.sampled_from([0, 4, 8, 12]))
     memory = draw(st.integers(1, 200_000))
     devices = []
@@ -299,12 +299,12 @@ def gpus(draw: st.DrawFn) -> GpuView:
             clients = draw(st.integers(0, 20))
             amounts = draw(st.lists(st.integers(0, memory), max_size=24))
             tenants = tuple(
-                TenantView(pod=PodKey(f"p-{n}"), workload=n, memory_mib=mib, compute_percent=0, running=n % 2 == 0)
+                DrawnTenant(pod=PodKey(f"p-{n}"), workload=n, memory_mib=mib, compute_percent=0, running=n % 2 == 0)
                 for n, mib in enumerate(amounts)
             )
             mode = Mode.MIG if units else Mode.MPS
             devices.append(
-                DeviceView(
+                DrawnDevice(
                     label="1g",
                     start=start,
                     size=size,
@@ -316,7 +316,7 @@ def gpus(draw: st.DrawFn) -> GpuView:
                 )
             )
         start += max(1, size)
-    return GpuView(
+    return DrawnGpu(
         index=0,
         model="X",
         memory_mib=memory,
@@ -332,7 +332,7 @@ def cell_box(cell: Cell) -> tuple[float, float, float, float]:
 
 
 @given(gpu=gpus(), flat=st.booleans())
-def test_cells_never_overlap_and_tenant_everyone(gpu: GpuView, *, flat: bool) -> None:
+def test_cells_never_overlap_and_tenant_everyone(gpu: DrawnGpu, *, flat: bool) -> None:
     wide = 68.0 if flat else 888.0
     got = row(gpu, wide, flat=flat)
     boxes = [cell_box(cell) for cell in got.cells]

@@ -16,7 +16,7 @@ from builders.signed import Trusting, signed
 from judges.grants import shares_of
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
 from tessera.agent.deviceplugin.changerequests import ChangeRequest, CreateInstance, DisableMig
-from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
@@ -93,7 +93,7 @@ class Node:
             mps_root=self.root / "mps",
             dev=self.root / "dev",
         )
-        view = NodeView(self.seen, self.relist, DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.proc)
+        view = PodsView(self.seen, self.relist, DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.proc)
         assigned = AssignedPods(view.pods, self.correct, self.trust)
         return Plugins(paths, view, assigned, self, logger())
 

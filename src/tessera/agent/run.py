@@ -38,8 +38,8 @@ from tessera.agent.partition import NodeGpus, NodeLocks
 from tessera.agent.partition.layouts import Layouts
 from tessera.agent.pods.assignmentkeys import AssignmentKeys
 from tessera.agent.pods.nodepods import NodePods
-from tessera.agent.pods.nodeview import NodeView
 from tessera.agent.pods.ownpods import OwnPods
+from tessera.agent.pods.podsview import PodsView
 from tessera.agent.pods.recorded import Recorder
 from tessera.agent.settings import Settings
 from tessera.agent.sharing.enforcer import Enforcer
@@ -88,7 +88,7 @@ _RETRY_S = 0.2
 _OFFER_TRIES = 5
 """Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _SIGN_TRIES = 5
-Beside = Callable[[NodeView, Measures], Coroutine[Any, Any, None]]
+Beside = Callable[[PodsView, Measures], Coroutine[Any, Any, None]]
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 
 
@@ -163,10 +163,10 @@ class Agent:
         """Return what notes the age of the watch of a kind."""
         return partial(self.measures.turned, f"watch-{plural}")
 
-    def _own_view(self) -> NodeView:
+    def _own_view(self) -> PodsView:
         paths = self._settings.paths
         checkpoint = DeviceCheckpoint(paths.plugins)
-        return NodeView(self._watched, self._relist, checkpoint, self._kubelet, proc=paths.proc)
+        return PodsView(self._watched, self._relist, checkpoint, self._kubelet, proc=paths.proc)
 
     def _own_plugins(self) -> Plugins:
         paths = PluginPaths(

@@ -44,8 +44,8 @@ from tessera.core.packing.obstacles import Cause
 from tessera.core.packing.partitioning import (
     Memory,
     PartitioningDecision,
+    PartitioningPolicy,
     PartitioningState,
-    Policy,
     advance_all,
     applying,
     observe_cluster,
@@ -240,7 +240,10 @@ class Controller:
     # Nodes
 
     async def _write_nodes(
-        self, seen: PartitioningState, policies: tuple[Policy, ...], decisions: Mapping[str, PartitioningDecision]
+        self,
+        seen: PartitioningState,
+        policies: tuple[PartitioningPolicy, ...],
+        decisions: Mapping[str, PartitioningDecision],
     ) -> None:
         """Write what is desired of nodes whose agents report, where it differs.
 
@@ -280,7 +283,7 @@ class Controller:
     async def _write_statuses(
         self,
         seen: PartitioningState,
-        policies: tuple[Policy, ...],
+        policies: tuple[PartitioningPolicy, ...],
         decisions: Mapping[str, PartitioningDecision],
         refused: Mapping[str, str],
     ) -> None:

@@ -11,7 +11,7 @@ from builders.kubeobjects import amount, pod
 from builders.signed import Trusting, signed
 from harness.pluginnode import Unchanged
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
-from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.pods.podsview import PodsView
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
@@ -34,7 +34,7 @@ def started(folder: Path) -> Plugins:
     async def write(_: Object, __: object) -> None:
         raise AssertionError
 
-    view = NodeView(lambda: (POD,), relist, DeviceCheckpoint(folder), PodResources(folder / "none"), proc=folder)
+    view = PodsView(lambda: (POD,), relist, DeviceCheckpoint(folder), PodResources(folder / "none"), proc=folder)
     paths = Paths(plugins=folder, cdi=folder, memory=folder / "shares.json", allocations=folder / "allocations.json")
     return Plugins(paths, view, AssignedPods(view.pods, write, Trusting("a")), Unchanged(), logger())
 

@@ -18,7 +18,7 @@ from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
-from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.gpunodes import claims_field, read_gpu_node
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import (
@@ -135,7 +135,7 @@ class Node:
         log, record = logger(), PodResources(kubelet.pod_resources)
         self.link = GpuNodeLink(kube, "n1", log, wake=lambda: None)
         checkpoint, proc = DeviceCheckpoint(kubelet.plugins), of_the_host(folder / "proc")
-        view = NodeView(lambda: self.watched, self._relist, checkpoint, record, proc=proc)
+        view = PodsView(lambda: self.watched, self._relist, checkpoint, record, proc=proc)
         paths = Paths(
             plugins=kubelet.plugins, cdi=folder / "cdi", driver_specs=(), memory=None, allocations=None, dev=folder
         )

@@ -1,7 +1,7 @@
 """No device is the kubelet's and the scheduler's at once, in any order of what agent, server, kubelet and pods do.
 
 The agent stops before each of its calls of the API server and of the kubelet, and any step of the others may come
-between two of them. DeviceOffers, GpuNodeLink, Gate, OfferedResource, NodePods and NodeView are those that agents run.
+between two of them. DeviceOffers, GpuNodeLink, Gate, OfferedResource, NodePods and PodsView are those that agents run.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
-from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.gpunodes import claims_field, read_gpu_node
 from tessera.api.tessera.pods.assignments import read_shares, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field
@@ -136,7 +136,7 @@ class Node:
         self.advertised = False
         log = logger()
         self.checkpoint, self.kubelet = Checkpoint(), Kubelet(self.kube)
-        self.view = NodeView(lambda: self.shown, self._relist, self.checkpoint, self.kubelet, proc=Path("no-proc"))
+        self.view = PodsView(lambda: self.shown, self._relist, self.checkpoint, self.kubelet, proc=Path("no-proc"))
         self.gate = Gate(self.view, dict, log)
         nothing = Resource(name=RESOURCE, devices=())
         self.plugin = OfferedResource(nothing, lambda *_: Grant(), self.gate, Units())

@@ -135,7 +135,7 @@ async def test_the_pod_that_was_made_later_gives_way(node: Node) -> None:
         node.pods["default", name]["metadata"]["creationTimestamp"] = made
         node.kubelet.record("default", name, Container(name="main", limits=((GPU, 1),)), (facts(0).uuid,))
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
-    ((later, _),) = node.plugins.gate.refusals.conflicts()
+    ((later, _),) = node.plugins.gate.refusals.double_allocations()
     assert later.pod == "default/a"
 
 

@@ -111,7 +111,7 @@ async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: N
         held = Container(name="main", limits=((GPU, 1),))
         node.kubelet.record("default", name, held, (facts(0).uuid,))
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
-    ((later, clash),) = node.plugins.gate.refusals.conflicts()
+    ((later, clash),) = node.plugins.gate.refusals.double_allocations()
     assert (later.pod, clash.other and clash.other.pod) == ("default/q", "default/p")
     with pytest.raises(Conflict, match="the kubelet allocated it to pods default/p and default/q"):
         await node.kubelet.create("default", "p", "main")

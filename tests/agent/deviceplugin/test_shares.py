@@ -186,13 +186,13 @@ async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_ke
     node.assign("p", 10, share(0, 10240))
     del node.watched["default", "p"]
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.pods.nodeview._FRESH_S", -1.0)
+    monkeypatch.setattr("tessera.agent.pods.podsview._FRESH_S", -1.0)
     await node.plugins.shares.refresh()
     node.silent = True
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
     assert [(each.uid, len(each.uses)) for each in node.plugins.gate.record.entries] == [("", 1)]
     node.silent = False
-    monkeypatch.setattr("tessera.agent.pods.nodeview._FRESH_S", 2.0)
+    monkeypatch.setattr("tessera.agent.pods.podsview._FRESH_S", 2.0)
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
     assert [(each.uid, len(each.uses)) for each in node.plugins.gate.record.entries] == [("uid-p", 1)]
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from builders.gpunodes import shared
 from builders.nodeviews import SaidPods, of_the_host
 from tessera.agent.exporter import Exporter, NodeContainers, exporter
-from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.usagereports import UsageReport, read_usage
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import Listing
@@ -117,7 +117,7 @@ async def test_processes_have_their_pods_also_when_these_were_just_read_anew(nod
         return pods
 
     unused = tmp_path / "none"
-    view = NodeView(tuple, relist, DeviceCheckpoint(unused), PodResources(unused), proc=node.proc)
+    view = PodsView(tuple, relist, DeviceCheckpoint(unused), PodResources(unused), proc=node.proc)
     await view.refresh()
     node.run("GPU-1", 101, "a", 1)
     owners = await NodeContainers(tuple, view, node.proc).owners({101, 102})

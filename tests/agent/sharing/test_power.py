@@ -6,7 +6,7 @@ import pytest
 
 from tessera.agent.sharing.power import PowerKeeper
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.node.nodesharing import GpuPolicy
+from tessera.core.node.nodesharing import GpuSettings
 from tessera.errors import Unavailable
 from tessera.log import logger
 
@@ -24,7 +24,7 @@ async def test_caps_and_clocks_are_set_and_put_back_by_another_agent(tmp_path: P
     before = await driver.inventory()
     uuid = before.gpus[0].uuid
     record = tmp_path / "state" / "power.json"
-    policies = [GpuPolicy(uuid=uuid, power_limit_watts=default - 10, clocks_mhz=(300, 900))]
+    policies = [GpuSettings(uuid=uuid, power_limit_watts=default - 10, clocks_mhz=(300, 900))]
     keeper = PowerKeeper(driver, record, logger())
     for _ in range(2):
         assert await keeper.apply(policies, await driver.inventory()) == ()
@@ -43,7 +43,7 @@ async def test_a_limit_somebody_else_set_is_what_is_put_back(tmp_path: Path) -> 
     uuid = (await driver.inventory()).gpus[0].uuid
     await driver.set_power_limit(uuid, default - 5)
     keeper = PowerKeeper(driver, tmp_path / "power.json", logger())
-    await keeper.apply([GpuPolicy(uuid=uuid, power_limit_watts=default - 10)], await driver.inventory())
+    await keeper.apply([GpuSettings(uuid=uuid, power_limit_watts=default - 10)], await driver.inventory())
     await keeper.apply([], await driver.inventory())
     assert await watts(driver) == default - 5
 
@@ -53,7 +53,7 @@ async def test_what_fails_is_told_and_the_rest_is_done(tmp_path: Path) -> None:
     first, second = (await driver.inventory()).gpus
     refused = Unavailable("GPU 0", found="a timeout", expected="an answer")
     driver.fail("set_power_limit", refused)
-    policies = [GpuPolicy(uuid=each.uuid, power_limit_watts=200) for each in (first, second)]
+    policies = [GpuSettings(uuid=each.uuid, power_limit_watts=200) for each in (first, second)]
     keeper = PowerKeeper(driver, tmp_path / "power.json", logger())
     assert await keeper.apply(policies, await driver.inventory()) == (str(refused),)
     assert [each.power_limit_watts for each in (await driver.inventory()).gpus] == [first.power_limit_watts, 200]
@@ -64,7 +64,7 @@ async def test_nothing_is_changed_that_could_not_be_put_back(tmp_path: Path) -> 
     driver = MemoryDriver.of("T4")
     default = await watts(driver)
     uuid = (await driver.inventory()).gpus[0].uuid
-    policies = [GpuPolicy(uuid=uuid, power_limit_watts=200, clocks_mhz=(1, 2))]
+    policies = [GpuSettings(uuid=uuid, power_limit_watts=200, clocks_mhz=(1, 2))]
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     nested, bytes_ = tmp_path / "nested.json", tmp_path / "bytes.json"

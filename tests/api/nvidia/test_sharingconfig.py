@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tessera.api import documents
 from tessera.api.nvidia import sharingconfig
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.nodesharing import Entry, GpuPolicy, NodeSharing, PluginOptions, Strategy
+from tessera.core.node.nodesharing import Entry, GpuSettings, NodeSharing, PluginOptions, Strategy
 from tessera.errors import InvalidInput
 
 UUID = "00000000-1111-2222-3333-444444444444"
@@ -224,7 +224,7 @@ def test_what_is_written_is_read_back(config: NodeSharing) -> None:
     "config",
     [
         NodeSharing(entries=(sliced("a/b", 2), Entry(resource="c/d", mode=Mode.MPS, replicas=2))),
-        NodeSharing(policies=(GpuPolicy(uuid="GPU-0"),)),
+        NodeSharing(policies=(GpuSettings(uuid="GPU-0"),)),
     ],
 )
 def test_what_the_format_cannot_say_is_not_written(config: NodeSharing) -> None:

@@ -1,25 +1,21 @@
 """Fleets: Tessera's fleet file, the short form, and what is refused where."""
 
 import contextlib
-import textwrap
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.fleetfiles import OPERATORS, read
 from tessera.api import documents
 from tessera.api.tessera import fleets
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot, Taint
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Taint
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import counts_of
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput
 
 A100, H100 = model("A100-40GB"), model("H100-80GB")
-
-
-def read(text: str) -> Snapshot:
-    return fleets.read(documents.read("fleet.yaml", textwrap.dedent(text)))
 
 
 def read_node(text: str) -> Node:
@@ -100,21 +96,6 @@ def test_fleets_of_several_documents_are_one() -> None:
     assert got.notes == ("Service s is not read as part of a fleet",)
 
 
-OPERATORS = """
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: custom-mig-config, namespace: gpu-operator}
-data:
-  config.yaml: |
-    version: v1
-    mig-configs:
-      half-half:
-      - {devices: [0], mig-enabled: true, mig-devices: {1g.5gb: 2, 2g.10gb: 1}}
-      - {devices: [1], mig-enabled: false}
-      all-1g.5gb:
-      - {devices: all, mig-enabled: true, mig-devices: {1g.5gb: 3}}
-"""
 OTHERS = """
 ---
 apiVersion: v1
@@ -179,84 +160,6 @@ def test_a_configuration_of_two_config_maps_that_differ_is_not_read() -> None:
         "MIG configuration half-half is not read: two ConfigMaps differ on it",
         "ConfigMap plugin is not read as part of a fleet",
     )
-
-
-PLUGIN = """
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: time-slicing-config, namespace: gpu-operator}
-data:
-  four: |
-    version: v1
-    flags: {migStrategy: mixed}
-    sharing:
-      timeSlicing:
-        resources: [{name: nvidia.com/gpu, replicas: 4}, {name: nvidia.com/mig-1g.5gb, replicas: 2}]
-  second: |
-    version: v1
-    sharing: {mps: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 2, devices: [1]}]}}
-  broken: "version: v2"
-"""
-
-
-def offered(text: str) -> list[str]:
-    """Return how many of each resource the devices of each GPU of the first node are."""
-    return [" ".join(f"{each.resource}={each.clients}" for each in gpu.devices) for gpu in read(text).nodes[0].gpus]
-
-
-SHARED_BY_PLUGIN = {
-    "all GPUs, and instances": (
-        "gpus: [2xA100-40GB], sharing: {mig: half-half}, device-plugin: four",
-        ["nvidia.com/mig-1g.5gb=2 nvidia.com/mig-1g.5gb=2 nvidia.com/mig-2g.10gb=1", "nvidia.com/gpu=4"],
-    ),
-    "one of two, under another name": (
-        "gpus: 2xA100-40GB, device-plugin: second",
-        ["nvidia.com/gpu=1", "nvidia.com/gpu.shared=2"],
-    ),
-}
-
-
-@pytest.mark.parametrize("case", SHARED_BY_PLUGIN)
-def test_a_node_is_shared_as_the_operators_device_plugin_would(case: str) -> None:
-    node, want = SHARED_BY_PLUGIN[case]
-    text = f"nodes: [{{name: a, {node}}}]" + PLUGIN + OPERATORS
-    assert offered(text) == want
-    assert read(text).notes == ()
-
-
-def test_what_of_a_device_plugin_configuration_has_no_effect_is_told() -> None:
-    got = read("nodes: [{name: a, count: 2, gpus: T4, device-plugin: second}]" + PLUGIN)
-    assert got.notes == ("a-0: sharing of nvidia.com/gpu: no such device here is called 1",)
-
-
-OF_PLUGIN_REFUSED = {
-    "no such key": (
-        "device-plugin: five",
-        PLUGIN,
-        "device-plugin: five is no key of a ConfigMap among the fleet's files: keys of the ConfigMaps here: broken, ",
-    ),
-    "no ConfigMap": ("device-plugin: four", "", "keys of the ConfigMaps here: there is none"),
-    "two that differ": (
-        "device-plugin: four",
-        PLUGIN + PLUGIN.replace("replicas: 4", "replicas: 5"),
-        "two ConfigMaps differ on four: keep the device plugin's",
-    ),
-    "no configuration": ("device-plugin: broken", PLUGIN, r"data\.broken.*version: 'v2' is not a version"),
-    "sharing said twice": (
-        "sharing: {time-slicing: 2}, device-plugin: four",
-        PLUGIN,
-        "sharing: device-plugin says how the node's GPUs are shared: write mig alone, or nothing",
-    ),
-    "whole, said twice": ("sharing: whole, device-plugin: four", PLUGIN, "write mig alone, or nothing"),
-}
-
-
-@pytest.mark.parametrize("case", OF_PLUGIN_REFUSED)
-def test_a_device_plugin_configuration_that_cannot_be_is_refused(case: str) -> None:
-    node, config_maps, want = OF_PLUGIN_REFUSED[case]
-    with pytest.raises(InvalidInput, match=want):
-        read(f"nodes: [{{name: a, gpus: 2xA100-40GB, {node}}}]" + config_maps)
 
 
 SHORT = {

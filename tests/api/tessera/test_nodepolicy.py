@@ -11,7 +11,7 @@ from tessera.api import documents
 from tessera.api.tessera import nodepolicy
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.node.nodesharing import GpuPolicy, NodeSharing
+from tessera.core.node.nodesharing import GpuSettings, NodeSharing
 from tessera.errors import InvalidInput
 
 GPUS = (gpu(0, power_range_watts=(60, 70)), gpu(1, "A100-40GB"), gpu(2, "A100-40GB"))
@@ -22,8 +22,8 @@ def read(text: str) -> NodeSharing:
     return nodepolicy.read(documents.read("policy.yaml", f"{HEAD}{text}")[0], GPUS)
 
 
-def policies(*sharings: tuple[int, Sharing | None]) -> tuple[GpuPolicy, ...]:
-    return tuple(GpuPolicy(uuid=f"GPU-{index}", sharing=sharing) for index, sharing in sharings)
+def policies(*sharings: tuple[int, Sharing | None]) -> tuple[GpuSettings, ...]:
+    return tuple(GpuSettings(uuid=f"GPU-{index}", sharing=sharing) for index, sharing in sharings)
 
 
 HALVES = (Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb"))
@@ -49,14 +49,14 @@ READ = {
         "gpus: [{devices: [0], power-limit-watts: 65, clocks-mhz: [300, 1200]}, {devices: [1], clocks-mhz: 900}]\n",
         NodeSharing(
             policies=(
-                GpuPolicy(uuid="GPU-0", power_limit_watts=65, clocks_mhz=(300, 1200)),
-                GpuPolicy(uuid="GPU-1", clocks_mhz=(900, 900)),
+                GpuSettings(uuid="GPU-0", power_limit_watts=65, clocks_mhz=(300, 1200)),
+                GpuSettings(uuid="GPU-1", clocks_mhz=(900, 900)),
             )
         ),
     ),
     "power of a GPU that does not tell its range": (
         "gpus: [{devices: [1], power-limit-watts: 5}]\n",
-        NodeSharing(policies=(GpuPolicy(uuid="GPU-1", power_limit_watts=5),)),
+        NodeSharing(policies=(GpuSettings(uuid="GPU-1", power_limit_watts=5),)),
     ),
     "conflicts are only reported": ("evict-conflicts: false\n", NodeSharing(evict_conflicts=False)),
     "who allocates is kept where isolation is said": (
@@ -68,7 +68,7 @@ READ = {
         NodeSharing(
             strategy="mixed",
             policies=(
-                GpuPolicy(
+                GpuSettings(
                     uuid="GPU-1",
                     sharing=Sharing(modes=(Mode.MIG,), layout=HALVES, allow_repartition=False, strategy="single"),
                     strategy="single",

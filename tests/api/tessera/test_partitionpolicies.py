@@ -3,7 +3,7 @@
 from builders.policyobjects import gpu_policy
 from tessera.api.tessera.gpupolicies import read_gpu_policy
 from tessera.api.tessera.partitionpolicies import partition_policy
-from tessera.core.packing.partitioning import Budget, PartitioningLimits, Policy
+from tessera.core.packing.partitioning import Budget, PartitioningLimits, PartitioningPolicy
 from tessera.core.workload.need import Requirement, SelectorTerm
 
 POLICY = read_gpu_policy(gpu_policy({}))
@@ -19,7 +19,7 @@ def test_what_policies_mean_for_partitioning() -> None:
         "strategy": "fgd",
     }
     term = SelectorTerm(expressions=(Requirement(key="pool", operator="In", values=("x",)),))
-    want = Policy(
+    want = PartitioningPolicy(
         name="test",
         term=term,
         priority=5,

@@ -7,7 +7,7 @@ from builders.shares import share
 from tessera.core.cluster.mps import Level, MpsTarget, enforceable, enforcements, mps_key, mps_targets
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.node.nodesharing import Entry, GpuPolicy, NodeSharing, effective
+from tessera.core.node.nodesharing import Entry, GpuSettings, NodeSharing, effective
 
 CUT = gpu(1, "A100-40GB", "all-3g.20gb")
 NODE = node_of(gpu(0), CUT, gpu(2, "A100-40GB"), gpu(3), memory_limits=True)
@@ -18,8 +18,8 @@ SAID = NodeSharing(
         Entry(resource="nvidia.com/mig-3g.20gb", mode=Mode.MPS, replicas=2, devices=("1:1",)),
     ),
     policies=(
-        GpuPolicy(uuid="GPU-2", sharing=AUTO),
-        GpuPolicy(uuid="GPU-3", sharing=Sharing(modes=(Mode.MEMORY_SHARE,))),
+        GpuSettings(uuid="GPU-2", sharing=AUTO),
+        GpuSettings(uuid="GPU-3", sharing=Sharing(modes=(Mode.MEMORY_SHARE,))),
     ),
 )
 GPUS = effective(NODE, SAID)
@@ -62,7 +62,7 @@ def test_instances_of_a_policy_are_withheld_too() -> None:
     sharing = Sharing(
         modes=(Mode.MIG, Mode.MIG_MPS), layout=CUT.layout, allow_repartition=False, replicas=(("3g.20gb", 2),)
     )
-    said = NodeSharing(policies=(GpuPolicy(uuid="GPU-1", sharing=sharing),))
+    said = NodeSharing(policies=(GpuSettings(uuid="GPU-1", sharing=sharing),))
     gpus = effective(node_of(CUT), said)
     assert [target.key for target in mps_targets(gpus, node_of(CUT))] == ["GPU-1-0-4", "GPU-1-4-4"]
     (kept,) = enforceable(gpus, {"GPU-1-0-4"})

@@ -18,8 +18,8 @@ from tessera.core.deviceplugin.allocations import (
     Use,
     clashes,
     completed,
-    conflicts,
     device_mismatch,
+    double_allocations,
     started_pod,
     uses_of_devices,
     uses_of_ids,
@@ -171,9 +171,9 @@ def test_what_passes_one_after_the_other_is_no_conflict(uses: list[Use]) -> None
         new = entry(f"{at}", use, at=at)
         clash = next(clashes(record, new, {DeviceId(GPU): 100}, ids=True), None)
         (refused if clash else record).append(new)
-    assert conflicts(record, {DeviceId(GPU): 100}) == ()
+    assert double_allocations(record, {DeviceId(GPU): 100}) == ()
     for new in refused:
-        ((later, clash),) = conflicts([*record, new], {DeviceId(GPU): 100})[-1:]
+        ((later, clash),) = double_allocations([*record, new], {DeviceId(GPU): 100})[-1:]
         assert isinstance(clash, Clash)
         assert later.at_ns >= new.at_ns
     for a, b in itertools.combinations(record, 2):
@@ -181,7 +181,7 @@ def test_what_passes_one_after_the_other_is_no_conflict(uses: list[Use]) -> None
 
 
 def test_answers_of_no_pod_are_no_conflict() -> None:
-    assert conflicts([entry("a", whole()), Allocation(resource=UNITS, ids=("x",), uses=(whole(),))], {}) == ()
+    assert double_allocations([entry("a", whole()), Allocation(resource=UNITS, ids=("x",), uses=(whole(),))], {}) == ()
 
 
 def device(name: str, mode: Mode, placement: Placement | None = None) -> PluginDevice:

@@ -22,7 +22,7 @@ from tessera.core.node.mpsdaemon import (
     next_step,
     ready_keys,
 )
-from tessera.core.node.nodesharing import Entry, GpuPolicy, NodeSharing, effective
+from tessera.core.node.nodesharing import Entry, GpuSettings, NodeSharing, effective
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 
 TARGET = MpsTarget(key="GPU-0", gpu="GPU-0", visible="GPU-0", memory_limit_mib=100, thread_percent=50)
@@ -84,7 +84,7 @@ def test_who_may_offer_mps() -> None:
     inventory = node_of(*(gpu(index) for index in range(4)))
     said = NodeSharing(
         entries=(Entry(resource="nvidia.com/gpu", mode=Mode.MPS, replicas=4),),
-        policies=tuple(GpuPolicy(uuid=f"GPU-{index}", sharing=AUTO) for index in (2, 3)),
+        policies=tuple(GpuSettings(uuid=f"GPU-{index}", sharing=AUTO) for index in (2, 3)),
     )
     gpus = effective(inventory, said)
     states = (

@@ -9,7 +9,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.nodesharing import (
     Entry,
-    GpuPolicy,
+    GpuSettings,
     NodeSharing,
     Strategy,
     combined,
@@ -233,8 +233,8 @@ def test_what_is_said(inventory: Inventory, files: NodeSharing, want: list[str])
     assert list(notes(inventory, files)) == want
 
 
-def policy(index: int, sharing: Sharing | None) -> GpuPolicy:
-    return GpuPolicy(uuid=f"GPU-{index}", sharing=sharing)
+def policy(index: int, sharing: Sharing | None) -> GpuSettings:
+    return GpuSettings(uuid=f"GPU-{index}", sharing=sharing)
 
 
 def test_policies_mix_modes_and_leave_the_other_gpus_to_the_other_files() -> None:
@@ -280,7 +280,7 @@ STRATEGIES: dict[str, tuple[Strategy | None, Sharing, Strategy | None, str]] = {
 def test_what_instances_are_called_with_a_policy_in_force(
     strategy: Strategy | None, sharing: Sharing, own: Strategy | None, want: str
 ) -> None:
-    policies = tuple(GpuPolicy(uuid=f"GPU-{index}", sharing=sharing, strategy=own) for index in range(2))
+    policies = tuple(GpuSettings(uuid=f"GPU-{index}", sharing=sharing, strategy=own) for index in range(2))
     files = NodeSharing(policies=policies, strategy=strategy)
     assert [device[1] for device in offered(SEVENTHS, files)] == [want] * 14
     assert list(notes(SEVENTHS, files)) == []
@@ -375,11 +375,11 @@ def test_what_is_withheld_while_a_layout_changes() -> None:
 
 
 def test_a_managed_gpu_keeps_its_units_while_its_layout_changes() -> None:
-    auto = NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=AUTO),))
+    auto = NodeSharing(policies=(GpuSettings(uuid="GPU-0", sharing=AUTO),))
     (got,) = withheld(effective(node_of(gpu(0, "A100-40GB")), auto), {"GPU-0": ()})
     assert Mode.WHOLE not in got.sharing.modes
     assert (got.devices, got.sharing.managed) == ((), True)
     isolated = Sharing(modes=(Mode.WHOLE, Mode.MIG))
-    hardware = NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=isolated),))
+    hardware = NodeSharing(policies=(GpuSettings(uuid="GPU-0", sharing=isolated),))
     (got,) = withheld(effective(node_of(gpu(0, "A100-40GB")), hardware), {"GPU-0": ()})
     assert (got.devices, got.sharing.managed) == ((), True)

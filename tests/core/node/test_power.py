@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from builders.nodefacts import gpu
-from tessera.core.node.nodesharing import GpuPolicy
+from tessera.core.node.nodesharing import GpuSettings
 from tessera.core.node.power import LockClocks, Original, PowerAction, SetPower, forgotten, power_actions, remembered
 
 T4 = gpu(0, power_limit_watts=70, power_default_watts=70)
@@ -13,11 +13,11 @@ CAPPED = Original(gpu="GPU-0", power=True)
 LOCKED = Original(gpu="GPU-0", clocks=True)
 
 
-def policy(watts: int | None = None, mhz: tuple[int, int] | None = None) -> GpuPolicy:
-    return GpuPolicy(uuid="GPU-0", power_limit_watts=watts, clocks_mhz=mhz)
+def policy(watts: int | None = None, mhz: tuple[int, int] | None = None) -> GpuSettings:
+    return GpuSettings(uuid="GPU-0", power_limit_watts=watts, clocks_mhz=mhz)
 
 
-CASES: dict[str, tuple[GpuPolicy, Original, dict[str, tuple[int, int]], list[PowerAction]]] = {
+CASES: dict[str, tuple[GpuSettings, Original, dict[str, tuple[int, int]], list[PowerAction]]] = {
     "nothing desired, nothing changed": (policy(), NOTHING, {}, []),
     "a cap": (policy(60), NOTHING, {}, [SetPower(gpu="GPU-0", watts=60)]),
     "a cap that is there": (policy(70), CAPPED, {}, []),
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[GpuPolicy, Original, dict[str, tuple[int, int]], list[Pow
 
 @pytest.mark.parametrize(("desired", "before", "locked", "want"), CASES.values(), ids=CASES)
 def test_actions(
-    desired: GpuPolicy, before: Original, locked: dict[str, tuple[int, int]], want: list[PowerAction]
+    desired: GpuSettings, before: Original, locked: dict[str, tuple[int, int]], want: list[PowerAction]
 ) -> None:
     assert list(power_actions([desired], [T4], {"GPU-0": before}, locked)) == want
     lost = msgspec.structs.replace(T4, lost=True)

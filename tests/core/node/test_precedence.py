@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders.nodefacts import gpu
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.node.nodesharing import Entry, GpuPolicy, NodeSharing, PluginOptions, Strategy, effective
+from tessera.core.node.nodesharing import Entry, GpuSettings, NodeSharing, PluginOptions, Strategy, effective
 from tessera.core.node.precedence import ORDER, Declared, Statement, decide
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -27,11 +27,11 @@ def config(*entries: Entry, strategy: Strategy | None = None) -> Statement:
 
 
 def policy(*sharings: Sharing | None, strategy: Strategy | None = None) -> Statement:
-    policies = tuple(GpuPolicy(uuid=f"GPU-{index}", sharing=each) for index, each in enumerate(sharings))
+    policies = tuple(GpuSettings(uuid=f"GPU-{index}", sharing=each) for index, each in enumerate(sharings))
     return Statement(source="GPUPolicy all", said=NodeSharing(policies=policies, strategy=strategy))
 
 
-FILE = Statement(source="node policy file p", said=NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=WHOLE),)))
+FILE = Statement(source="node policy file p", said=NodeSharing(policies=(GpuSettings(uuid="GPU-0", sharing=WHOLE),)))
 
 # sentence: (what is declared, what is overridden: source, by and words of the sentence; whether the configuration acts)
 CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
-from tessera.agent.pods.nodeview import created_ns
 from tessera.agent.pods.observing import PodObserver
+from tessera.agent.pods.podsview import created_ns
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.allocations import (

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from tessera.agent.pods.assignmentkeys import Trust
-from tessera.agent.pods.nodeview import is_ended
+from tessera.agent.pods.podsview import is_ended
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.assignedrequests import AssignedRequests, corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed, key_named

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.pods.evictions import Evictions
-from tessera.agent.pods.nodeview import is_ending
+from tessera.agent.pods.podsview import is_ending
 from tessera.api.tessera.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event, uid_of
 from tessera.core.deviceplugin.allocations import Allocation, Clash
@@ -88,7 +88,8 @@ class Conflicts:
         """
         # 1. Find the pods that must go; of one with several reasons the gravest is said.
         conflicts = {
-            later.uid: (later.pod, _text(later, clash, evict=evict)) for later, clash in self._gate.refusals.conflicts()
+            later.uid: (later.pod, _text(later, clash, evict=evict))
+            for later, clash in self._gate.refusals.double_allocations()
         }
         found = {uid: (pod, _UNASSIGNED, _without(why(pod))) for uid, pod in unassigned.items()}
         found |= {

@@ -20,7 +20,7 @@ from tessera.agent.deviceplugin import Gate
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods
-from tessera.agent.pods.nodeview import is_ended
+from tessera.agent.pods.podsview import is_ended
 from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers
 from tessera.clients.kube import Object
 from tessera.clients.kubelet import PodResources

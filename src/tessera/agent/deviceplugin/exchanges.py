@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.agent.deviceplugin.answersfile import read_answers, write_answers
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
-from tessera.agent.pods.nodeview import PodsInView, by_uid
+from tessera.agent.pods.podsview import PodsInView, by_uid
 from tessera.api.tessera.nodefiles import Answers
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey
 from tessera.core.deviceplugin.matching import Answer, AssignedRequest, Ids, reconcile

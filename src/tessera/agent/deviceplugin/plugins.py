@@ -13,7 +13,7 @@ from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import ShareAllocator
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
-from tessera.agent.pods.nodeview import PodsInView
+from tessera.agent.pods.podsview import PodsInView
 from tessera.api import documents
 from tessera.api.nvidia import cdi
 from tessera.core.cluster.snapshot import Share

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tessera.agent.deviceplugin.allocationrecord import AllocationRecord
-from tessera.agent.pods.nodeview import PodsInView, by_uid, is_ended, is_ending
+from tessera.agent.pods.podsview import PodsInView, by_uid, is_ended, is_ending
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin import lastgate
-from tessera.core.deviceplugin.allocations import Allocation, Clash, conflicts
+from tessera.core.deviceplugin.allocations import Allocation, Clash, double_allocations
 from tessera.core.gpu.deviceids import DeviceId
 
 __all__ = ["Refusals"]
@@ -96,7 +96,7 @@ class Refusals:
         self._survived &= {each.uid for each in entries}
         return lastgate.devices_of_orphans(entries, {uid for uid in self._survived if is_ended(self._view.find(uid))})
 
-    def conflicts(self) -> tuple[tuple[Allocation, Clash], ...]:
+    def double_allocations(self) -> tuple[tuple[Allocation, Clash], ...]:
         """Return what two pods have and cannot both have, each time the later one.
 
         The same ids are a conflict, also where they stand for units, when one of the pods is to start: nobody can tell
@@ -110,7 +110,7 @@ class Refusals:
             if (left := tuple((later, clash) for later, clash in each if _both_live(later, clash, living)))
         }
         duplicates = (each for those in self._duplicates.values() for each in those)
-        return (*duplicates, *conflicts(self._record.entries, self._capacity(), ending))
+        return (*duplicates, *double_allocations(self._record.entries, self._capacity(), ending))
 
 
 def _both_live(later: Allocation, clash: Clash, living: set[str]) -> bool:

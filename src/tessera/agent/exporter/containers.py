@@ -21,7 +21,7 @@ _MOST_READ = 1 << 13
 
 
 class Pods(Protocol):
-    """What is seen of a node's pods; `agent.pods.nodeview.NodeView` is one."""
+    """What is seen of a node's pods; `agent.pods.podsview.PodsView` is one."""
 
     def pods(self) -> Iterable[Object]:
         """Return the pods of this node."""

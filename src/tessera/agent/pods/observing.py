@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Container, Iterable
 
-from tessera.agent.pods.nodeview import PodsInView, by_uid, observed_pod
+from tessera.agent.pods.podsview import PodsInView, by_uid, observed_pod
 from tessera.core.deviceplugin.lastgate import ObservedPod, ObservedPods
 from tessera.errors import TesseraError
 from tessera.log import Logger

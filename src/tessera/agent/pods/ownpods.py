@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.pods.podsview import PodsView
 from tessera.clients.kube import PODS, Kube, Object, name_of, uid_of
 
 __all__ = ["OwnPods"]
@@ -17,7 +17,7 @@ class OwnPods:
 
     """
 
-    def __init__(self, kube: Kube, view: NodeView) -> None:
+    def __init__(self, kube: Kube, view: PodsView) -> None:
         self._kube = kube
         self._view = view
 

@@ -30,7 +30,7 @@ _PAUSE_S = 0.05
 
 
 class PodRecord(Protocol):
-    """The pods of a node and what they hold, as `NodeView` gives them."""
+    """The pods of a node and what they hold, as `PodsView` gives them."""
 
     def pods(self) -> Iterable[Object]:
         """Return the Pod objects."""

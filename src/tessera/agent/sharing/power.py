@@ -8,7 +8,7 @@ import msgspec
 from tessera.agent.nodefiles import UNREADABLE
 from tessera.clients.gpu import GpuDriver
 from tessera.core.gpu.inventory import GpuFacts, Inventory
-from tessera.core.node.nodesharing import GpuPolicy
+from tessera.core.node.nodesharing import GpuSettings
 from tessera.core.node.power import LockClocks, Original, PowerAction, forgotten, power_actions, remembered
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
@@ -32,7 +32,7 @@ class PowerKeeper:
         self._log = log
         self._locked: dict[str, tuple[int, int]] = {}
 
-    async def apply(self, policies: Sequence[GpuPolicy], inventory: Inventory) -> tuple[str, ...]:
+    async def apply(self, policies: Sequence[GpuSettings], inventory: Inventory) -> tuple[str, ...]:
         """Do what the policies want and return what could not be done, one sentence each."""
         try:
             originals = self._read()

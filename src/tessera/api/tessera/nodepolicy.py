@@ -12,7 +12,7 @@ from tessera.api.fields import Field, in_place, read_model
 from tessera.api.tessera.gpusharing import read_sharing
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Sharing
-from tessera.core.node.nodesharing import GpuPolicy, NodeSharing, Strategy
+from tessera.core.node.nodesharing import GpuSettings, NodeSharing, Strategy
 from tessera.core.workload.need import Isolation
 
 __all__ = ["read"]
@@ -38,7 +38,7 @@ def read(document: Document, gpus: Sequence[GpuFacts]) -> NodeSharing:
     root.get("apiVersion").choice(_API)
     root.get("kind").choice(_KIND)
     strategy: Strategy = root.get("strategy").choice("none", "single", "mixed", default="mixed")
-    policies: dict[str, GpuPolicy] = {}
+    policies: dict[str, GpuSettings] = {}
     unknown: list[str] = []
     for entry in root.get("gpus").elements():
         named, missing = _named(entry, gpus)
@@ -77,7 +77,7 @@ def _names(facts: GpuFacts) -> set[str]:
     return {facts.uuid, str(facts.index)}
 
 
-def _policy(entry: Field, facts: GpuFacts, strategy: Strategy) -> GpuPolicy:
+def _policy(entry: Field, facts: GpuFacts, strategy: Strategy) -> GpuSettings:
     sharing = entry.get("sharing")
     isolation = entry.get("isolation")
     weakest = isolation.choice(*Isolation, default=Isolation.NONE)
@@ -90,7 +90,7 @@ def _policy(entry: Field, facts: GpuFacts, strategy: Strategy) -> GpuPolicy:
             found="strategy single has instances of one profile, and there are several profiles",
             hint="choose strategy mixed",
         )
-    return GpuPolicy(
+    return GpuSettings(
         uuid=facts.uuid,
         sharing=found if sharing.given or isolation.given else None,
         strategy=own,

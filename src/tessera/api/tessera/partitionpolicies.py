@@ -1,15 +1,15 @@
 """What GPUPolicy objects say about partitioning, as values of the core."""
 
 from tessera.api.tessera.gpupolicies import GpuPolicy, selector_term
-from tessera.core.packing.partitioning import Budget, PartitioningLimits, Policy
+from tessera.core.packing.partitioning import Budget, PartitioningLimits, PartitioningPolicy
 
 __all__ = ["partition_policy"]
 
 
-def partition_policy(policy: GpuPolicy) -> Policy:
+def partition_policy(policy: GpuPolicy) -> PartitioningPolicy:
     """Return how the nodes of a policy are partitioned."""
     spec, budget = policy.spec, policy.spec.disruption.budget
-    return Policy(
+    return PartitioningPolicy(
         name=policy.name,
         term=selector_term(spec.node_selector),
         priority=spec.priority,

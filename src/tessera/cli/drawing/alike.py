@@ -5,7 +5,7 @@ from itertools import groupby
 
 import msgspec
 
-from tessera.cli.drawing.views import Fleet, GpuView, NodeView, TenantView
+from tessera.cli.drawing.views import DrawnGpu, DrawnNode, DrawnTenant, Fleet
 
 __all__ = ["EVERY_GPU", "Kind", "Run", "kinds"]
 
@@ -16,13 +16,13 @@ EVERY_GPU = 40
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Neighbouring GPUs of a node that look the same; the first is drawn."""
 
-    gpus: tuple[GpuView, ...]
+    gpus: tuple[DrawnGpu, ...]
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that look the same; the first is drawn."""
 
-    nodes: tuple[NodeView, ...]
+    nodes: tuple[DrawnNode, ...]
     runs: tuple[Run, ...]
     """GPUs of the first node."""
 
@@ -34,7 +34,7 @@ def kinds(fleet: Fleet) -> tuple[Kind, ...]:
     """
     if len(fleet.gpus) <= EVERY_GPU:
         return tuple(Kind(nodes=(node,), runs=tuple(Run(gpus=(gpu,)) for gpu in node.gpus)) for node in fleet.nodes)
-    groups: defaultdict[object, list[NodeView]] = defaultdict(list)
+    groups: defaultdict[object, list[DrawnNode]] = defaultdict(list)
     for node in fleet.nodes:
         groups[_look(node)].append(node)
     return tuple(
@@ -46,19 +46,19 @@ def kinds(fleet: Fleet) -> tuple[Kind, ...]:
     )
 
 
-def _look(node: NodeView) -> object:
+def _look(node: DrawnNode) -> object:
     tenants = tuple(map(_tenant_look, node.others))
     marks = tuple(mark for mark in node.marks if not mark.startswith("zone="))  # says nothing about what a node can do
     plain = msgspec.structs.replace(node, name="", marks=marks, gpus=(), others=())
     return plain, tuple((gpu.index, _gpu_look(gpu)) for gpu in node.gpus), tenants
 
 
-def _gpu_look(gpu: GpuView) -> object:
+def _gpu_look(gpu: DrawnGpu) -> object:
     devices = tuple(
         msgspec.structs.replace(device, tenants=tuple(map(_tenant_look, device.tenants))) for device in gpu.devices
     )
     return msgspec.structs.replace(gpu, index=0, devices=devices)
 
 
-def _tenant_look(tenant: TenantView) -> TenantView:
+def _tenant_look(tenant: DrawnTenant) -> DrawnTenant:
     return msgspec.structs.replace(tenant, pod="", part=1)

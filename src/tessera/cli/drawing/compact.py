@@ -8,7 +8,7 @@ from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.header import INNER
 from tessera.cli.drawing.lettering import BOLD, elide, gib, listing, width
 from tessera.cli.drawing.palette import tone
-from tessera.cli.drawing.views import GpuView, NodeView
+from tessera.cli.drawing.views import DrawnGpu, DrawnNode
 
 __all__ = ["MOST_STRIPS", "MOST_TILES", "compact", "who"]
 
@@ -54,7 +54,7 @@ def _tile(kind: Kind) -> tuple[str, float]:
     return group(body, class_="tile"), wide
 
 
-def _strip(node: NodeView, gpu: GpuView) -> str:
+def _strip(node: DrawnNode, gpu: DrawnGpu) -> str:
     pods = "\n".join(tenant.pod for device in gpu.devices for tenant in device.tenants)
     words = f"{node.name}, GPU {gpu.index}: {gpu.model}, {gib(gpu.granted_mib)} of {gib(gpu.memory_mib)} allocated"
     cells = "".join(_cell(cell) for cell in row(gpu, _STRIP, flat=True).cells)
@@ -70,7 +70,7 @@ def _cell(cell: Cell) -> str:
     return rect(area, fill=look.fill) + stripe
 
 
-def who(node: NodeView) -> str:
+def who(node: DrawnNode) -> str:
     """Return a node that is not drawn in words, with all its pods."""
     gpus = [
         f"GPU {gpu.index}: {listing((tenant.pod for device in gpu.devices for tenant in device.tenants), 10**9)}"

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.cli.drawing.views import MIG_MODES, DeviceView, GpuView, TenantView
+from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnGpu, DrawnTenant
 
 __all__ = ["BAND", "ROW", "Cell", "Frame", "Row", "row"]
 
@@ -29,7 +29,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     y: float
     width: float
     height: float
-    tenant: TenantView | None = None
+    tenant: DrawnTenant | None = None
     device: int | None = None
     """Which of the GPU's devices it belongs to."""
     amount: int = 0
@@ -56,7 +56,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
 
 
-def row(gpu: GpuView, width: float, *, flat: bool = False) -> Row:
+def row(gpu: DrawnGpu, width: float, *, flat: bool = False) -> Row:
     """Return the cells of a GPU's strip; `flat` puts all tenants side by side on one line without a band."""
     frames = tuple(_frame(gpu, number, width, flat=flat) for number in range(len(gpu.devices)))
     laned = not flat and any(_wants_lanes(gpu.devices[frame.device], frame.width) for frame in frames)
@@ -74,7 +74,7 @@ def row(gpu: GpuView, width: float, *, flat: bool = False) -> Row:
     return Row(height=height, frames=frames, cells=tuple(cells))
 
 
-def _frame(gpu: GpuView, number: int, width: float, *, flat: bool) -> Frame:
+def _frame(gpu: DrawnGpu, number: int, width: float, *, flat: bool) -> Frame:
     device = gpu.devices[number]
     unit = width / gpu.memory_slices if gpu.memory_slices and device.size else 0.0
     shared = not flat and (device.clients != 1 or len(device.tenants) > 1)
@@ -83,16 +83,16 @@ def _frame(gpu: GpuView, number: int, width: float, *, flat: bool) -> Frame:
     return Frame(x=x + gap, width=extent - 2 * gap, device=number, shared=shared)
 
 
-def _tenants(device: DeviceView) -> int:
+def _tenants(device: DrawnDevice) -> int:
     return max(device.clients, len(device.tenants))
 
 
-def _wants_lanes(device: DeviceView, width: float) -> bool:
+def _wants_lanes(device: DrawnDevice, width: float) -> bool:
     tenants = _tenants(device)
     return device.clients > 1 and tenants <= _MOST_LANES and width / tenants < _NARROWEST_COLUMN
 
 
-def _cells(device: DeviceView, frame: Frame, height: float, *, laned: bool) -> list[Cell]:
+def _cells(device: DrawnDevice, frame: Frame, height: float, *, laned: bool) -> list[Cell]:
     if not frame.shared and _tenants(device) == 1:
         tenant = device.tenants[0] if device.tenants else None
         kind: Literal["tenant", "open"] = "tenant" if tenant else "open"
@@ -109,7 +109,7 @@ def _room(frame: Frame, height: float) -> tuple[float, float, float, float]:
     return frame.x + 2, BAND, frame.width - 4, height - BAND - 2
 
 
-def _replicas(device: DeviceView, frame: Frame, height: float, *, laned: bool) -> list[Cell]:
+def _replicas(device: DrawnDevice, frame: Frame, height: float, *, laned: bool) -> list[Cell]:
     x, y, wide, high = _room(frame, height)
     tenants = _tenants(device)
     lanes = laned and tenants <= _MOST_LANES
@@ -132,7 +132,7 @@ def _replicas(device: DeviceView, frame: Frame, height: float, *, laned: bool) -
     return cells
 
 
-def _amounts(device: DeviceView, frame: Frame, height: float) -> list[Cell]:
+def _amounts(device: DrawnDevice, frame: Frame, height: float) -> list[Cell]:
     """Return cells as wide as the memory allocated; the rest pays for making thin ones visible."""
     x, y, wide, high = _room(frame, height)
     left = max(0, device.memory_mib - device.granted_mib)
@@ -162,14 +162,14 @@ def _amount(
     area: tuple[float, float, float, float],
     *,
     device: int,
-    tenant: TenantView | None = None,
+    tenant: DrawnTenant | None = None,
     amount: int = 0,
 ) -> Cell:
     x, y, wide, high = area
     return Cell(kind=kind, x=x, y=y, width=wide, height=high, tenant=tenant, device=device, amount=amount)
 
 
-def _free(gpu: GpuView, frames: tuple[Frame, ...], width: float, height: float) -> list[Cell]:
+def _free(gpu: DrawnGpu, frames: tuple[Frame, ...], width: float, height: float) -> list[Cell]:
     if not frames:
         return [Cell(kind="free", x=0, y=0, width=width, height=height, amount=gpu.memory_slices or gpu.memory_mib)]
     if not gpu.memory_slices or any(device.mode not in MIG_MODES for device in gpu.devices):

@@ -7,7 +7,7 @@ from tessera.cli.drawing.elements import Block, corner, group, lock, phrase, rec
 from tessera.cli.drawing.lettering import BOLD, counted, elide, gib, percent, width
 from tessera.cli.drawing.palette import deep, tone
 from tessera.cli.drawing.totals import Totals, totals
-from tessera.cli.drawing.views import MIG_MODES, Fleet, GpuView, Workload
+from tessera.cli.drawing.views import MIG_MODES, DrawnGpu, Fleet, Workload
 from tessera.core.workload.need import Isolation
 
 __all__ = ["INNER", "chip", "header"]
@@ -164,7 +164,7 @@ def _marks(fleet: Fleet) -> Iterator[tuple[str, str]]:
         yield rect((0, 0, 12, 12), rx=2, fill="url(#hatch)") + rect(box, rx=2, class_="edge", stroke_width=0.5), "free"
 
 
-def _has_rest(gpu: GpuView) -> bool:
+def _has_rest(gpu: DrawnGpu) -> bool:
     if not gpu.devices:
         return True
     if any(device.clients == 0 and device.granted_mib < device.memory_mib for device in gpu.devices):

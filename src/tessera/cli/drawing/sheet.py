@@ -11,7 +11,7 @@ from tessera.cli.drawing.header import INNER, chip, header
 from tessera.cli.drawing.lettering import BOLD, break_lines, counted, elide, gib, listing, width
 from tessera.cli.drawing.strips import strip
 from tessera.cli.drawing.totals import totals
-from tessera.cli.drawing.views import Fleet, NodeView, Queue, fleet, pod_name
+from tessera.cli.drawing.views import DrawnNode, Fleet, Queue, fleet, pod_name
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.plan import Plan
 
@@ -102,7 +102,7 @@ def _on_card(inner: Block, class_: str = "card") -> Block:
     return Block(rect((0, 0, INNER, height), rx=10, class_=class_) + group(inner.body, _PAD, _PAD - 2), height)
 
 
-def _node_head(node: NodeView) -> Block:
+def _node_head(node: DrawnNode) -> Block:
     counts = Counter(gpu.model for gpu in node.gpus)
     models = " + ".join(f"{count} \u00d7 {model}" for model, count in counts.items()) or "no GPU"
     room = INNER - 2 * _PAD - 350
@@ -137,7 +137,7 @@ def _gauge(amounts: tuple[int, int], words: str, x: float, wide: float) -> str:
     )
 
 
-def _others(node: NodeView) -> Block:
+def _others(node: DrawnNode) -> Block:
     names = listing((pod_name(tenant.pod) for tenant in node.others), 12)
     words = f"and {counted(len(node.others), 'pod')} without a GPU: {names}"
     body = hover("\n".join(tenant.pod for tenant in node.others))

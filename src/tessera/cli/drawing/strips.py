@@ -4,7 +4,7 @@ from tessera.cli.drawing.elements import Block, corner, element, group, lock, re
 from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
 from tessera.cli.drawing.lettering import BOLD, counted, elide, first_fitting, gib, listing, percent, width
 from tessera.cli.drawing.palette import deep, tone
-from tessera.cli.drawing.views import MIG_MODES, DeviceView, Fleet, GpuView, TenantView, pod_name
+from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnGpu, DrawnTenant, Fleet, pod_name
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
@@ -37,7 +37,7 @@ _GRADES = {
 }
 
 
-def strip(fleet: Fleet, gpus: tuple[GpuView, ...], *, node: str) -> Block:
+def strip(fleet: Fleet, gpus: tuple[DrawnGpu, ...], *, node: str) -> Block:
     """Return the line of a GPU: name, strip, memory allocated; any further GPUs look like the first and are named."""
     gpu = gpus[0]
     shape = row(gpu, STRIP)
@@ -56,12 +56,12 @@ def strip(fleet: Fleet, gpus: tuple[GpuView, ...], *, node: str) -> Block:
     return Block(group(group(label) + strip_ + _amounts(gpu, middle - 15), class_="gpu"), shape.height)
 
 
-def _gpu_words(node: str, gpu: GpuView) -> str:
+def _gpu_words(node: str, gpu: DrawnGpu) -> str:
     pods = listing((tenant.pod for device in gpu.devices for tenant in device.tenants), 10**9)
     return f"{node}, GPU {gpu.index}, {gpu.model}, {gib(gpu.memory_mib)}: {pods or 'no pods'}"
 
 
-def _amounts(gpu: GpuView, y: float) -> str:
+def _amounts(gpu: DrawnGpu, y: float) -> str:
     granted = min(gpu.granted_mib, gpu.memory_mib)
     share = 104 * granted / gpu.memory_mib if gpu.memory_mib else 0
     body = (
@@ -73,7 +73,7 @@ def _amounts(gpu: GpuView, y: float) -> str:
     return group(body, STRIP_X + STRIP + 16, y)
 
 
-def device_words(device: DeviceView) -> str:
+def device_words(device: DrawnDevice) -> str:
     """Return what a device is, for people."""
     name = device.label or "whole GPU"
     if device.clients == 1 and len(device.tenants) <= 1:
@@ -82,7 +82,7 @@ def device_words(device: DeviceView) -> str:
     return f"{name} \u00b7 {MODES[device.mode]}{times}"
 
 
-def _frame(device: DeviceView, frame: Frame, height: float) -> str:
+def _frame(device: DrawnDevice, frame: Frame, height: float) -> str:
     if not frame.shared:
         return ""
     dashes = {"stroke_dasharray": "4 3"} if device.isolation is Isolation.NONE else {}
@@ -94,7 +94,7 @@ def _frame(device: DeviceView, frame: Frame, height: float) -> str:
     return group(title(_device_title(device)) + band + outline + mark + words + new, class_="frame")
 
 
-def _band(device: DeviceView, room: float) -> str:
+def _band(device: DrawnDevice, room: float) -> str:
     """Return how a device is shared, in as many words as fit."""
     times = f" \u00d7 {device.clients}" if device.clients else ""
     kind = f"{MODES[device.mode]}{times}"
@@ -104,11 +104,11 @@ def _band(device: DeviceView, room: float) -> str:
     return first_fitting(wordings, room / BOLD, 9.5)
 
 
-def _is_new(device: DeviceView) -> bool:
+def _is_new(device: DrawnDevice) -> bool:
     return device.mode in MIG_MODES and not device.exists
 
 
-def _cell(fleet: Fleet, gpu: GpuView, cell: Cell) -> str:
+def _cell(fleet: Fleet, gpu: DrawnGpu, cell: Cell) -> str:
     area = (cell.x, cell.y, cell.width, cell.height)
     if cell.kind == "free":
         return _free(gpu, cell)
@@ -124,7 +124,7 @@ def _cell(fleet: Fleet, gpu: GpuView, cell: Cell) -> str:
     return _tenant(fleet, gpu, device, cell)
 
 
-def _free(gpu: GpuView, cell: Cell) -> str:
+def _free(gpu: DrawnGpu, cell: Cell) -> str:
     area = (cell.x, cell.y, cell.width, cell.height)
     if not gpu.devices:
         long, words = "nothing is allocated here", ("", f"free \u00b7 {gib(gpu.memory_mib)}")
@@ -146,7 +146,7 @@ def _fitting(openings: tuple[Placement, ...], cell: Cell) -> list[str]:
     return list(dict.fromkeys(place.profile for place in sorted(inside, key=lambda place: -place.size)))
 
 
-def _open(device: DeviceView, cell: Cell) -> str:
+def _open(device: DrawnDevice, cell: Cell) -> str:
     area = (cell.x + 0.5, cell.y + 0.5, cell.width - 1, cell.height - 1)
     single = cell.y == 0 and device.clients == 1
     words = (device.label or "whole GPU", "unused") if single else ("", "free")
@@ -156,7 +156,7 @@ def _open(device: DeviceView, cell: Cell) -> str:
     return group(title(f"{_device_title(device)}\nunused") + body + new, class_="open")
 
 
-def _tenant(fleet: Fleet, gpu: GpuView, device: DeviceView, cell: Cell) -> str:
+def _tenant(fleet: Fleet, gpu: DrawnGpu, device: DrawnDevice, cell: Cell) -> str:
     tenant = cell.tenant
     assert tenant is not None
     look = tone(tenant.workload)
@@ -205,7 +205,7 @@ def _words(cell: Cell, words: tuple[str, str], ink: str, *, indent: float = 0) -
     return element("svg", body, x=cell.x, y=cell.y, width=cell.width, height=cell.height)
 
 
-def _device_title(device: DeviceView) -> str:
+def _device_title(device: DrawnDevice) -> str:
     place = f" at {device.start}" if device.label else ""
     state = ""
     if device.mode in MIG_MODES:
@@ -213,7 +213,7 @@ def _device_title(device: DeviceView) -> str:
     return f"{device_words(device)}{place}, {gib(device.memory_mib)}, {_GRADES[device.isolation]}{state}"
 
 
-def tenant_words(fleet: Fleet, gpu: GpuView, device: DeviceView, tenant: TenantView) -> str:
+def tenant_words(fleet: Fleet, gpu: DrawnGpu, device: DrawnDevice, tenant: DrawnTenant) -> str:
     """Return all that is known about one pod's hold on a device, in three lines."""
     workload = fleet.workloads[tenant.workload]
     compute = f", {tenant.compute_percent} % of the compute" if tenant.compute_percent else ""

@@ -12,7 +12,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
-__all__ = ["DeviceView", "Fleet", "GpuView", "NodeView", "Queue", "TenantView", "Workload", "fleet", "pod_name"]
+__all__ = ["DrawnDevice", "Fleet", "DrawnGpu", "DrawnNode", "Queue", "DrawnTenant", "Workload", "fleet", "pod_name"]
 
 MIG_MODES = frozenset({Mode.MIG, Mode.MIG_TIME_SLICING, Mode.MIG_MPS})
 
@@ -29,7 +29,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     pending: int = 0
 
 
-class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnTenant(msgspec.Struct, frozen=True, kw_only=True):
     """One pod on one device."""
 
     pod: PodKey
@@ -43,7 +43,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     parts: int = 1
 
 
-class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device of a GPU and the pods that use it."""
 
     label: str
@@ -57,7 +57,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     """Most tenants at a time; 0 where amounts of memory decide."""
     exists: bool
     """Whether nothing must be created: the plan says so, or a pod runs on it."""
-    tenants: tuple[TenantView, ...] = ()
+    tenants: tuple[DrawnTenant, ...] = ()
 
     @property
     def isolation(self) -> Isolation:
@@ -70,7 +70,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
         return sum(tenant.memory_mib for tenant in self.tenants)
 
 
-class GpuView(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnGpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU with its devices in order of start."""
 
     index: int
@@ -79,7 +79,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     memory_slices: int
     granted_mib: int
     mig: bool
-    devices: tuple[DeviceView, ...] = ()
+    devices: tuple[DrawnDevice, ...] = ()
     openings: tuple[Placement, ...] | None = None
     """MIG instances that could be created beside those planned, each alone; None where none may be."""
     guessed: bool = False
@@ -91,7 +91,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
         return any(device.tenants for device in self.devices)
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node: its GPUs, its cpu and memory use after the plan, and its pods that use no GPU."""
 
     name: NodeName
@@ -101,8 +101,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_mib: int = 0
     marks: tuple[str, ...] = ()
     """Labels that decided something or are commonly asked for, taints, and whether the node is cordoned."""
-    gpus: tuple[GpuView, ...] = ()
-    others: tuple[TenantView, ...] = ()
+    gpus: tuple[DrawnGpu, ...] = ()
+    others: tuple[DrawnTenant, ...] = ()
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,19 +120,19 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     proof: str
     """What the exact solver proved; empty when it was not asked."""
     workloads: tuple[Workload, ...]
-    nodes: tuple[NodeView, ...]
+    nodes: tuple[DrawnNode, ...]
     pending: tuple[Queue, ...]
     warnings: tuple[str, ...]
     skipped: int = 0
     """Nodes whose GPUs are not known."""
 
     @property
-    def gpus(self) -> tuple[GpuView, ...]:
+    def gpus(self) -> tuple[DrawnGpu, ...]:
         """Return all GPUs in order of node and index."""
         return tuple(gpu for node in self.nodes for gpu in node.gpus)
 
     @property
-    def tenants(self) -> tuple[TenantView, ...]:
+    def tenants(self) -> tuple[DrawnTenant, ...]:
         """Return all tenants, those of pods without a GPU last in their node."""
         return tuple(
             tenant
@@ -296,13 +296,13 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
     selected: frozenset[str]
     gpus: dict[int, Gpu]
 
-    def node(self, node: Node, layouts: list[GpuLayout]) -> NodeView:
+    def node(self, node: Node, layouts: list[GpuLayout]) -> DrawnNode:
         parts = {assignment.pod: list[Share | None](assignment.shares) for assignment, _ in self.held}
         running = {assignment.pod for assignment, runs in self.held if runs}
         gpus = tuple(self._gpu(layout, parts, running) for layout in sorted(layouts, key=lambda layout: layout.gpu))
         placed = {tenant.pod for gpu in gpus for device in gpu.devices for tenant in device.tenants}
         needs = [self.pods[assignment.pod].need for assignment, _ in self.held]
-        return NodeView(
+        return DrawnNode(
             name=node.name,
             cpu_milli=node.cpu_milli,
             cpu_used_milli=sum(need.cpu_milli for need in needs),
@@ -311,7 +311,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             marks=_marks(node, self.selected),
             gpus=gpus,
             others=tuple(
-                TenantView(
+                DrawnTenant(
                     pod=assignment.pod,
                     workload=self.numbers[assignment.pod],
                     memory_mib=0,
@@ -323,11 +323,11 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )
 
-    def _tenant(self, holding: Holding, parts: list[Share | None], *, running: bool) -> TenantView:
+    def _tenant(self, holding: Holding, parts: list[Share | None], *, running: bool) -> DrawnTenant:
         """Return a pod's tenant; `parts` are its shares, None for those that were placed."""
         number = parts.index(holding.share)
         parts[number] = None
-        return TenantView(
+        return DrawnTenant(
             pod=holding.pod,
             workload=self.numbers[holding.pod],
             memory_mib=holding.share.memory_mib,
@@ -337,12 +337,12 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             parts=len(parts),
         )
 
-    def _gpu(self, layout: GpuLayout, parts: dict[PodKey, list[Share | None]], running: set[PodKey]) -> GpuView:
+    def _gpu(self, layout: GpuLayout, parts: dict[PodKey, list[Share | None]], running: set[PodKey]) -> DrawnGpu:
         devices = [
             _device(part, [self._tenant(each, parts[each.pod], running=each.pod in running) for each in part.holdings])
             for part in layout.slices
         ]
-        return GpuView(
+        return DrawnGpu(
             index=layout.gpu,
             model=layout.model,
             memory_mib=layout.memory_mib,
@@ -363,9 +363,9 @@ def _openings(layout: GpuLayout, gpu: Gpu | None) -> tuple[Placement, ...] | Non
     return open_placements(gpu.model, planned)
 
 
-def _device(part: Slice, tenants: list[TenantView]) -> DeviceView:
+def _device(part: Slice, tenants: list[DrawnTenant]) -> DrawnDevice:
     placement = part.placement
-    return DeviceView(
+    return DrawnDevice(
         label=placement.profile if placement else "",
         start=placement.start if placement else 0,
         size=placement.size if placement else 0,

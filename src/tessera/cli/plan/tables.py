@@ -19,7 +19,7 @@ from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
-from tessera.cli.drawing.views import Fleet, GpuView, Workload, fleet, pod_name
+from tessera.cli.drawing.views import DrawnGpu, Fleet, Workload, fleet, pod_name
 from tessera.cli.printing import ruled_table
 from tessera.core.cluster.snapshot import Assignment, LeftOut, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
@@ -170,7 +170,7 @@ def _ranges(numbers: set[int]) -> str:
 class _Strip(msgspec.Struct, frozen=True):
     """A GPU's strip that takes the room it is given, in whole steps of `grain` characters where there is room."""
 
-    gpu: GpuView
+    gpu: DrawnGpu
     grain: int
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -185,7 +185,7 @@ class _Strip(msgspec.Struct, frozen=True):
         yield _strip(self.gpu, room - room % self.grain if room >= self.grain else room)
 
 
-def _strip(gpu: GpuView, room: int) -> Text:
+def _strip(gpu: DrawnGpu, room: int) -> Text:
     """Return a GPU to scale in `room` characters: a letter for the workload, then what it sits on if that fits."""
     line = Text(no_wrap=True)
     cells = row(gpu, float(room * _FINE), flat=True).cells
@@ -213,7 +213,7 @@ def _runs(cells: tuple[Cell, ...], room: int) -> Iterator[tuple[Cell | None, int
 
 
 def _together(
-    gpu: GpuView, runs: tuple[tuple[Cell | None, int], ...], cells: tuple[Cell, ...]
+    gpu: DrawnGpu, runs: tuple[tuple[Cell | None, int], ...], cells: tuple[Cell, ...]
 ) -> Iterator[tuple[Cell | int | None, int]]:
     """Give the runs, with those of a replicated device in one, as its number, where a client has no room of its own.
 
@@ -234,7 +234,7 @@ def _together(
             yield number, sum(extent for _, extent in members)
 
 
-def _device_words(gpu: GpuView, number: int) -> tuple[tuple[str, ...], Style]:
+def _device_words(gpu: DrawnGpu, number: int) -> tuple[tuple[str, ...], Style]:
     """Return what may stand for all clients of a device together, longest first, and the colours of the first."""
     device = gpu.devices[number]
     counts = Counter(letter(tenant.workload) for tenant in device.tenants)
@@ -246,7 +246,7 @@ def _device_words(gpu: GpuView, number: int) -> tuple[tuple[str, ...], Style]:
     return (f"{many} of {device.clients}", many, close, "".join(counts)), Style(color=look.ink, bgcolor=look.fill)
 
 
-def _cell_words(gpu: GpuView, cell: Cell | None) -> tuple[tuple[str, ...], Style]:
+def _cell_words(gpu: DrawnGpu, cell: Cell | None) -> tuple[tuple[str, ...], Style]:
     """Return what may stand in a cell, longest first, and its colours."""
     pale = Style(dim=True)
     if cell is None or cell.kind in {"free", "rest"} or cell.device is None:
@@ -287,7 +287,7 @@ def _gpus(seen: Fleet) -> Table:
     return table
 
 
-def _granted(gpu: GpuView) -> str:
+def _granted(gpu: DrawnGpu) -> str:
     amount = f"{gib(gpu.granted_mib).removesuffix(' GiB')} of {gib(gpu.memory_mib)}"
     return f"{amount} {percent(gpu.granted_mib, gpu.memory_mib):>5}"
 

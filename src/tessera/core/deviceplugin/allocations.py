@@ -31,7 +31,7 @@ __all__ = [
     "Use",
     "clashes",
     "completed",
-    "conflicts",
+    "double_allocations",
     "device_mismatch",
     "replaces",
     "started_pod",
@@ -403,7 +403,7 @@ def _memory_mib(entry: Allocation, device: DeviceId) -> int:
     return sum(use.memory_mib for use in entry.uses if use.exclusivity is Exclusivity.MEMORY and use.device == device)
 
 
-def conflicts(
+def double_allocations(
     record: Iterable[Allocation], capacity_mib: Mapping[DeviceId, int], ending: Container[str] = ()
 ) -> tuple[tuple[Allocation, Clash], ...]:
     """Return what two pods have been allocated and cannot both have: each time the later one, and why.

@@ -13,7 +13,7 @@ from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
-from tessera.core.explain.conflicts import conflicts
+from tessera.core.explain.holdingfaults import holding_faults
 from tessera.core.gpu.mig import Layout, Placement, mask, placements
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.reasons import describe_need
@@ -283,7 +283,7 @@ class _NodeUsage:
         state = self.seen.state if self.seen.state and self.seen.state.reported else None
         reasons = _reasons(gpu, state) if state else ()
         health = Health.UNKNOWN if state is None else Health.UNHEALTHY if reasons else Health.HEALTHY
-        wrong = conflicts(gpu, [Holding(tenant.pod, tenant.share) for tenant in tenants])
+        wrong = holding_faults(gpu, [Holding(tenant.pod, tenant.share) for tenant in tenants])
         return GpuInspection(
             index=gpu.index,
             uuid=gpu.uuid,

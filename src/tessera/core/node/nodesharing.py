@@ -30,7 +30,7 @@ from tessera.errors import InvalidInput
 __all__ = [
     "AllocationPolicy",
     "Entry",
-    "GpuPolicy",
+    "GpuSettings",
     "ListStrategy",
     "NodeSharing",
     "PluginOptions",
@@ -87,7 +87,7 @@ class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
     container_driver_root: str = "/driver-root"
 
 
-class GpuPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the node policy says about one GPU."""
 
     uuid: str
@@ -106,7 +106,7 @@ class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy | None = None
     """MIG strategy; None where nothing says, which is `mixed`."""
     entries: tuple[Entry, ...] = ()
-    policies: tuple[GpuPolicy, ...] = ()
+    policies: tuple[GpuSettings, ...] = ()
     memory_share: bool = False
     """Whether GPUs of which no file decides are shared out by memory: the label `gpushare=true`."""
     unit_mib: int = 1024
@@ -242,7 +242,7 @@ class _Resolution:
 
     # Which entry decides about which device
 
-    def _called(self, policy: GpuPolicy, sharing: Sharing) -> Sharing:
+    def _called(self, policy: GpuSettings, sharing: Sharing) -> Sharing:
         """Return the sharing of a policy with its instances called as the MIG strategy has it.
 
         Instances that a policy fixes are offered under strategy `none` too, by their profiles.

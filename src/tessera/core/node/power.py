@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.core.gpu.inventory import GpuFacts
-from tessera.core.node.nodesharing import GpuPolicy
+from tessera.core.node.nodesharing import GpuSettings
 
 __all__ = ["LockClocks", "Original", "PowerAction", "SetPower", "forgotten", "power_actions", "remembered"]
 
@@ -45,7 +45,7 @@ PowerAction = SetPower | LockClocks
 
 
 def power_actions(
-    policies: Sequence[GpuPolicy],
+    policies: Sequence[GpuSettings],
     gpus: Sequence[GpuFacts],
     originals: Mapping[str, Original],
     locked: Mapping[str, tuple[int, int]],
@@ -64,7 +64,7 @@ def power_actions(
     for facts in gpus:
         if facts.lost:
             continue
-        policy = desired.get(facts.uuid, GpuPolicy(uuid=facts.uuid))
+        policy = desired.get(facts.uuid, GpuSettings(uuid=facts.uuid))
         before = originals.get(facts.uuid, Original(gpu=facts.uuid))
         if policy.power_limit_watts is not None:
             if policy.power_limit_watts != facts.power_limit_watts:

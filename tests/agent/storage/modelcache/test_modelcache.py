@@ -16,7 +16,7 @@ import pytest
 from conformance.kubesuite import definition
 from harness.peernodes import PeerNode, peer_tls
 from harness.serving import running
-from tessera.agent.pods.nodeview import NodeView
+from tessera.agent.pods.podsview import PodsView
 from tessera.agent.storage.modelcache import ModelDisk, ModelKeeper, ModelSources, Places
 from tessera.agent.storage.modelcache.peers import PeerService, PeerSettings
 from tessera.agent.storage.models.folder import ModelFolder
@@ -79,7 +79,7 @@ class Node:
             interval_s=0.05,
             now_s=lambda: self.now_s,
         )
-        view = NodeView(tuple, self._list, DeviceCheckpoint(self.kubelet.plugins), self.record)
+        view = PodsView(tuple, self._list, DeviceCheckpoint(self.kubelet.plugins), self.record)
         async with running(keeper.run(view, self.measures)):
             yield
 

@@ -6,7 +6,7 @@ from builders.nodefacts import gpu, node_of
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.layouts import LayoutLimits, PolicyAttempt, attempted, exact, policy_targets, worth_trying
-from tessera.core.node.nodesharing import GpuPolicy, NodeSharing
+from tessera.core.node.nodesharing import GpuSettings, NodeSharing
 from tessera.errors import InvalidInput
 
 CUT, PLAIN = gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1, "A100-40GB")
@@ -17,9 +17,9 @@ TARGETS = (exact(PLAIN, HALF),)
 OTHERS = (exact(PLAIN, ()),)
 
 
-def fixed(uuid: str, layout: tuple[Placement, ...] | None) -> GpuPolicy:
+def fixed(uuid: str, layout: tuple[Placement, ...] | None) -> GpuSettings:
     modes = (Mode.WHOLE,) if layout is None else (Mode.MIG,)
-    return GpuPolicy(uuid=uuid, sharing=Sharing(modes=modes, layout=layout, allow_repartition=False))
+    return GpuSettings(uuid=uuid, sharing=Sharing(modes=modes, layout=layout, allow_repartition=False))
 
 
 def test_targets_are_what_differs() -> None:

@@ -11,8 +11,8 @@ from tessera.core.packing.partitioning import (
     Memory,
     PartitioningDecision,
     PartitioningLimits,
+    PartitioningPolicy,
     PartitioningState,
-    Policy,
     advance_all,
     applying,
 )
@@ -43,11 +43,17 @@ def seen(*nodes: Node, pending: tuple[Pod, ...] = ()) -> PartitioningState:
 
 
 APPLY = {
-    "none selects the node": ((Policy(name="a", term=pool("x")),), None),
-    "one without selector is for every node": ((Policy(name="a"),), "a"),
-    "the one whose labels the node has": ((Policy(name="a", term=pool("x")), Policy(name="b", term=pool("y"))), "b"),
-    "the one of higher priority": ((Policy(name="a", term=pool("y")), Policy(name="b", priority=1)), "b"),
-    "of equals the first by name": ((Policy(name="b"), Policy(name="a")), "a"),
+    "none selects the node": ((PartitioningPolicy(name="a", term=pool("x")),), None),
+    "one without selector is for every node": ((PartitioningPolicy(name="a"),), "a"),
+    "the one whose labels the node has": (
+        (PartitioningPolicy(name="a", term=pool("x")), PartitioningPolicy(name="b", term=pool("y"))),
+        "b",
+    ),
+    "the one of higher priority": (
+        (PartitioningPolicy(name="a", term=pool("y")), PartitioningPolicy(name="b", priority=1)),
+        "b",
+    ),
+    "of equals the first by name": ((PartitioningPolicy(name="b"), PartitioningPolicy(name="a")), "a"),
 }
 
 
@@ -68,8 +74,8 @@ def test_budgets(budget: Budget, want: int) -> None:
 def test_the_policy_of_higher_priority_places_first() -> None:
     """Others get what it cannot place, each pod once."""
     policies = (
-        Policy(name="low", limits=SOON),
-        Policy(name="high", term=pool("x"), priority=9, limits=SOON),
+        PartitioningPolicy(name="low", limits=SOON),
+        PartitioningPolicy(name="high", term=pool("x"), priority=9, limits=SOON),
     )
     observed = seen(pooled("other"), pooled("best", "x"), pending=(asking("one"), asking("two"), asking("three")))
     _, decisions = advance_all({}, policies, observed, 0)
@@ -80,7 +86,10 @@ def test_the_policy_of_higher_priority_places_first() -> None:
 
 def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None:
     """They go to the others at once, while its own batch is still open."""
-    policies = (Policy(name="high", term=pool("x"), priority=9, limits=LATE), Policy(name="low", limits=SOON))
+    policies = (
+        PartitioningPolicy(name="high", term=pool("x"), priority=9, limits=LATE),
+        PartitioningPolicy(name="low", limits=SOON),
+    )
     observed = seen(pooled("best", "x"), pooled("other", "y"), pending=(asking("one", pool="y"), asking("two")))
     memories, decisions = advance_all({}, policies, observed, 0)
     assert decisions["high"].desired == ()
@@ -92,7 +101,7 @@ def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None
 
 def test_what_a_policy_forbids_is_not_done() -> None:
     """Its nodes are never repartitioned; nodes without any policy are."""
-    policies = (Policy(name="no", term=pool("x"), allowed=False, limits=SOON),)
+    policies = (PartitioningPolicy(name="no", term=pool("x"), allowed=False, limits=SOON),)
     observed = seen(pooled("a", "x"), pooled("b"), pending=(asking("one"),))
     memories: dict[str, Memory] = {}
     decisions: dict[str, PartitioningDecision] = {}
@@ -104,7 +113,7 @@ def test_what_a_policy_forbids_is_not_done() -> None:
 
 def test_the_budget_of_a_policy_is_of_its_own_gpus() -> None:
     """A tenth of a few GPUs is one."""
-    policies = (Policy(name="p", limits=SOON, budget=Budget(percent=10)),)
+    policies = (PartitioningPolicy(name="p", limits=SOON, budget=Budget(percent=10)),)
     observed = seen(*(pooled(str(i)) for i in range(4)), pending=tuple(asking(str(i)) for i in range(4)))
     _, decisions = advance_all({}, policies, observed, 0)
     assert len(decisions["p"].desired) == 1

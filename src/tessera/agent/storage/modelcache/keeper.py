@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.nodestate.ownobject import create_own
-from tessera.agent.pods.nodeview import PodsInView, is_ended
+from tessera.agent.pods.podsview import PodsInView, is_ended
 from tessera.agent.storage.modelcache.disk import ModelDisk, OnDisk
 from tessera.agent.storage.modelcache.fetching import Fetches, Neighbour
 from tessera.agent.storage.modelcache.plugin import OfferedModel

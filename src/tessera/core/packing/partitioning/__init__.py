@@ -14,7 +14,7 @@ in use is never destroyed, and an assignment of a pod wins over a desired device
 """
 
 from tessera.core.packing.partitioning.observing import observe_cluster
-from tessera.core.packing.partitioning.policies import Budget, Policy, advance_all, applying
+from tessera.core.packing.partitioning.policies import Budget, PartitioningPolicy, advance_all, applying
 from tessera.core.packing.partitioning.records import (
     Memory,
     NodeEvent,
@@ -31,7 +31,7 @@ __all__ = [
     "PartitioningDecision",
     "PartitioningLimits",
     "PartitioningState",
-    "Policy",
+    "PartitioningPolicy",
     "advance",
     "advance_all",
     "applying",

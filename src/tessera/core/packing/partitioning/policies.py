@@ -16,7 +16,7 @@ from tessera.core.packing.partitioning.records import (
 from tessera.core.packing.partitioning.turn import advance
 from tessera.core.workload.need import Need, Pod, SelectorTerm
 
-__all__ = ["Budget", "Policy", "advance_all", "applying"]
+__all__ = ["Budget", "PartitioningPolicy", "advance_all", "applying"]
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Budget(msgspec.Struct, frozen=True):
         return self.gpus or max(1, math.ceil(gpus * self.percent / 100))
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class PartitioningPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What decides about partitioning on the nodes that a policy applies to."""
 
     name: str
@@ -45,7 +45,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
 
 
-def applying(policies: Iterable[Policy], node: Node) -> Policy | None:
+def applying(policies: Iterable[PartitioningPolicy], node: Node) -> PartitioningPolicy | None:
     """Return the policy that applies to a node: of those that select it the one of highest priority, then by name."""
     labels = dict(node.labels)
     found = (each for each in policies if each.term is None or matches(each.term, labels, node.name))
@@ -53,13 +53,13 @@ def applying(policies: Iterable[Policy], node: Node) -> Policy | None:
 
 
 def advance_all(
-    memories: Mapping[str, Memory], policies: Iterable[Policy], observed: PartitioningState, now_s: float
+    memories: Mapping[str, Memory], policies: Iterable[PartitioningPolicy], observed: PartitioningState, now_s: float
 ) -> tuple[dict[str, Memory], dict[str, PartitioningDecision]]:
     """Return by policy what is to be remembered and done; nodes without policy go by the policy named empty.
 
     The policy of highest priority places pods first; the others see those that it could not place.
     """
-    known = {each.name: each for each in (*policies, Policy(name="", priority=-(1 << 62)))}
+    known = {each.name: each for each in (*policies, PartitioningPolicy(name="", priority=-(1 << 62)))}
     group_of = {node.name: applying(known.values(), node) or known[""] for node in observed.nodes}
     pending = observed.pending
     after: dict[str, Memory] = {}
@@ -78,7 +78,7 @@ def advance_all(
     return after, decisions
 
 
-def _own(observed: PartitioningState, policy: Policy, names: set[NodeName]) -> PartitioningState:
+def _own(observed: PartitioningState, policy: PartitioningPolicy, names: set[NodeName]) -> PartitioningState:
     """Return what was observed of some nodes."""
     return PartitioningState(
         nodes=tuple(node for node in observed.nodes if node.name in names),

@@ -8,7 +8,7 @@ from tessera.core.cluster.compatibility import faults
 from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Gpu, Share
-from tessera.core.explain.conflicts import conflicts
+from tessera.core.explain.holdingfaults import holding_faults
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.workload.need import PodKey
 
@@ -46,15 +46,15 @@ def held(*shares: Share) -> list[Holding]:
 @given(of=st.sampled_from(GPUS), shares=st.lists(st.sampled_from(SHARES), max_size=4))
 def test_whatever_closes_a_gpu_for_new_pods_is_told(of: Gpu, shares: list[Share]) -> None:
     found = list(faults(GpuType.of(of), {f"p{number}": (each,) for number, each in enumerate(shares)}))
-    got = conflicts(of, held(*shares))
+    got = holding_faults(of, held(*shares))
     assert all(any(each.startswith(fault.text) for each in got) for fault in found)
 
 
 def test_a_share_from_before_the_gpu_was_shared_otherwise() -> None:
-    (got,) = conflicts(GPUS[4], held(share(0, 4096)))
+    (got,) = holding_faults(GPUS[4], held(share(0, 4096)))
     assert got == ("4096 MiB, 0 % compute (memory-share) is none of the devices the GPU is shared as, held by ns/p0")
 
 
 def test_two_shares_of_one_pod_are_its_own_two() -> None:
     twice = [Holding(PodKey("ns/p"), each) for each in (SHARES[1], SHARES[1])]
-    assert conflicts(GPUS[0], twice) == ()
+    assert holding_faults(GPUS[0], twice) == ()

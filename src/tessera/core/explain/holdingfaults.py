@@ -12,12 +12,12 @@ from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.workload.need import PodKey
 
-__all__ = ["conflicts"]
+__all__ = ["holding_faults"]
 
 _FULL_PERCENT = 100
 
 
-def conflicts(gpu: Gpu, holdings: Sequence[Holding]) -> tuple[str, ...]:
+def holding_faults(gpu: Gpu, holdings: Sequence[Holding]) -> tuple[str, ...]:
     """Return what cannot be about the shares that pods hold of one GPU, a sentence without full stop each.
 
     Beside the rules of `faults`, what is recorded of devices must not be more than the GPU has, whatever it serves.

@@ -7,7 +7,7 @@ import pytest
 
 from builders.kubeobjects import pod
 from builders.nodeviews import of_the_host
-from tessera.agent.pods.nodeview import NodeView, by_uid
+from tessera.agent.pods.podsview import PodsView, by_uid
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 
@@ -18,15 +18,15 @@ def versioned(name: str, version: int = 1) -> Object:
     return pod(name, metadata={"resourceVersion": str(version)})
 
 
-def view(folder: Path, watched: tuple[Object, ...] = (), lists: Callable[[], Listing] | None = None) -> NodeView:
+def view(folder: Path, watched: tuple[Object, ...] = (), lists: Callable[[], Listing] | None = None) -> PodsView:
     async def relist() -> Listing:
         return lists() if lists else Listing(objects=(), resource_version="1")
 
     resources = PodResources(folder / "pod-resources.sock")
-    return NodeView(lambda: watched, relist, DeviceCheckpoint(folder), resources, proc=folder / "proc")
+    return PodsView(lambda: watched, relist, DeviceCheckpoint(folder), resources, proc=folder / "proc")
 
 
-def names(seen: NodeView) -> list[str]:
+def names(seen: PodsView) -> list[str]:
     return sorted(each["metadata"]["name"] for each in seen.pods())
 
 
@@ -53,7 +53,7 @@ async def test_a_pod_that_was_made_anew_since_the_list_is_the_one_of_its_name(tm
     new = {"metadata": {**old["metadata"], "uid": "uid-new", "resourceVersion": "9"}}
     watched = [old]
     seen = view(tmp_path, lists=lambda: Listing(objects=(old,), resource_version="6"))
-    seen = NodeView(
+    seen = PodsView(
         lambda: watched, seen._relist, DeviceCheckpoint(tmp_path), PodResources(tmp_path / "s.sock"), proc=tmp_path
     )
     await seen.refresh()

@@ -17,7 +17,7 @@ from tessera.core.deviceplugin.lastgate import ObservedPod
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = [
-    "NodeView",
+    "PodsView",
     "PodsInView",
     "by_uid",
     "created_ns",
@@ -41,7 +41,7 @@ _LEAST_UID = 4
 
 
 class PodsInView(Protocol):
-    """What the last gate observes; `NodeView` is one."""
+    """What the last gate observes; `PodsView` is one."""
 
     def pods(self) -> Iterable[Object]:
         """Return the pods of this node."""
@@ -69,7 +69,7 @@ class PodsInView(Protocol):
         """Whether processes of pods cannot be seen."""
 
 
-class NodeView:
+class PodsView:
     """The pods of this node.
 
     Args:
