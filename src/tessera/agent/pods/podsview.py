@@ -17,8 +17,8 @@ from tessera.core.deviceplugin.lastgate import ObservedPod
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = [
-    "PodsView",
     "PodsInView",
+    "PodsView",
     "by_uid",
     "created_ns",
     "is_ended",

@@ -12,7 +12,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
-__all__ = ["DrawnDevice", "Fleet", "DrawnGpu", "DrawnNode", "Queue", "DrawnTenant", "Workload", "fleet", "pod_name"]
+__all__ = ["DrawnDevice", "DrawnGpu", "DrawnNode", "DrawnTenant", "Fleet", "Queue", "Workload", "fleet", "pod_name"]
 
 MIG_MODES = frozenset({Mode.MIG, Mode.MIG_TIME_SLICING, Mode.MIG_MPS})
 
