@@ -137,6 +137,7 @@ class Feed:
             yield channel
         finally:
             channel.viewers -= 1
+            self.changed()  # the last one ends the looks
 
     async def run(self) -> None:
         """Look at the fleet whenever it changed and somebody looks at the page, until cancelled."""
