@@ -17,6 +17,7 @@ import msgspec
 from tessera.errors import Unavailable
 
 __all__ = [
+    "ADAPTER",
     "CERT_MANAGER",
     "GO_OLDEST",
     "HELM",
@@ -144,6 +145,10 @@ CERT_MANAGER = (
     ),
 )
 """Definitions of kinds of cert-manager, which tests of the chart ask. No module has its controllers."""
+
+_ADAPTER_MODULE = "sigs.k8s.io/prometheus-adapter"
+ADAPTER = (Module("prometheusadapter", _ADAPTER_MODULE, "v0.12.0", (f"{_ADAPTER_MODULE}/cmd/adapter",)),)
+"""prometheus-adapter, which tests of the rules for it ask; built in about four minutes on two cores."""
 
 MONITORING = (
     Module("keda", "github.com/kedacore/keda/v2", "v2.21.0", files=("config/crd/bases/keda.sh_scaledobjects.yaml",)),

@@ -4,11 +4,13 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 __all__ = ["history", "serving_history"]
 
@@ -30,18 +32,28 @@ def history(text: bytes, times_s: Iterable[float]) -> str:
 
 
 @contextmanager
-def serving_history(folder: Path, samples: str, *, certificate: Path | None = None) -> Iterator[str]:
-    """Give the address of a Prometheus that has these samples, each with its time; over TLS with a certificate."""
+def serving_history(
+    folder: Path, samples: str, *, certificate: Path | None = None, settings: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+    """Give the address of a Prometheus that has these samples, each with its time; over TLS with a certificate.
+
+    Args:
+        folder: where it keeps what it has.
+        samples: in the OpenMetrics format, without its end.
+        certificate: beside which its key lies.
+        settings: the content of its configuration.
+
+    """
     prometheus, promtool = shutil.which("prometheus"), shutil.which("promtool")
     if prometheus is None or promtool is None:
         pytest.skip("Prometheus and promtool are not on PATH")
-    text, data, settings = folder / "history.txt", folder / "data", folder / "prometheus.yaml"
+    text, data, written = folder / "history.txt", folder / "data", folder / "prometheus.yaml"
     text.write_text(f"{samples}# EOF\n")
-    settings.write_text("{}\n")
+    written.write_text(yaml.safe_dump(dict(settings or {})))
     subprocess.run([promtool, "tsdb", "create-blocks-from", "openmetrics", text, data], check=True, capture_output=True)
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    flags = (f"--config.file={settings}", f"--storage.tsdb.path={data}", f"--web.listen-address=127.0.0.1:{port}")
+    flags = (f"--config.file={written}", f"--storage.tsdb.path={data}", f"--web.listen-address=127.0.0.1:{port}")
     command = [prometheus, *flags, "--storage.tsdb.retention.time=10y"]
     if certificate is not None:
         pair = f"{{cert_file: {certificate}, key_file: {certificate.with_suffix('.key')}}}"

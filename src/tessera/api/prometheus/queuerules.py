@@ -68,12 +68,14 @@ def adapter_rules() -> Plain:
 
 def _adapter_rule(metric: str, series: str, unit: str, resources: tuple[str, ...]) -> Plain:
     there = ", ".join(f'{each}!=""' for each in resources)
+    # External metrics are grouped by nothing: without a selector there shall be a series of each server, not their sum.
+    by = "<<.GroupBy>>" if "pod" in resources else _BY["server"]
     overrides: Plain = {each: {"resource": each} for each in resources}
     return {
         "seriesQuery": f"{series}{{{there}}}",
         "resources": {"overrides": overrides},
         "name": {"matches": "^.*$", "as": metric},
-        "metricsQuery": f"sum by (<<.GroupBy>>) (<<.Series>>{{<<.LabelMatchers>>}}){unit}",
+        "metricsQuery": f"sum by ({by}) (<<.Series>>{{<<.LabelMatchers>>}}){unit}",
     }
 
 
