@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.storage.models.digests import chunk_digest
-from tessera.agent.storage.models.sharedfiles import EARLIER, STORE, SharedFile
+from tessera.agent.storage.models.sharedfiles import SharedFile
+from tessera.core.storage.models.provenance import EARLIER, STORE
 from tessera.core.storage.models.revisions import CHUNK_BYTES, StoredObject
 
 CONTENT = bytes(CHUNK_BYTES) + b"x" * CHUNK_BYTES + b"end"

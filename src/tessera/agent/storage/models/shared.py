@@ -16,13 +16,14 @@ from pathlib import Path
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits
-from tessera.agent.storage.models.sharedfiles import EARLIER, STORE, Gift, SharedFile
+from tessera.agent.storage.models.sharedfiles import Gift, SharedFile
 from tessera.agent.storage.models.sharing import Sharing
 from tessera.agent.storage.models.shelf import Piece
 from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
 from tessera.clients.store import Store
 from tessera.clients.store.peers import Absent, Pending
 from tessera.core.storage.models.peers import asking_order, order_of_doubt
+from tessera.core.storage.models.provenance import EARLIER, STORE
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_range
 from tessera.core.storage.models.syncplans import spans
 from tessera.errors import TesseraError, Unavailable
