@@ -159,7 +159,7 @@ class SelfSigned:
         text, known = base64.b64encode(bundle).decode(), True
         for name in self._authority.names:
             found = await self._kube.get(self._authority.kind, name)
-            change = _knowing(found or {}, text)
+            change = _knowing(found or {}, text, self._authority.service)
             if found is not None and change:
                 body = {"metadata": {"resourceVersion": version_of(found)}, **change}
                 await self._kube.patch(self._authority.kind, name, body)
@@ -180,13 +180,18 @@ class SelfSigned:
         self._written = certificate
 
 
-def _knowing(found: Object, bundle: str) -> Object:
-    """Return how a webhook or an APIService must change to know these certificates; empty where it does."""
+def _knowing(found: Object, bundle: str, service: str) -> Object:
+    """Return how a webhook or an APIService must change to know these certificates; empty where it does.
+
+    An APIService that leads to another Service is somebody else's, as a Prometheus adapter's: it is left alone.
+    """
     hooks = found.get("webhooks", [])
     if any(each["clientConfig"].get("caBundle") != bundle for each in hooks):
         return {"webhooks": [{**each, "clientConfig": {**each["clientConfig"], "caBundle": bundle}} for each in hooks]}
-    spec = found.get("spec")
-    return {"spec": {"caBundle": bundle}} if spec and spec.get("caBundle") != bundle else {}
+    spec = found.get("spec") or {}
+    leads_to = spec.get("service") or {}
+    own = (leads_to.get("namespace"), leads_to.get("name")) == (NAMESPACE, service)
+    return {"spec": {"caBundle": bundle}} if own and spec.get("caBundle") != bundle else {}
 
 
 def _data(secret: Object, name: str) -> bytes:

@@ -57,8 +57,9 @@ async def test_a_certificate_of_its_own_is_known_to_the_api_server(certificates:
     kube = MemoryKube()
     await kube.create(CONFIG_MAPS, front_proxy_config(certificates))
     names = ("v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
+    own = {"service": {"namespace": "tessera-system", "name": "tessera-metrics"}}
     for name in names:
-        await kube.create(API_SERVICES, {"metadata": {"name": name}, "spec": {"group": "g"}})
+        await kube.create(API_SERVICES, {"metadata": {"name": name}, "spec": own})
     tls = Tls(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
     async with running(kube, tls, self_signed=True):
         secret = await kube.get(SECRETS, "tessera-metrics-certificate", "tessera-system")
@@ -67,7 +68,31 @@ async def test_a_certificate_of_its_own_is_known_to_the_api_server(certificates:
         for name in names:
             found = await kube.get(API_SERVICES, name)
             assert found is not None
-            assert found["spec"] == {"group": "g", "caBundle": secret["data"]["ca.crt"]}
+            assert found["spec"] == {**own, "caBundle": secret["data"]["ca.crt"]}
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        {"namespace": "monitoring", "name": "prometheus-adapter"},
+        {"namespace": "monitoring", "name": "tessera-metrics"},
+        {"namespace": "tessera-system", "name": "adapter"},
+        None,
+    ],
+)
+async def test_an_api_that_somebody_else_serves_is_left_alone(
+    certificates: Path, tmp_path: Path, service: dict[str, str] | None
+) -> None:
+    """A Prometheus adapter beside it has the custom metrics: its APIService keeps its own authority."""
+    kube = MemoryKube()
+    await kube.create(CONFIG_MAPS, front_proxy_config(certificates))
+    theirs = {"service": service, "insecureSkipTLSVerify": True}
+    await kube.create(API_SERVICES, {"metadata": {"name": "v1beta1.custom.metrics.k8s.io"}, "spec": theirs})
+    tls = Tls(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
+    async with running(kube, tls, self_signed=True):
+        found = await kube.get(API_SERVICES, "v1beta1.custom.metrics.k8s.io")
+        assert found is not None
+        assert found["spec"] == theirs
 
 
 async def test_clients_of_another_authority_than_the_proxys_are_not_asked_for() -> None:
