@@ -31,6 +31,12 @@ trim() {
   find "$1" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.a' -o -name '*.h' \) -not -path '*/nvmlsim/native/*' -delete
 }
 
+# without_builder FOLDER: removes what names the machine that built this: programs of libraries, where wheels came from, and the records of both.
+without_builder() {
+  rm -rf "$1/bin" "$1/.lock" "$1"/*.dist-info/{direct_url,uv_cache}.json
+  sed -i -e '/^bin\//d' -e '/dist-info\/\(direct_url\|uv_cache\).json,/d' "$1"/*.dist-info/RECORD
+}
+
 # precompile ROOT BELOW FOLDER: compiles FOLDER of the layer that lies at BELOW in ROOT.
 precompile() {
   chroot "$1" /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash -s "$2" -p / "$2/$3"
@@ -75,7 +81,7 @@ make_base() {
   "$uv" export --quiet --project "$here" --frozen --no-default-groups --extra cluster --extra az --extra gs --no-emit-project --format requirements-txt >"$debs/requirements.txt"
   "$uv" pip install --quiet --require-hashes --only-binary :all: --python-version 3.11 --python-platform "$(uname -m)-manylinux_2_36" \
     --target "$out/$libraries" --requirements "$debs/requirements.txt"
-  rm -rf "$out/$libraries/bin" "$out/$libraries/.lock"
+  without_builder "$out/$libraries"
   trim "$out/$libraries"
   trim "$out/$stdlib"
   precompile "$out" "" "/$stdlib"
@@ -92,8 +98,7 @@ make_tessera() {
   rm -rf "${base:?}/$inside"
   mkdir -p "$base/$inside/usr/local/bin" "$base/$inside/opt/nvmlsim"
   "$uv" pip install --quiet --no-deps --python-version 3.11 --target "$base/$inside/$libraries" "$wheels"/*.whl
-  rm -rf "$base/$inside/$libraries/bin" "$base/$inside/$libraries/.lock"
-  rm -f "$base/$inside/$libraries"/tessera_gpu-*.dist-info/{direct_url,uv_cache}.json # they name this machine
+  without_builder "$base/$inside/$libraries"
   printf '#!/usr/bin/python3.11 -I\nimport sys\nfrom tessera.cli import main\nsys.exit(main())\n' >"$base/$inside/usr/local/bin/tessera"
   chmod 755 "$base/$inside/usr/local/bin/tessera"
   # Simulated GPUs: their library, and the stand-in for the program that comes with the driver.
