@@ -61,7 +61,7 @@ class ClusterSource(msgspec.Struct, frozen=True, kw_only=True):
 
 kubeconfig_options = with_options(
     click.option("--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"),
-    click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: the current one]"),
+    click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: current]"),
 )
 """Adds the options that say which API is asked."""
 namespace_option = click.option(

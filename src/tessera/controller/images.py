@@ -14,9 +14,7 @@ from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.api.kubernetes.images import images_of
 from tessera.api.oci.references import read_reference
-from tessera.api.tessera.gpupolicies import LabelSelector
 from tessera.api.tessera.imagewarmups import (
-    ImageWarmup,
     Status,
     node_spec,
     read_image_warmup,
@@ -78,7 +76,9 @@ class ImageWarmups:
         follow = self._following
         nodes = follow.read_nodes(NODE_IMAGES, lambda each, ready: read_node_images(each, ready=ready))
         names = {each.name for each in nodes}
-        known, refused = follow.read_selecting(IMAGE_WARMUPS, read_image_warmup, _selector, names)
+        known, refused = follow.read_selecting(
+            IMAGE_WARMUPS, read_image_warmup, lambda each: each.spec.node_selector, names
+        )
         demand = _demand(follow.objects(PODS).values())
         # 2. Decide, and write what nodes shall have.
         warmups = [core for _, core in known]
@@ -100,10 +100,6 @@ class ImageWarmups:
         await self._following.write(NODE_IMAGES, name, spec=node_spec(desired))
         turns = [each.image for each in desired if each.attempt]
         self._log.info("node_images_written", node=name, images=len(desired), turns=turns)
-
-
-def _selector(each: ImageWarmup) -> LabelSelector:
-    return each.spec.node_selector
 
 
 def _demand(pods: Iterable[Object]) -> Counter[str]:

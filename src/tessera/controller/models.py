@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from tessera.api.kubernetes.containerlimits import asks_of
-from tessera.api.tessera.gpupolicies import LabelSelector
 from tessera.api.tessera.modelcaches import (
-    ModelCache,
     Status,
     cache_status,
     node_spec,
@@ -71,7 +69,9 @@ class ModelCaches:
         follow, now = self._following, self._now()
         nodes = follow.read_nodes(NODE_MODELS, lambda each, ready: read_node_models(each, ready=ready))
         names = {each.name for each in nodes}
-        known, refused = follow.read_selecting(MODEL_CACHES, read_model_cache, _selector, names)
+        known, refused = follow.read_selecting(
+            MODEL_CACHES, read_model_cache, lambda each: each.spec.node_selector, names
+        )
         demand = _demand(follow.objects(PODS).values())
         # 2. Decide, and write what nodes shall have.
         unread = {found["metadata"]["name"] for found, _ in refused}
@@ -89,10 +89,6 @@ class ModelCaches:
     async def _write_node(self, name: str, desired: tuple[DesiredModel, ...]) -> None:
         await self._following.write(NODE_MODELS, name, spec=node_spec(desired))
         self._log.info("node_models_written", node=name, models=[each.name for each in desired])
-
-
-def _selector(each: ModelCache) -> LabelSelector:
-    return each.spec.node_selector
 
 
 def _demand(pods: Iterable[Object]) -> Counter[str]:

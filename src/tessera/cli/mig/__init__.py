@@ -79,7 +79,7 @@ _dry_run_option = click.option(
     is_flag=True,
     help="Show the steps and who each affects; change nothing, and exit with the code that the change would have now.",
 )
-_mode_only_option = click.option("--mode-only", is_flag=True, help="Only the MIG mode; leave instances as they are.")
+_mode_only_option = click.option("--mode-only", is_flag=True, help="The MIG mode alone; instances stay as they are.")
 _state_option = click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),

@@ -62,7 +62,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 @click.option("--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="0 for any.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Private key, PEM.")
-@click.option("--tls-client-authority", type=_FILE, help="CA that client certificates must be signed by, PEM.")
+@click.option("--tls-client-authority", type=_FILE, help="CA of client certificates, PEM.")
 @click.option("--admission-port", type=click.IntRange(0, 65535), help="Port of the admission webhook; none without.")
 @click.option("--admission-host", default="0.0.0.0", show_default=True, help="Address of the webhook.")  # noqa: S104
 @click.option("--admission-certificate", type=_FILE, help="Certificate chain, PEM.  [default: --tls-certificate]")

@@ -30,7 +30,7 @@ def prometheus_options(command: _Command) -> _Command:
         click.option("--prometheus", metavar="URL", help="Prometheus to ask for a longer history, in place of agents."),
         click.option("--window", default="14d", show_default=True, help="How far back Prometheus looks: 12h, 14d, 4w."),
         click.option("--token-file", type=_FILE, help="Bearer token for Prometheus; over https, or to this machine."),
-        click.option("--ca-file", type=_FILE, help="Authorities that sign Prometheus' certificate, PEM."),
+        click.option("--ca-file", type=_FILE, help="PEM of the authorities of Prometheus' certificate."),
     )(command)
 
 

@@ -1,6 +1,7 @@
 """Which one running pod moves so that another fits, on a packer's fleet: in milliseconds, for simulated time.
 
-`propose` finds the fewest moves on a live cluster, whose pods have owners and budgets; here only the fleet counts.
+`propose` finds the fewest moves on a live cluster, whose pods have owners and budgets; here only the fleet counts
+(docs/decisions/0036-one-move-in-the-simulator.md).
 """
 
 from collections import defaultdict
