@@ -100,13 +100,16 @@ async def observe(
         node: its name.
 
     """
+    # 1. What the driver and the API server say of the node.
     inventory, driver_problem = await _inventory(driver)
     found, node_problem = await _node(kube, node)
     seen = NodeSeen(labels=labels_of(found), annotations=annotations_of(found)) if found is not None else None
     policy = await _policy(kube, node)
+    # 2. What is configured, and which daemons run.
     config = await asyncio.to_thread(_configuration, places.sources, seen, inventory, policy)
     said = config.node_sharing or NodeSharing()
     daemons = await mps.inspect()
+    # 3. Folders, files, sockets and processes.
     kubelet = (places.plugins / "kubelet.sock", places.pod_resources)
     return HostFacts(
         inventory=inventory,

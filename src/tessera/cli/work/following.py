@@ -121,15 +121,18 @@ async def follow_job(
     try:
         await observed.synced()
         while True:
+            # 1. Say what has changed: why it is pending, that it runs.
             state = observed.state()
             if (words := _words(state)) != said:
                 said = words
                 say(words)
+            # 2. Once it runs, print its log, or do what is to be done meanwhile.
             if doing is None and state.pod and (state.stage is Stage.RUNNING or state.exit_code is not None):
                 doing = asyncio.create_task(meanwhile(state) if meanwhile else _log(kube, state))
                 doing.add_done_callback(lambda _: observed.changed.set())
             if doing is not None and doing.done():
                 doing.result()
+            # 3. When it has ended, return the exit code of its command.
             if state.stage.ended:
                 return await _code(state, None if meanwhile else doing)
             await observed.changed.wait(60.0)
