@@ -54,7 +54,7 @@ def test_a_job_has_as_many_pods_as_the_server_has_at_most() -> None:
 
 
 WRONG = {
-    "a field": (("-f", "-"), "spec: 1\n", "standard input, document 1, line 1: ModelServer"),
+    "no object": (("-f", "-"), "spec: 1\n", "standard input, document 1, line 1: it has no kind: leave it out"),
     "a field by its path": (
         ("-f", "-"),
         json.dumps(model_server({"engine": "tgi"})),

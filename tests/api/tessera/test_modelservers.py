@@ -263,3 +263,8 @@ def test_a_server_that_the_controller_would_refuse_is_an_error_with_its_place() 
 def test_other_documents_stay_as_they_are() -> None:
     read = documents.read("other.yaml", "a: 1\n---\n- 1\n---\nitems: [{kind: Pod}]\n")
     assert with_pods(read) == tuple(read)
+
+
+def test_what_has_no_kind_is_named_by_its_place() -> None:
+    with pytest.raises(InvalidInput, match=r"^config\.json: it has no kind: leave it out, or give a ModelServer of"):
+        read_model_server({"hidden_size": 8}, "config.json")

@@ -151,7 +151,11 @@ def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelSe
         InvalidInput: an unknown field, a wrong type, a rule that does not hold, an unknown GPU model.
 
     """
-    subject = f"{f'{source}: ' if source else ''}{subject_of(KIND, each)}"
+    place = f"{source}: " if source else ""
+    if not each.get("kind"):
+        hint = f"leave it out, or give a {KIND} of {API_VERSION}"
+        raise InvalidInput(source or "a manifest", found="it has no kind", hint=hint)
+    subject = f"{place}{subject_of(KIND, each)}"
     if (each.get("apiVersion"), each.get("kind")) != (API_VERSION, KIND):
         found = f"{shown(each.get('kind'))} of {shown(each.get('apiVersion'))}"
         raise InvalidInput(subject, found=found, expected=f"a {KIND} of {API_VERSION}")

@@ -61,7 +61,8 @@ Examples:
   tessera explain pod vllm-0 -n ml
   kubectl tessera explain pod vllm-0 -n ml
   tessera explain pod vllm-0 -n ml --agent 127.0.0.1:9400
-  kubectl get nodes,pods,gpunodes,events -A -o json | tessera explain pod vllm-0 -n ml --cluster -
+  kubectl get nodes,pods,gpunodes,events -A -o json > now.json
+  tessera explain pod vllm-0 -n ml --cluster now.json
 """
 )
 @click.argument("name")
