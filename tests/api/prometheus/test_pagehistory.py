@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tessera.api.prometheus import pagehistory
-from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_services
+from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_services, read_throttled
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.errors import InvalidInput
 
@@ -37,8 +37,8 @@ def services(**given: bytes) -> tuple[Service, ...]:
 
 def test_the_last_hour_is_asked_for_by_the_minute() -> None:
     queries = page_queries(7290.5)
-    assert queries.keys() == {"activity", "in_flight", "desired", "ready"}
-    assert queries.pop("activity")[0] == "/api/v1/query"
+    assert queries.keys() == {"activity", "throttled", "in_flight", "desired", "ready"}
+    assert {queries.pop(name)[0] for name in ("activity", "throttled")} == {"/api/v1/query"}
     for path, requested in queries.values():
         assert path == "/api/v1/query_range"
         assert (requested["start"], requested["end"], requested["step"]) == ("3660", "7260", "60")
@@ -107,3 +107,15 @@ def test_too_many_series_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_many_services_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagehistory, "_MOST_SERVICES", 0)
     assert services() == ()
+
+
+def test_a_gpu_is_throttled_for_causes_that_there_are() -> None:
+    labels: tuple[dict[str, str], ...] = (
+        {"UUID": "a", "cause": "thermal"},
+        {"UUID": "a", "cause": "power-cap"},
+        {"UUID": "b", "cause": "none"},
+        {},
+    )
+    answer = json.dumps({"data": {"result": [{"metric": each, "value": [0, "1"]} for each in labels]}}).encode()
+    found = read_throttled(answer, "Prometheus")
+    assert {uuid: causes for uuid, causes in found.items() if causes} == {"a": ("power-cap", "thermal")}

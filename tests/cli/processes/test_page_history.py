@@ -44,6 +44,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
         "busy": ("too-much", "1 GiB"),
         "slice": ("fits", ""),
     }
+    assert found.throttled() == {"GPU-0": ("power-cap", "thermal")}
     (service,) = found.services()
     assert (service.namespace, service.name) == ("ml", "llm")
     assert {(each.desired, each.ready, each.in_flight) for each in service.points} == {(3, 2, 7)}

@@ -10,6 +10,7 @@ from builders.kubeobjects import Object, cut, gpu, gpunode, node, place, pod, sh
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.api.tessera.fleetviews import write_change, write_fleet
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
+from tessera.core.explain.fleetscope import in_scope
 from tessera.core.explain.fleetview import (
     EVERYTHING,
     FleetView,
@@ -23,9 +24,9 @@ from tessera.core.explain.fleetview import (
     ScalePoint,
     Scope,
     Service,
+    Slowdown,
     changes,
     fleet_view,
-    in_scope,
 )
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage
@@ -173,6 +174,7 @@ def test_others_are_parts_without_names() -> None:
     part = Part(start=0, size=1, label="1g", state="held", idle=True, tenants=(holder, mine))
     card = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
+        slowdowns=(Slowdown(cause="thermal", drivers=(mine, holder)),),
         problems=("Xid 79", "theirs/secret and mine/open overlap"),
     )  # fmt: skip
     point = ScalePoint(1.0, 1, 1, 1.0)
@@ -204,6 +206,7 @@ def test_others_are_parts_without_names() -> None:
     assert (one.gpus[0].parts[0].idle, one.gpus[0].used_mib) == (False, None)
     assert hidden == PodView(phase="running", isolation="hardware", memory_mib=5)
     assert shown == mine
+    assert one.gpus[0].slowdowns == (Slowdown(cause="thermal", drivers=(mine, hidden)),)
     withheld = "withheld: it names pods of other namespaces"
     assert one.gpus[0].problems == ("Xid 79", withheld)
     assert (one.problem, one.images, one.unplaced) == (withheld, (), (hidden,))
@@ -212,6 +215,28 @@ def test_others_are_parts_without_names() -> None:
     assert [(each.name, each.reason) for each in got.services] == [("chat", withheld)]
     assert [each.namespace for each in got.recommendations] == ["mine"]
     assert (got.namespaces, got.partial, got.notes) == (("mine",), True, ())
+
+
+def test_who_drives_a_gpu_that_is_throttled_or_saturated_is_named() -> None:
+    amounts = (node(), *(pod(each, NEED, share(0, 8192, Mode.MPS)) for each in "pqr"), gpunode("a", gpu(0)))
+    layout = (place(A100, "1g.5gb", 6), place(A100, "3g.20gb", 0))
+    instances = (
+        node(), pod("p", MIG, cut(0, "1g.5gb", 6)), pod("q", {"nvidia.com/mig-3g.20gb": 1}, cut(0, "3g.20gb", 0)),
+        gpunode("a", gpu(0, layout=layout)),
+    )  # fmt: skip
+
+    def slow(objects: tuple[Object, ...], *causes: str, **active: float) -> dict[str, list[str]]:
+        activity = {PodKey(f"ns/{name}"): percent for name, percent in active.items()}
+        got = only(*objects, activity=activity, throttled={"GPU-a-0": causes, "GPU-other": ("thermal",)})
+        return {each.cause: [driver.pod for driver in each.drivers] for each in got.slowdowns}
+
+    assert slow(amounts) == {}
+    assert slow(amounts, "thermal") == {"thermal": []}
+    assert slow(amounts, "thermal", "power-cap", p=10, q=20) == {"thermal": ["q"], "power-cap": ["q"]}
+    assert slow(amounts, p=50, q=44, r=0) == {}
+    assert slow(amounts, p=40, q=50, r=6) == {"saturated": ["q", "p"]}
+    assert slow(instances, p=100, q=40) == {}
+    assert slow(instances, "thermal", p=100, q=40) == {"thermal": ["q"]}, "by what an instance is of the GPU"
 
 
 def test_what_was_observed_for_long_enough_is_recommended_for_pods_that_are_there() -> None:

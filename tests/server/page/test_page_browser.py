@@ -243,13 +243,16 @@ async def test_the_chosen_gpu_is_shown_wherever_the_page_is_scrolled_to(width: i
 
 
 class Judged:
-    """What is measured: two replicas that were allocated too much memory."""
+    """What is measured: two replicas that were allocated too much memory, and that one heats its GPU."""
 
     async def look(self) -> None:
         pass
 
     def activity(self) -> dict[PodKey, float]:
-        return {}
+        return {PodKey("research/w1"): 99.0}
+
+    def throttled(self) -> dict[str, tuple[str, ...]]:
+        return {"GPU-n001-4": ("thermal",)}
 
     def services(self) -> tuple[Service, ...]:
         return ()
@@ -281,6 +284,9 @@ async def test_what_was_allocated_too_much_is_said_with_what_would_fit_and_what_
         assert text.splitlines()[0] == "Right-sizing · 70.5 GiB to save"
         assert "40 GiB allocated, at most 2.9 GiB used in 25 hours" in text
         assert "Too much: 1g.5gb would fit, and save 35.3 GiB." in text
+        assert (await tab.run("document.getElementById('slow').innerText")).split("\n") == [
+            "Slow GPUs · 1", "n001, GPU 4", "clocks lowered: thermal", "", "Driven by research/w1.",
+        ]  # fmt: skip
         await tab.run("document.querySelector('[name=namespace]').value = 'ml'")
         await tab.run("document.querySelector('[name=namespace]').dispatchEvent(new Event('input', {bubbles: true}))")
         await tab.until("document.getElementById('sizes').hidden")

@@ -12,10 +12,11 @@ from typing import Final
 from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
-from tessera.core.usage.nodemetrics import GPU_UTIL, SM_ACTIVE
+from tessera.core.usage.nodemetrics import GPU_UTIL, SM_ACTIVE, THROTTLED
+from tessera.core.usage.throttling import Cause
 from tessera.core.workload.need import PodKey
 
-__all__ = ["page_queries", "read_activity", "read_services"]
+__all__ = ["page_queries", "read_activity", "read_services", "read_throttled"]
 
 _HOUR_S: Final = 3600
 _STEP_S: Final = 60
@@ -44,7 +45,8 @@ def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
     end_s = now_s - now_s % _STEP_S
     span = {"start": f"{end_s - _HOUR_S:.0f}", "end": f"{end_s:.0f}", "step": str(_STEP_S)}
     ranges = {name: ("/api/v1/query_range", {"query": query, **span}) for name, query in over_time.items()}
-    return {"activity": ("/api/v1/query", {"query": activity}), **ranges}
+    instant = {"activity": activity, "throttled": f"max by (UUID, cause) ({THROTTLED.name}) == 1"}
+    return {name: ("/api/v1/query", {"query": query}) for name, query in instant.items()} | ranges
 
 
 def read_activity(answer: bytes, source: str) -> dict[PodKey, float]:
@@ -61,6 +63,19 @@ def read_activity(answer: bytes, source: str) -> dict[PodKey, float]:
             if namespace and pod:
                 found[PodKey(f"{namespace}/{pod}")] = min(percent, 100.0)
     return found
+
+
+def read_throttled(answer: bytes, source: str) -> dict[str, tuple[str, ...]]:
+    """Return why GPUs lower their clocks, by UUID.
+
+    Raises:
+        InvalidInput: the answer is none, or has too many series.
+
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for each in read_series(answer, source, most=_MOST_SERIES):
+        found[each.metric.get("UUID", "")].add(each.metric.get("cause", ""))
+    return {uuid: tuple(cause.value for cause in Cause if cause.value in causes) for uuid, causes in found.items()}
 
 
 def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, ...]:

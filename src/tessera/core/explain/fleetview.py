@@ -1,4 +1,4 @@
-"""The fleet as the dashboard page shows it, what of that a viewer may see, and what changed between two moments."""
+"""The fleet as the dashboard page shows it, and what changed between two moments."""
 
 import itertools
 from collections import defaultdict
@@ -14,6 +14,7 @@ from tessera.core.explain.inspection import GpuPod as InspectedTenant
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.cache import ObservedModel
+from tessera.core.usage.neighbours import SATURATED, SATURATED_PERCENT, busiest
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 
@@ -32,9 +33,9 @@ __all__ = [
     "ScalePoint",
     "Scope",
     "Service",
+    "Slowdown",
     "changes",
     "fleet_view",
-    "in_scope",
 ]
 
 _IDLE_PERCENT: Final = 1.0
@@ -43,7 +44,6 @@ _MOST_ADVICE: Final = 500
 """Recommendations that are shown."""
 _LEAST_OBSERVED_S: Final = 900.0
 """What was observed for less says little: a model is still being loaded."""
-_WITHHELD: Final = "withheld: it names pods of other namespaces"
 PartState = Literal["held", "unused", "desired", "free"]
 
 
@@ -90,6 +90,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cluster: Cluster
     activity: Mapping[PodKey, float] = {}
     """Percent of its compute that each pod uses; without those of whom nobody knows."""
+    throttled: Mapping[str, tuple[str, ...]] = {}
+    """Why GPUs lower their clocks, by UUID."""
     images: Mapping[str, tuple[ObservedImage, ...]] = {}
     """What nodes report of the images of ImageWarmups."""
     models: Mapping[str, tuple[ObservedModel, ...]] = {}
@@ -112,6 +114,15 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_mib: int = 0
     active_percent: float | None = None
     """Compute that it uses, in percent of what it is allocated; None where nobody knows."""
+
+
+class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why pods on a GPU are slow, and which of them drive it."""
+
+    cause: str
+    """Of lowered clocks, such as `thermal`; or `saturated`."""
+    drivers: tuple[PodView, ...] = ()
+    """The busiest first; empty where nobody knows."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -145,6 +156,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     used_mib: int | None = None
     problems: tuple[str, ...] = ()
     """Why it is unhealthy, and allocations that cannot be at once."""
+    slowdowns: tuple[Slowdown, ...] = ()
 
 
 class ImageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -264,7 +276,7 @@ def _node(found: NodeInspection, seen: SeenNode, observed: Observation) -> NodeV
         driver=found.driver,
         policy=found.policy,
         problem="; ".join((*filter(None, (found.problem,)), *found.conflicts)),
-        gpus=tuple(_gpu(gpu, seen, state, observed.activity) for gpu in found.gpus),
+        gpus=tuple(_gpu(gpu, seen, state, observed) for gpu in found.gpus),
         unplaced=tuple(
             PodView(namespace=namespace, pod=pod, phase=each.phase.value, memory_mib=each.memory_mib)
             for each in found.unplaced
@@ -290,14 +302,14 @@ def _model(found: ObservedModel) -> ModelView:
     )
 
 
-def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, activity: Mapping[PodKey, float]) -> GpuView:
+def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, observed: Observation) -> GpuView:
     layout = next(gpu.sharing.layout for gpu in seen.node.gpus if gpu.index == found.index) or ()
     used = {
         each.placement.start if each.placement else None: each.memory_mib
         for each in (state.used if state else ())
         if each.gpu == found.uuid
     }
-    parts = _Parts(found, {(each.profile, each.start) for each in layout}, used, activity)
+    parts = _Parts(found, {(each.profile, each.start) for each in layout}, used, observed.activity)
     return GpuView(
         index=found.index,
         uuid=found.uuid,
@@ -310,6 +322,7 @@ def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, activ
         allocated_mib=found.granted_mib,
         used_mib=found.used_mib,
         problems=(*(found.reasons if found.health is Health.UNHEALTHY else ()), *found.conflicts),
+        slowdowns=tuple(parts.slowdowns(observed.throttled.get(found.uuid, ()))),
     )
 
 
@@ -359,6 +372,22 @@ class _Parts:
         if start < self._gpu.memory_mib:
             yield Part(start=start, size=self._gpu.memory_mib - start, state="free")
 
+    def slowdowns(self, causes: Iterable[str]) -> Iterator[Slowdown]:
+        """Yield why clocks are lowered, and whether a shared GPU is saturated, with the pods that drive it."""
+        # Activity is that of a pod's instance, or what its processes take of the whole GPU.
+        parts = ((each, each.share.memory_mib / self._gpu.memory_mib) for each in self._gpu.tenants)
+        loads = [
+            (each, self._activity[each.pod] * (part if self._gpu.slices else 1.0))
+            for each, part in parts
+            if self._activity.get(each.pod)
+        ]
+        for cause in causes:
+            yield Slowdown(cause=cause, drivers=tuple(map(self._tenant, busiest(loads))))
+        if len(self._gpu.tenants) > 1 and not self._gpu.slices and sum(load for _, load in loads) >= SATURATED_PERCENT:
+            fair = 100 / len(self._gpu.tenants)
+            drivers = (each for each, load in sorted(loads, key=lambda pair: -pair[1]) if load > fair)
+            yield Slowdown(cause=SATURATED, drivers=tuple(map(self._tenant, drivers)))
+
     def _is_idle(self, tenants: Iterable[InspectedTenant], used_mib: int | None) -> bool:
         """Return whether all are known to do nothing; where that is not known, whether no process has memory there."""
         active = [self._activity.get(each.pod) for each in tenants]
@@ -377,91 +406,6 @@ class _Parts:
             memory_mib=each.share.memory_mib,
             active_percent=self._activity.get(each.pod),
         )
-
-
-# What a viewer may see
-
-
-def in_scope(view: FleetView, scope: Scope) -> FleetView:
-    """Return what a viewer may see: no name of another namespace or of a pod in one is in it, in no text either.
-
-    How GPUs are divided stays, and how much of them pods of other namespaces are allocated, but not what these use.
-    Images and models are of all namespaces, and shown only to those who see everything.
-    """
-    if scope.everything:
-        return view
-    shown = _Shown(scope, _hidden_names(view, scope))
-    pending = tuple(each for each in view.pending if scope.shows(each.namespace))
-    return FleetView(
-        nodes=tuple(map(shown.node, view.nodes)),
-        pending=tuple(msgspec.structs.replace(each, reason=shown.text(each.reason)) for each in pending),
-        pending_elsewhere=view.pending_elsewhere + len(view.pending) - len(pending),
-        services=tuple(
-            msgspec.structs.replace(each, reason=shown.text(each.reason))
-            for each in view.services
-            if scope.shows(each.namespace)
-        ),
-        recommendations=tuple(each for each in view.recommendations if scope.shows(each.namespace)),
-        namespaces=tuple(each for each in view.namespaces if scope.shows(each)),
-        partial=True,
-    )
-
-
-def _hidden_names(view: FleetView, scope: Scope) -> frozenset[str]:
-    tenants = (
-        tenant
-        for node in view.nodes
-        for tenant in (*node.unplaced, *(each for gpu in node.gpus for part in gpu.parts for each in part.tenants))
-    )
-    named = [
-        *((each.namespace, each.pod) for each in tenants),
-        *((each.namespace, each.pod) for each in view.pending),
-        *((each.namespace, each.name) for each in view.services),
-        *((each, "") for each in view.namespaces),
-    ]
-    hidden = {name for pair in named if not scope.shows(pair[0]) for name in pair}
-    return frozenset(part for name in hidden for part in (name, *name.split(".")) if part)
-
-
-class _Shown:
-    """Takes out of a view what may not be shown."""
-
-    def __init__(self, scope: Scope, hidden: frozenset[str]) -> None:
-        self._scope = scope
-        self._hidden = hidden
-
-    def text(self, text: str) -> str:
-        """Return a text, or that it is withheld where a word of it is a hidden name."""
-        words = "".join(each if each.isalnum() or each == "-" else " " for each in text).split()
-        return _WITHHELD if not self._hidden.isdisjoint(word.strip("-") for word in words) else text
-
-    def node(self, node: NodeView) -> NodeView:
-        return msgspec.structs.replace(
-            node,
-            problem=self.text(node.problem),
-            gpus=tuple(map(self._gpu, node.gpus)),
-            unplaced=tuple(map(self._tenant, node.unplaced)),
-            images=(),
-            models=(),
-        )
-
-    def _gpu(self, gpu: GpuView) -> GpuView:
-        own = all(self._scope.shows(tenant.namespace) for part in gpu.parts for tenant in part.tenants)
-        return msgspec.structs.replace(
-            gpu,
-            parts=tuple(map(self._part, gpu.parts)),
-            used_mib=gpu.used_mib if own else None,
-            problems=tuple(map(self.text, gpu.problems)),
-        )
-
-    def _part(self, part: Part) -> Part:
-        own = all(self._scope.shows(tenant.namespace) for tenant in part.tenants)
-        return msgspec.structs.replace(part, idle=part.idle and own, tenants=tuple(map(self._tenant, part.tenants)))
-
-    def _tenant(self, tenant: PodView) -> PodView:
-        if self._scope.shows(tenant.namespace):
-            return tenant
-        return PodView(phase=tenant.phase, isolation=tenant.isolation, memory_mib=tenant.memory_mib)
 
 
 # What changed

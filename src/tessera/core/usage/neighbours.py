@@ -1,16 +1,19 @@
 """Noisy neighbours: which containers drive a GPU that lowers its clocks, or a shared device that is saturated."""
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
 
 from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse, GpuUse
 from tessera.core.usage.throttling import causes
 
-__all__ = ["Noise", "noises"]
+__all__ = ["SATURATED", "SATURATED_PERCENT", "Noise", "busiest", "noises"]
 
-_SATURATED_PERCENT = 95
+SATURATED = "saturated"
+SATURATED_PERCENT = 95
 _HALF = 0.5
+_Busy = TypeVar("_Busy")
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,15 +37,15 @@ def noises(gpu: GpuUse) -> Iterator[Noise]:
     """
     containers = [(each, load) for device in gpu.devices for each, load in _loads(gpu, device)]
     for cause in causes(gpu.reading.clocks_event_reasons):
-        drivers = tuple(_busiest(containers))
+        drivers = tuple(each.tenant for each in busiest((each, load) for each, load in containers if load))
         yield _noise(gpu, cause.value, drivers, (each.tenant for each, _ in containers))
     for device in gpu.devices:
         percent = device.gpu_percent if device.activity is None else device.activity.sm_percent
-        if len(device.containers) > 1 and (percent or 0) >= _SATURATED_PERCENT:
+        if len(device.containers) > 1 and (percent or 0) >= SATURATED_PERCENT:
             own = sorted(device.containers, key=lambda each: -(each.gpu_percent or 0))
             part = 100 / len(own)
             drivers = tuple(each.tenant for each in own if (each.gpu_percent or 0) > part)
-            yield _noise(gpu, "saturated", drivers, (each.tenant for each in own))
+            yield _noise(gpu, SATURATED, drivers, (each.tenant for each in own))
 
 
 def _noise(gpu: GpuUse, cause: str, drivers: tuple[DeviceHolder, ...], everybody: Iterable[DeviceHolder]) -> Noise:
@@ -61,12 +64,12 @@ def _loads(gpu: GpuUse, device: DeviceUse) -> Iterator[tuple[ContainerUse, float
         yield each, None if percent is None else percent * part
 
 
-def _busiest(containers: Iterable[tuple[ContainerUse, float | None]]) -> Iterator[DeviceHolder]:
-    """Yield the busiest containers, until they make half of the load."""
-    busy = sorted(((each, load) for each, load in containers if load), key=lambda each: -each[1])
+def busiest(loads: Iterable[tuple[_Busy, float]]) -> Iterator[_Busy]:
+    """Yield the busiest, until they make half of the load."""
+    busy = sorted(loads, key=lambda each: -each[1])
     total, so_far = sum(load for _, load in busy), 0.0
     for each, load in busy:
         if so_far >= _HALF * total:
             return
         so_far += load
-        yield each.tenant
+        yield each

@@ -25,6 +25,7 @@ __all__ = [
     "NODE_METRICS",
     "SHARING",
     "SM_ACTIVE",
+    "THROTTLED",
     "DeviceState",
     "GpuCounts",
     "NodeUsage",
@@ -91,7 +92,7 @@ SHARING = _gauge(
 )
 _LOST = _gauge("tessera_gpu_lost", "Whether the driver does not reach the GPU any more.")
 _LAYOUT = _gauge("tessera_gpu_layout_info", "MIG instances of a GPU; none where MIG is off.", "layout")
-_THROTTLED = _gauge("tessera_gpu_throttled", "Whether clocks are lowered, by cause.", "cause")
+THROTTLED = _gauge("tessera_gpu_throttled", "Whether clocks are lowered, by cause.", "cause")
 _XIDS = Metric("tessera_gpu_xid_errors_total", "counter", "XIDs since the agent started, by class.", ("class",))
 _CHANGES = Metric(
     "tessera_gpu_layout_changes_total",
@@ -125,7 +126,7 @@ NODE_METRICS: tuple[Metric, ...] = (
     SHARING,
     _LOST,
     _LAYOUT,
-    _THROTTLED,
+    THROTTLED,
     _XIDS,
     _CHANGES,
     _FREE_SLICES,
@@ -272,7 +273,7 @@ def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
     if reading.clocks_event_reasons is not None:
         found = causes(reading.clocks_event_reasons)
         for cause in Cause:
-            _add(samples, _THROTTLED, (*labels, ("cause", cause.value)), int(cause in found))
+            _add(samples, THROTTLED, (*labels, ("cause", cause.value)), int(cause in found))
     if facts.mig is not None:
         _add(samples, _LAYOUT, (*labels, ("layout", _layout_text(facts.layout))), 1)
     if facts.layout is not None:

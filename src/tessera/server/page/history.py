@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlencode
 
-from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_services
+from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_services, read_throttled
 from tessera.api.tessera.usagehistory import history_queries, read_history
 from tessera.api.tessera.usagereports import recommendations
 from tessera.clients.prometheus import Metrics
@@ -26,6 +26,7 @@ _STALE_S: Final = 120.0
 _ADVICE_S: Final = 600.0
 """Between two questions about a week, which cost Prometheus more."""
 _WINDOW: Final = "7d"
+_Known: TypeAlias = tuple[Mapping[PodKey, float], Mapping[str, tuple[str, ...]], tuple[Service, ...]]
 
 
 class PrometheusHistory:
@@ -54,6 +55,7 @@ class PrometheusHistory:
         self._now_s = now_s
         self._asked_s = self._known_s = -float("inf")
         self._activity: Mapping[PodKey, float] = {}
+        self._throttled: Mapping[str, tuple[str, ...]] = {}
         self._services: tuple[Service, ...] = ()
         self._complain = Complaint(log, "history_not_read")
         self._advised_s = -float("inf")
@@ -72,15 +74,15 @@ class PrometheusHistory:
             return
         self._asked_s = now_s
         try:
-            self._activity, self._services = await self._ask(now_s)
+            self._activity, self._throttled, self._services = await self._ask(now_s)
             self._known_s = now_s
             self._complain.settle()
         except (TesseraError, OSError) as error:
             self._complain(error)
             if now_s - self._known_s >= _STALE_S:
-                self._activity, self._services = {}, ()
+                self._activity, self._throttled, self._services = {}, {}, ()
 
-    async def _ask(self, now_s: float) -> tuple[Mapping[PodKey, float], tuple[Service, ...]]:
+    async def _ask(self, now_s: float) -> _Known:
         queries, source = page_queries(now_s), f"Prometheus {self._url}"
         targets = (f"{self._url}{path}?{urlencode(parameters)}" for path, parameters in queries.values())
         try:
@@ -90,8 +92,9 @@ class PrometheusHistory:
             raise Unavailable(source, found=error.found, hint="see Prometheus' log") from error
         answers = dict(zip(queries, found, strict=True))
 
-        def read() -> tuple[Mapping[PodKey, float], tuple[Service, ...]]:
-            return read_activity(answers["activity"], source), read_services(answers, source)
+        def read() -> _Known:
+            throttled = read_throttled(answers["throttled"], source)
+            return read_activity(answers["activity"], source), throttled, read_services(answers, source)
 
         return await asyncio.to_thread(read)  # the scheduler is answered meanwhile
 
@@ -112,6 +115,10 @@ class PrometheusHistory:
     def activity(self) -> Mapping[PodKey, float]:
         """Return how much of its compute each pod uses, in percent."""
         return self._activity
+
+    def throttled(self) -> Mapping[str, tuple[str, ...]]:
+        """Return why GPUs lower their clocks, by UUID."""
+        return self._throttled
 
     def services(self) -> tuple[Service, ...]:
         """Return the model servers with their last hour."""

@@ -36,6 +36,10 @@ class PageMetrics(Protocol):
         """Return how much of its compute each pod uses, in percent; without those of whom nobody knows."""
         ...
 
+    def throttled(self) -> Mapping[str, tuple[str, ...]]:
+        """Return why GPUs lower their clocks, by UUID."""
+        ...
+
     def services(self) -> tuple[Service, ...]:
         """Return the model servers that are scaled, with their last hours."""
         ...
@@ -50,6 +54,9 @@ class _NoMetrics:
         pass
 
     def activity(self) -> Mapping[PodKey, float]:
+        return {}
+
+    def throttled(self) -> Mapping[str, tuple[str, ...]]:
         return {}
 
     def services(self) -> tuple[Service, ...]:
@@ -105,11 +112,13 @@ class Source:
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
         metrics = self._metrics
         activity, services, advice = metrics.activity(), metrics.services(), metrics.recommendations()
+        throttled = metrics.throttled()
 
         def read() -> FleetView:
             seen = Observation(
                 cluster=read_cluster(as_fields(objects), memory=self._memory, authority=authority),
                 activity=activity,
+                throttled=throttled,
                 images=images,
                 models=models,
                 services=services,

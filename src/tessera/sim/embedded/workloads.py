@@ -133,6 +133,10 @@ class Workloads:
         """Return how much of its compute each pod uses."""
         return self._busy
 
+    def throttled(self) -> Mapping[str, tuple[str, ...]]:
+        """Return why GPUs lower their clocks, as the agents observed."""
+        return {gpu.uuid: gpu.throttled for report in self._reports() for gpu in report.gpus if gpu.throttled}
+
     def services(self) -> tuple[Service, ...]:
         """Return the model servers."""
         return tuple(each.service() for each in self._servers.values())

@@ -40,6 +40,7 @@ function complete(node) {
   const gpus = (node.gpus ?? []).map((gpu) => ({
     allocated_mib: 0,
     problems: [],
+    slowdowns: [],
     ...gpu,
     parts: gpu.parts.map((part) => ({ label: "", exists: true, idle: false, tenants: [], ...part })),
   }));

@@ -2,7 +2,7 @@
 
 import { Fleet, gib, owner, totals } from "./fleet.js";
 import { Mosaic, Palette, element } from "./mosaic.js";
-import { drawDetails, drawNotes, drawPending, drawServices, drawSizes } from "./panels.js";
+import { drawDetails, drawNotes, drawPending, drawServices, drawSizes, drawSlow } from "./panels.js";
 import { Refused, follow } from "./stream.js";
 
 const by = (id) => document.getElementById(id);
@@ -141,6 +141,7 @@ function nothing() {
 
 function drawPanels() {
   drawPending(by("pending"), fleet.rest, filters);
+  drawSlow(by("slow"), fleet.nodes.values(), filters);
   drawServices(by("services"), fleet.rest, filters);
   drawSizes(by("sizes"), fleet.rest, filters);
   drawNotes(by("notes"), fleet.rest);

@@ -56,6 +56,30 @@ export function drawPending(section, rest, filters) {
   fill(section, `Pending pods · ${shown.length + (filters.namespace ? 0 : rest.pending_elsewhere)}`, ...content);
 }
 
+// GPUs that are slow for who is on them, and the pods that drive that.
+export function drawSlow(section, nodes, filters) {
+  const items = [];
+  for (const node of nodes) {
+    for (const gpu of node.gpus) {
+      const concerned = gpu.parts.some((part) => part.tenants.some((each) => each.namespace === filters.namespace));
+      if (filters.namespace && !concerned) continue;
+      for (const slowdown of gpu.slowdowns) {
+        const item = element("li");
+        item.append(element("b", "", `${node.name}, GPU ${gpu.index}`));
+        const why = slowdown.cause === "saturated" ? "saturated" : `clocks lowered: ${slowdown.cause}`;
+        item.append(element("span", "need", why), element("p", "", driven(slowdown)));
+        items.push(item);
+      }
+    }
+  }
+  fill(section, `Slow GPUs · ${items.length}`, ...(items.length ? list(section, items) : []));
+}
+
+function driven(slowdown) {
+  const names = slowdown.drivers.map((each) => (each.pod ? `${each.namespace}/${each.pod}` : "another namespace's pod"));
+  return names.length ? `Driven by ${names.join(", ")}.` : "Nobody knows by which pod.";
+}
+
 export function drawNotes(section, rest) {
   const notes = rest.notes.slice(0, MOST).map((note) => element("li", "", note));
   fill(section, "Notes", ...(notes.length ? list(section, notes) : []));
