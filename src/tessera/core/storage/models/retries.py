@@ -10,8 +10,8 @@ class Patience(msgspec.Struct, frozen=True):
 
     Args:
         stall_s: a connection that brings less than `progress_bytes` in this time is closed, and another one made.
-        give_up_s: without progress for so long, over all attempts, the transfer fails. The last attempt may be silent for
-            `stall_s` more, and so may what is read at that moment of other objects: less than a minute in all.
+        give_up_s: without progress for so long, over all attempts, the transfer fails. The last attempt may be silent
+            for `stall_s` more, and so may what is read at that moment of other objects: less than a minute in all.
         first_wait_s: the wait after the first failure, which doubles with each.
         longest_wait_s: no wait is longer.
         progress_bytes: what counts as progress; the end of what is read does, too.
