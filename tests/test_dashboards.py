@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parents[1] / "deploy/monitoring/dashboards"
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 NOW_S = 1_790_000_000
 TIMES_S = range(NOW_S - 7200, NOW_S + 1, 60)
-GRAFANA = {"$__rate_interval": "5m", "$__range": "1h", "$node": "n1"}
+GRAFANA = {"$__rate_interval": "5m", "$__range": "1h"}
 CHOSEN = '{instance=~"$instance", gpu=~"$gpu"}'
 NVIDIA_DASHBOARD = {
     "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",
@@ -43,12 +43,12 @@ Source: NVIDIA dcgm-exporter, `grafana/dcgm-exporter-dashboard.json`.
 """
 
 
-def queries(board: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def queries(board: dict[str, Any], node: str = "n1") -> Iterator[tuple[str, str]]:
     """Yield each query with its panel's title, with Grafana's variables filled in."""
     for panel in board["panels"]:
         for target in panel["targets"]:
             expr = target["expr"]
-            for name, value in GRAFANA.items():
+            for name, value in (*GRAFANA.items(), ("$node", node)):
                 expr = expr.replace(name, value)
             yield panel["title"], expr
 

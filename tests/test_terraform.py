@@ -92,6 +92,20 @@ async def test_the_example_is_accepted(tofu: Tofu) -> None:
     assert printed.count("PlanResourceChange") == len(pools)
 
 
+async def test_the_pool_of_the_walk_through_with_vllm_is_accepted(tofu: Tofu) -> None:
+    page = FOLDER.parents[1] / "docs" / "walkthroughs" / "vllm-on-3g40gb.md"
+    (block,) = re.findall(r"^```hcl\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    folder = tofu.folder / "page"
+    folder.mkdir()
+    (folder / "main.tf").write_text(block.replace("./deploy/terraform/gke", "../gke"))
+    assert (await tofu.run(Path("page"), "fmt", "-check"))[0] == 0
+    status, printed = await tofu.run(Path("page"), "init", "-input=false")
+    assert status == 0, printed
+    status, printed = await tofu.run(Path("page"), "plan", "-input=false", "-refresh=false")
+    assert "Invalid value" not in printed
+    assert printed.count("PlanResourceChange") == 1, printed
+
+
 async def test_an_argument_that_the_provider_lacks_is_refused(tofu: Tofu) -> None:
     file = tofu.folder / "gke" / "main.tf"
     file.write_text(file.read_text().replace("gpu_partition_size =", "partition_size     ="))

@@ -1,24 +1,30 @@
 """The pages of docs/walkthroughs, walked from the chart on: their own commands, and what they show."""
 
+import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from kube.busy import keep_busy, let_go, top
+from judges.deviceuse import Container, judged, uses_of
+from kube.busy import keep_busy, keep_instances_busy, let_go, top
 from kube.modelstore import put, serve_bucket, small_disk
+from kube.observing import containers_of, living, seen
 from kube.registry import RealRegistry, serve_on
+from kube.servingmetrics import Prometheus, draw
 from kube.walking import REGISTRY_PORT, Walk, chart_values, without_tessera
+from test_dashboards import DASHBOARDS
 from testbed.__main__ import building
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE
 from testbed.processes import until
-from testbed.programs import HELM, PROXY, programs
+from testbed.programs import HELM, K6, PROMETHEUS, PROXY, programs
 from testbed.services import start_proxy
-from testbed.tesseraimage import triton_image
+from testbed.tesseraimage import k6_image, prometheus_image, triton_image, vllm_image
 
 Begin = Callable[[str], Walk]
 _S = 180
@@ -49,6 +55,41 @@ def three_nodes(program_folder: Path, proxy_folder: Path) -> Iterator[Cluster]:
         for node in cluster.nodes:
             start_proxy(node, cluster.pki.folder / "inside.kubeconfig", proxy_folder / "kube-proxy")
             node.import_image(triton_image(lambda _: None))
+        yield cluster
+
+
+@pytest.fixture
+def load_folder(pytestconfig: pytest.Config) -> Path:
+    """Return the folder of k6, building it the first time; the build is shown."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        return programs(report, modules=K6)
+
+
+@pytest.fixture
+def prometheus_folder(pytestconfig: pytest.Config) -> Path:
+    """Return the folder of Prometheus, building it the first time; the build is shown."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        return programs(report, modules=PROMETHEUS)
+
+
+@pytest.fixture
+def eight_h100s_to_serve(
+    program_folder: Path, proxy_folder: Path, load_folder: Path, prometheus_folder: Path
+) -> Iterator[Cluster]:
+    vllm = vllm_image(lambda _: None)
+    desired = Desired(nodes=2, gpus=("8xH100-80GB",), services=True)
+    with without_tessera("walk-c", program_folder, desired) as cluster:
+        serving, other = cluster.nodes
+        for node in cluster.nodes:
+            start_proxy(node, cluster.pki.folder / "inside.kubeconfig", proxy_folder / "kube-proxy")
+        serving.import_image(vllm)
+        images = cluster.folder / "images"
+        other.import_image(prometheus_image(images, prometheus_folder / "prometheus", prometheus_folder / "promtool"))
+        other.import_image(k6_image(images, load_folder / "k6"))
         yield cluster
 
 
@@ -125,6 +166,83 @@ def answered(said: str) -> int:
     found = re.search(r"^(\d+) answered, .*, 0 failed$", said, re.MULTILINE)
     assert found, said[-2000:]
     return int(found[1])
+
+
+KV_CACHE_BYTES = 64 << 20
+ON_A_PROCESSOR = {
+    "args": ["--enforce-eager", f"--kv-cache-memory-bytes={KV_CACHE_BYTES}"],
+    "resources": {"cpu": "20m", "memory": "1440Mi"},
+}
+"""What a vLLM for a processor needs: a size of its KV cache, and no compiler. As the page says."""
+REAL = 2
+"""Replicas in which vLLM itself runs: those on the first GPU; the others answer what was recorded."""
+
+
+@pytest.mark.long
+def test_vllm_on_3g40gb(
+    eight_h100s_to_serve: Cluster, helm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen replicas, each with an instance of its own as driver and containers show it; real vLLM in two of them."""
+    cluster = eight_h100s_to_serve
+    bucket, node = cluster.folder / "bucket", cluster.nodes[0]
+    shutil.copytree(EXAMPLES / "9-model-servers" / "tiny-llama", bucket / "tiny-llama")
+    serve_bucket(node, bucket)
+    small_disk(node, "/var/lib/tessera/disk")
+    monkeypatch.setenv("KEY", "key")
+    monkeypatch.setenv("SECRET", "secret")
+    values = chart_values()
+    values["agent"]["args"] += ["--host-root=/", "--model-dir=/var/lib/tessera/disk/models"]
+    walk = Walk("walkthroughs/vllm-on-3g40gb", cluster, tmp_path, (helm_folder,), values, ON_A_PROCESSOR)
+    walk.step("1.")
+    walk.step("2.")
+    said = walk.step("3.")
+    assert re.search(r"3g\.40gb +40448 +yes +18\.9 +154,996 +18\.9 +256x8192", said)
+    assert "16 of 16 pods placed; 8 of 8 GPUs in use" in said
+    said = walk.step("4.", within_s=1500)
+    assert '"--max-num-seqs=256","--max-num-batched-tokens=8192"' in said
+    keep_instances_busy(cluster, instances_of_replicas(cluster), memory_mib=30_000)
+    assert kv_cache_tokens(cluster) == [KV_CACHE_BYTES // 512] * REAL
+    walk.step("5.")
+    said = walk.step("6.")
+    assert re.search(r"checks_succeeded\S*: 100\.00%", said), said[-3000:]
+    prometheus = Prometheus(cluster)
+    answered_by = prometheus.instant('sum by (pod) (vllm:request_success_total{finished_reason="length"}) > 0')
+    assert len(answered_by) == REAL
+    empty = {board: prometheus.empty_panels(board, node.name) for board in DASHBOARDS}
+    empty["nvidia"] = prometheus.empty_panels_of_nvidia()
+    sys.stdout.write(f"panels without series: {empty}\n")
+    if pictures := os.environ.get("TESSERA_PICTURES"):
+        draw(prometheus, Path(pictures) / "vllm-on-3g40gb.svg", 180)
+    assert re.search(r"^\{\} => 16 @", walk.step("7."), re.MULTILINE)
+    walk.step("Undo")
+    walk.ended()
+
+
+def kv_cache_tokens(cluster: Cluster) -> list[int]:
+    """Return what vLLM itself logs about its KV cache, in each replica in which it runs.
+
+    Of this model a token takes 512 bytes, as `tessera size` counts: 2 layers x 2 x 2 KV heads x 32 x 2 bytes.
+    """
+    selected = ("--namespace=serving", "--selector=serving.tessera.dev/server=chat")
+    said = cluster.kubectl("logs", *selected, "--tail=-1", "--max-log-requests=16")
+    return [int(each.replace(",", "")) for each in re.findall(r"KV cache size: ([\d,]+) tokens", said)]
+
+
+def instances_of_replicas(cluster: Cluster) -> dict[str, str]:
+    """Return the MIG device of each replica by the UID of its pod, as containers and driver show it."""
+    node, alive = cluster.nodes[0], living(cluster.cgroup)
+    pods = cluster.get("pods", "--namespace=serving", "--selector=serving.tessera.dev/server=chat")["items"]
+    uids = {each["metadata"]["uid"] for each in pods}
+    replicas = {key: each for key, each in alive.items() if each.pod_uid in uids}
+    driver = seen(node)
+    found = [*containers_of(replicas, lambda each, _: Container(each.node, each.pod_uid, each.id, asked_devices=1))]
+    assert judged(driver, found) == []
+    used = {each.pod: uses_of(each, driver) for each in found}
+    assert [len(each) for each in used.values()] == [1] * 16
+    devices = {pod: one.device for pod, (one,) in used.items()}
+    assert {*devices.values()} == {each.uuid for each in driver.instances}
+    assert len(driver.instances) == len(devices)
+    return devices
 
 
 def test_memory_shares(two_a100s: Cluster, helm_folder: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from testbed.deploy import NAMESPACE, objects
 from testbed.images import BUSYBOX
 from testbed.node import Node
 from testbed.processes import until
-from testbed.tesseraimage import REPOSITORY, TRITON
+from testbed.tesseraimage import K6, PROMETHEUS, REPOSITORY, TRITON, VLLM
 
 __all__ = ["REGISTRY_PORT", "OtherPlugins", "Walk", "chart_values", "delete", "without_tessera"]
 
@@ -41,6 +41,9 @@ _NAMES = {
     "example.com/embed:1": BUSYBOX,
     "busybox:1.37": BUSYBOX,
     "nvcr.io/nvidia/tritonserver:26.07-py3": TRITON,
+    "vllm/vllm-openai:v0.33.0": VLLM,
+    "grafana/k6:1.8.1": K6,
+    "prom/prometheus:v3.5.0": PROMETHEUS,
     "https://rgw.example.com": BUCKET,
 }
 _DELETE_S = 180
@@ -91,11 +94,18 @@ class Walk:
         folder: becomes the reader's working folder, with the page's YAML files and the checkout's deploy/.
         programs: folders with helm and whatever else the page's reader has.
         values: of the chart for this testbed, which are added to those of the page.
+        serving: fields of a ModelServer's spec for this testbed, which are added likewise.
 
     """
 
     def __init__(
-        self, page: str, cluster: Cluster, folder: Path, programs: tuple[Path, ...], values: dict[str, Any]
+        self,
+        page: str,
+        cluster: Cluster,
+        folder: Path,
+        programs: tuple[Path, ...],
+        values: dict[str, Any],
+        serving: dict[str, Any] | None = None,
     ) -> None:
         text = (ROOT / "docs" / f"{page}.md").read_text()
         for name, mine in _NAMES.items():
@@ -114,12 +124,13 @@ class Walk:
             "KUBECONFIG": str(cluster.kubeconfig),
             "PATH": f"{':'.join(folders)}:{os.environ['PATH']}",
         }
-        (folder / "deploy").symlink_to(ROOT / "deploy")
+        for name in ("deploy", "examples"):
+            (folder / name).symlink_to(ROOT / name)
         for found, end in zip(starts, ends, strict=True):
             blocks = _BLOCK.findall(text, found.end(), end)
             self._commands |= {found[1]: "".join(block for kind, block in blocks if kind == "sh")}
             for block in (block for kind, block in blocks if kind == "yaml"):
-                self._write(block, values)
+                self._write(block, values, serving or {})
         self._commands = {title: commands for title, commands in self._commands.items() if commands}
 
     def step(self, begins: str, *, within_s: float = 600) -> str:
@@ -202,7 +213,7 @@ class Walk:
         (one,) = status.get("containerStatuses") or ({"restartCount": 0},)
         return status["phase"], str(one.get("containerID", "")), int(one["restartCount"])
 
-    def _write(self, block: str, values: dict[str, Any]) -> None:
+    def _write(self, block: str, values: dict[str, Any], serving: dict[str, Any]) -> None:
         """Write a YAML block under the name in its first line; containers without a command sleep, the chart's
         values fit the testbed.
         """
@@ -211,6 +222,8 @@ class Walk:
         content = yaml.safe_load(block)
         if name[1] == "values.yaml":
             content = _merged(content, values)
+        if content.get("kind") == "ModelServer":
+            content["spec"] = _merged(content["spec"], serving)
         if content.get("kind") == "ImageWarmup":  # the disk of the machine may be fuller than that of a node
             content["spec"]["maxDiskPercent"] = 100
         template = content.get("spec", {}).get("template", content)
