@@ -200,9 +200,10 @@ def test_vllm_on_3g40gb(
     assert "16 of 16 pods placed; 8 of 8 GPUs in use" in said
     said = walk.step("4.", within_s=1500)
     assert '"--max-num-seqs=256","--max-num-batched-tokens=8192"' in said
-    keep_instances_busy(cluster, instances_of_replicas(cluster), memory_mib=30_000)
+    instances = instances_of_replicas(cluster)
     assert kv_cache_tokens(cluster) == [KV_CACHE_BYTES // 512] * REAL
     walk.step("5.")
+    keep_instances_busy(cluster, instances, memory_mib=30_000)
     said = walk.step("6.")
     assert re.search(r"checks_succeeded\S*: 100\.00%", said), said[-3000:]
     prometheus = Prometheus(cluster)
