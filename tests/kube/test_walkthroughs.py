@@ -174,6 +174,15 @@ ON_A_PROCESSOR = {
     "resources": {"cpu": "20m", "memory": "1440Mi"},
 }
 """What a vLLM for a processor needs: a size of its KV cache, and no compiler. As the page says."""
+NOTHING_TO_SHOW = {
+    "Age of the decision",
+    "Pods that no change of layouts would place",
+    "Questions about sleeping servers, by result",
+    "Quota borrowed",
+    "Quota in use",
+    "Replicas",
+}
+"""Panels about what the page does not have: quotas, pending pods, an autoscaler."""
 REAL = 2
 """Replicas in which vLLM itself runs: those on the first GPU; the others answer what was recorded."""
 
@@ -212,6 +221,12 @@ def test_vllm_on_3g40gb(
     empty = {board: prometheus.empty_panels(board, node.name) for board in DASHBOARDS}
     empty["nvidia"] = prometheus.empty_panels_of_nvidia()
     sys.stdout.write(f"panels without series: {empty}\n")
+    assert {board: empty[board] - NOTHING_TO_SHOW for board in ("fleet", "nodes", "serving", "nvidia")} == {
+        "fleet": {"GPU utilization by model"},
+        "nodes": {"GPU utilization by container"},
+        "serving": set(),
+        "nvidia": {"GPU Utilization"},
+    }, "under MIG the driver says no utilization, and of all else there is something"
     if pictures := os.environ.get("TESSERA_PICTURES"):
         draw(prometheus, Path(pictures) / "vllm-on-3g40gb.svg", 180)
     assert re.search(r"^\{\} => 16 @", walk.step("7."), re.MULTILINE)
