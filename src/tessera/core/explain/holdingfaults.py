@@ -20,14 +20,15 @@ _FULL_PERCENT = 100
 def holding_faults(gpu: Gpu, holdings: Sequence[Holding]) -> tuple[str, ...]:
     """Return what cannot be about the shares that pods hold of one GPU, a sentence without full stop each.
 
-    Beside the rules of `faults`, what is recorded of devices must not be more than the GPU has, whatever it serves.
+    Beside the rules of `faults`, what is recorded of devices must not be more than the GPU has, whatever it serves. MIG
+    instances are left to where they are: two 3g.40gb have more than the driver says is usable of an H100 without MIG.
     """
     held: dict[PodKey, list[Share]] = {}
     for each in holdings:
         held.setdefault(each.pod, []).append(each.share)
     found = list(faults(GpuType.of(gpu), held))
     broken = {fault.rule for fault in found}
-    memory_mib = sum(each.share.memory_mib for each in holdings)
+    memory_mib = sum(each.share.memory_mib for each in holdings if each.share.profile is None)
     if memory_mib > gpu.memory_mib and broken.isdisjoint((Rule.MEMORY, Rule.SIZE)):
         found.append(Fault(Rule.MEMORY, tuple(held), {"memory": memory_mib, "most": gpu.memory_mib}))
     percent = sum(each.share.compute_percent for each in holdings)

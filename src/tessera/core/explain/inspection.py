@@ -288,7 +288,8 @@ class _NodeUsage:
             index=gpu.index,
             uuid=gpu.uuid,
             model=gpu.model.name,
-            memory_mib=gpu.memory_mib,
+            # Instances that fill a GPU have more than the driver says is usable of it without MIG.
+            memory_mib=max(gpu.memory_mib, sum(each.share.memory_mib for each in tenants if each.share.profile)),
             memory_slices=gpu.model.memory_slices,
             modes=tuple(dict.fromkeys(tenant.share.mode for tenant in tenants))
             or tuple(dict.fromkeys(device.mode for device in gpu.devices))
