@@ -57,7 +57,7 @@ class Module(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     """Build tags."""
     files: tuple[str, ...] = ()
-    """Files of the module that are put beside the programs."""
+    """Files and folders of the module that are put beside the programs."""
 
 
 _KUBERNETES = "v1.36.3"
@@ -216,9 +216,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _remove(folder: Path) -> None:
     """Remove a folder, also one in which Go's module cache made folders read-only."""
-    for path, _, _ in os.walk(folder):
-        Path(path).chmod(0o700)
+    _allow(folder)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _allow(folder: Path) -> None:
+    for path, _, _ in os.walk(folder):
+        Path(path).chmod(0o755)
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
@@ -237,7 +241,13 @@ def _build(scratch: Path, report: Report, modules: tuple[Module, ...]) -> None:
             _run([go, "mod", "download", "-json", f"{module.path}@{module.version}"], work, environment)
         )
         for name in module.files:
-            shutil.copy(Path(downloaded["Dir"]) / name, scratch / "bin")
+            source = Path(downloaded["Dir"]) / name
+            target = scratch / "bin" / source.name
+            if source.is_dir():
+                shutil.copytree(source, target, copy_function=shutil.copyfile)
+                _allow(target)
+            else:
+                shutil.copy(source, target)
         if module.packages:
             _write_go_mod(module, work, Path(downloaded["GoMod"]).read_text())
             _compile(go, module, work, environment, report)

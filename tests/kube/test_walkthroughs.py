@@ -21,6 +21,7 @@ from test_dashboards import DASHBOARDS
 from testbed.__main__ import building
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import NAMESPACE
+from testbed.kueue import KUEUE, kueue_chart, kueue_image
 from testbed.processes import until
 from testbed.programs import HELM, K6, PROMETHEUS, PROXY, programs
 from testbed.services import start_proxy
@@ -106,8 +107,22 @@ def eight_h100s(program_folder: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def two_a100s_of_a_team(program_folder: Path) -> Iterator[Cluster]:
-    with without_tessera("walk-e", program_folder, Desired(nodes=2, gpus=("2xA100-40GB",))) as cluster:
+def kueue_folder(pytestconfig: pytest.Config) -> Path:
+    """Return the folder of Kueue's manager and chart, building it the first time; the build is shown."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        return programs(report, modules=KUEUE)
+
+
+@pytest.fixture
+def two_a100s_of_a_team(program_folder: Path, proxy_folder: Path, kueue_folder: Path) -> Iterator[Cluster]:
+    desired = Desired(nodes=2, gpus=("2xA100-40GB",), services=True)
+    with without_tessera("walk-e", program_folder, desired) as cluster:
+        image = kueue_image(cluster.folder / "images", kueue_folder / "kueue")
+        for node in cluster.nodes:
+            start_proxy(node, cluster.pki.folder / "inside.kubeconfig", proxy_folder / "kube-proxy")
+            node.import_image(image)
         yield cluster
 
 
@@ -287,6 +302,7 @@ def test_team_gpu_cloud(
     two_a100s_of_a_team: Cluster,
     real_registry: RealRegistry,
     helm_folder: Path,
+    kueue_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -303,6 +319,7 @@ def test_team_gpu_cloud(
     runtime = str(node.folder / "containerd")  # so it does not see how full the disk of the images is
     values["agent"]["volumes"].append({"name": "runtime", "hostPath": {"path": runtime}})
     values["agent"]["volumeMounts"].append({"name": "runtime", "mountPath": runtime, "readOnly": True})
+    kueue_chart(tmp_path / "kueue", kueue_folder / "charts" / "kueue")
     walk = Walk("walkthroughs/team-gpu-cloud", cluster, tmp_path, (helm_folder,), values)
     walk.step("1.")
     assert walk.step("2.").endswith("no\n")
@@ -324,8 +341,11 @@ def test_team_gpu_cloud(
     assert re.search(r"MIG +", said)
     assert re.search(r"MPS +10/39.4 GiB", said)
     said = walk.step("8.")
-    assert "large: Pending: " in said
-    assert "exceeded quota: gpus, requested: requests.tessera.dev/gpu-memory=30" in said
-    assert re.search(r'^tessera_quota_used.*quota="team-a/gpus".*gpu-memory.* 20', said, re.MULTILINE)
+    waits = (
+        "waits in queue default: .*insufficient unused quota for tessera.dev/gpu-memory in flavor gpus, 10 more needed"
+    )
+    assert re.search(f"large: Queued: {waits}", said)
+    for kind, quota in (("ClusterQueue", "team-a"), ("ResourceQuota", "team-a/gpus")):
+        assert re.search(rf'^tessera_quota_used.*kind="{kind}".*quota="{quota}".*gpu-memory.* 40', said, re.MULTILINE)
     walk.step("Undo")
     walk.ended()

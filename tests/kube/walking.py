@@ -45,6 +45,7 @@ _NAMES = {
     "grafana/k6:1.8.1": K6,
     "prom/prometheus:v3.5.0": PROMETHEUS,
     "https://rgw.example.com": BUCKET,
+    "oci://registry.k8s.io/kueue/charts/kueue": "./kueue",
 }
 _DELETE_S = 180
 _LOOK_S = 0.5
