@@ -21,7 +21,9 @@ from tessera.agent.settings import Settings
 from tessera.api.tessera.gpunodes import desired_field
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
 from tessera.core.cluster.gpunodestate import DesiredDevices
+from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import ComputeMode, GpuEvent
+from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict, Unavailable
 from tessera.sim.mpscontrol import install
 from tessera.wakeup import WakeUp
@@ -35,6 +37,15 @@ gpus:
 - devices: [0]
   sharing: {mig: all-1g.5gb}
 """
+
+
+AUTO = """
+apiVersion: tessera.dev/v1alpha1
+kind: NodePolicy
+gpus:
+- sharing: auto
+"""
+UNITS = "tessera.dev/gpu-memory"
 
 
 async def test_whole_gpus_are_offered(machine: Machine) -> None:
@@ -206,20 +217,38 @@ class Serving(Machine, kw_only=True):
             os.kill(json.loads(each.read_text())["pid"], signal.SIGTERM)
 
 
-async def test_a_gpu_that_a_pod_has_whole_is_not_made_mps_s_under_it(machine: Machine) -> None:
+# what a pod has: (what the sharing file says at first, what it asks, what it is assigned)
+WITHOUT_MPS: dict[str, tuple[str, dict[str, int], tuple[Share, ...]]] = {
+    "a whole GPU": ("", {"nvidia.com/gpu": 1}, ()),
+    "turns on one": (SHARING, {"nvidia.com/gpu": 1}, ()),
+    "a whole one for an amount": ("", {UNITS: 40}, (share(0, 40960, Mode.WHOLE),)),
+    "memory that nothing limits": ("", {UNITS: 5}, (share(0, 5120, Mode.MEMORY_SHARE),)),
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT_MPS)
+async def test_a_gpu_that_a_pod_uses_in_another_way_is_not_made_mps_s_under_it(machine: Machine, case: str) -> None:
     """A daemon needs a compute mode in which no other process can start on the GPU."""
+    file, limits, shares = WITHOUT_MPS[case]
     serving = Serving(driver=machine.driver, kube=machine.kube, kubelet=machine.kubelet, folder=machine.folder)
+    if file:
+        (machine.folder / "sharing" / "default").write_text(file)
+    if shares:
+        (machine.folder / "policy.yaml").write_text(AUTO)
     try:
         async with serving.agent():
-            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-            await machine.pod("p", {"nvidia.com/gpu": 1})
-            used = (await machine.start("p", "nvidia.com/gpu"))["NVIDIA_VISIBLE_DEVICES"]
+            ((resource, count),) = limits.items()
+            offered = {"nvidia.com/gpu": 6 if file else 2, UNITS: 80}[resource]
+            await machine.kubelet.until_allocatable(resource, offered)
+            await machine.pod("p", limits, shares)
+            used = (await machine.start("p", resource, count))["NVIDIA_VISIBLE_DEVICES"]
+            (machine.folder / "policy.yaml").unlink(missing_ok=True)
             (machine.folder / "sharing" / "default").write_text(SHARING.replace("timeSlicing", "mps"))
-            await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
             text = await machine.event("EnforcementImpaired")
-            assert f"MPS of {used}: a pod has it for itself, until that has ended" in text
+            assert f"MPS of {used}: pods use it in another way, until they have ended" in text
             modes = {each.uuid: each.compute_mode for each in (await machine.driver.inventory()).gpus}
             assert {uuid for uuid, mode in modes.items() if mode is ComputeMode.DEFAULT} == {used}
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
             await machine.kube.delete(PODS, "p", namespace="default")
             machine.kubelet.remove("default", "p")
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)

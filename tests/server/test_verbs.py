@@ -212,6 +212,11 @@ NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {
     "no amount": ({"tessera.dev/gpu-memory": 0}, {}, "'0' is not 1 or more: the limit left out"),
     "a fraction": ({"tessera.dev/gpu-memory": "1500m"}, {}, "limits[tessera.dev/gpu-memory]"),
     "an unknown grade": ({"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "total"}, "tessera.dev/isolation"),
+    "several GPUs in the words of nodes": (
+        {"aliyun.com/gpu-mem": 1, "aliyun.com/gpu-count": 2},
+        {},
+        "aliyun.com/gpu-count is a number of nodes",
+    ),
     "more than any GPU has": ({"tessera.dev/gpu-memory": 500}, {}, "500 GiB"),
 }
 

@@ -339,8 +339,8 @@ class Agent:
         # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not offered.
         self._plugins.count_in(said.unit_mib)
         await self._plugins.adopt(inventory)  # what pods had before this agent kept a record
-        alone = self._plugins.gate.record.alone
-        gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods, alone)
+        used = self._plugins.gate.record.without_mps
+        gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods, used)
         self._record.note("enforcement", self._enforcer.problems)
         # 3. Plan what is offered.
         options = OfferOptions(

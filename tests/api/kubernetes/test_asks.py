@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from builders.manifests import need_of, pods_of
 from tessera.api import documents
+from tessera.api.fields import Field
 from tessera.api.kubernetes import workloads
+from tessera.api.kubernetes.podspecs import read_need
 from tessera.core.workload.need import Ask, Form, Isolation
 from tessera.errors import InvalidInput
 
@@ -185,6 +187,14 @@ BAD_NEEDS = {
         "{}",
         "nvidia.com/gpumem and tessera.dev/gpu-memory",
     ),
+    "several GPUs in the words of nodes": (
+        "{aliyun.com/gpu-mem: 5, aliyun.com/gpu-count: 2}",
+        "{}",
+        (
+            "limits[aliyun.com/gpu-count]: aliyun.com/gpu-count is a number of nodes, and aliyun.com/gpu-mem is of one "
+            "GPU: leave it out, and request several GPUs by tessera.dev/gpu-memory and tessera.dev/gpu-count"
+        ),
+    ),
     "a share of hardware grade": (
         "{aliyun.com/gpu-mem: 5}",
         "{tessera.dev/isolation: hardware}",
@@ -227,3 +237,12 @@ def test_any_quantity_is_read_or_refused(text: str) -> None:
     data: documents.Plain = {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [container]}}
     with contextlib.suppress(InvalidInput):
         workloads.read([documents.Document(source="a", number=1, data=data, first_line=1)])
+
+
+def test_a_share_that_is_bound_runs_on_whatever_its_pod_asks_beside_it() -> None:
+    limits: documents.Plain = {"aliyun.com/gpu-mem": "5", "aliyun.com/gpu-count": "2"}
+    container: documents.Plain = {"name": "m", "resources": {"limits": limits}}
+    data: documents.Plain = {"metadata": {"name": "a"}, "spec": {"nodeName": "n", "containers": [container]}}
+    pod = Field(documents.Document(source="a", number=1, data=data, first_line=1), data)
+    shares = [ask for ask in read_need(pod).asks if ask.form is Form.SHARE]
+    assert [ask.memory_mib for ask in shares] == [5 * 1024]

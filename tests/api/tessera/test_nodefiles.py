@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ SHARES = st.lists(st.builds(Share, gpu=AMOUNT, memory_mib=AMOUNT, compute_percen
 KEYS = st.builds(RequestKey, TEXT, TEXT, TEXT, TEXT)
 REQUESTS = st.builds(AssignedRequest, key=KEYS, units=AMOUNT, shares=SHARES, models=st.tuples(TEXT), at=AMOUNT)
 USES = st.builds(Use, gpu=TEXT, placement=PLACEMENTS, exclusivity=st.sampled_from(Exclusivity), memory_mib=AMOUNT)
+USES = st.builds(msgspec.structs.replace, USES, mps=st.sampled_from([None, False, True]))
 ALLOCATIONS = st.builds(
     Allocation,
     ids=st.tuples(TEXT),
@@ -67,7 +69,7 @@ def test_version_1_has_these_names() -> None:
     """A name that changes is another version: agents of before and after a rollout read the same files."""
     (entry,) = json.loads(write_allocations(read_allocations(FORMER_ALLOCATIONS)[0]))
     placement = {"start": 1, "size": 1, "profile": "1g.5gb"}
-    use = {"gpu": "GPU-1", "placement": placement, "sharer": "replica", "memory_mib": 7}
+    use = {"gpu": "GPU-1", "placement": placement, "sharer": "replica", "memory_mib": 7, "mps": None}
     assert entry == {
         "version": 1,
         "resource": "nvidia.com/mig-1g.5gb",

@@ -43,8 +43,8 @@ def amount(memory_mib: int, gpu: str = GPU) -> Use:
     return Use(gpu=gpu, exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib)
 
 
-def client(gpu: str = GPU) -> Use:
-    return Use(gpu=gpu, exclusivity=Exclusivity.REPLICA)
+def client(gpu: str = GPU, *, mps: bool | None = None) -> Use:
+    return Use(gpu=gpu, exclusivity=Exclusivity.REPLICA, mps=mps)
 
 
 def entry(
@@ -80,6 +80,17 @@ BESIDE: dict[str, tuple[list[Allocation], Allocation, str]] = {
     "a GPU and an instance of it": ([entry("a", whole())], entry("b", whole(placement=FIRST)), "1g.5gb at 0"),
     "a GPU and an amount of it": ([entry("a", whole())], entry("b", amount(5)), "GPU GPU-0"),
     "replicas of one GPU": ([entry("a", client())], entry("b", client()), ""),
+    "a client of MPS and one that takes turns": (
+        [entry("a", client(mps=True))],
+        entry("b", client(mps=False)),
+        "GPU GPU-0",
+    ),
+    "clients of MPS": ([entry("a", client(mps=True))], entry("b", client(mps=True)), ""),
+    "a client of MPS, and one of whom an agent of before did not say": (
+        [entry("a", client())],
+        entry("b", client(mps=True)),
+        "",
+    ),
     "a replica and an amount": ([entry("a", client())], entry("b", amount(5)), "GPU GPU-0"),
     "amounts that fit": ([entry("a", amount(60))], entry("b", amount(40)), ""),
     "amounts beyond what there is": ([entry("a", amount(60))], entry("b", amount(41)), "more memory than the 100 MiB"),
@@ -152,7 +163,7 @@ def test_why_a_device_is_not_allocated_is_said_in_a_phrase() -> None:
 
 USES = st.one_of(
     st.builds(whole, st.sampled_from([GPU, OTHER]), st.sampled_from([None, FIRST, SECOND, PAIR])),
-    st.builds(client),
+    st.builds(client, mps=st.sampled_from([None, False, True])),
     st.builds(amount, st.integers(1, 60)),
 )
 
@@ -192,10 +203,18 @@ def test_devices_by_name_and_their_replicas() -> None:
     assert uses_of_devices([device("GPU-0", Mode.WHOLE)]) == (whole(),)
     assert uses_of_devices([device("MIG-1", Mode.MIG, FIRST)]) == (whole(placement=FIRST),)
     for mode in (Mode.TIME_SLICING, Mode.MPS):
-        assert uses_of_devices([device("GPU-0::1", mode), device("GPU-0::2", mode)]) == (client(),)
+        used = uses_of_devices([device("GPU-0::1", mode), device("GPU-0::2", mode)])
+        assert used == (client(mps=mode is Mode.MPS),)
+
+
+def test_where_no_mps_daemon_may_start() -> None:
+    assert [each.keeps_mps_out for each in (whole(), client(mps=False), client(), client(mps=True))] == [
+        *(True, True, False, False)
+    ]
 
 
 GPUS = "nvidia.com/gpu"
+CLIENTS = tuple(device(f"GPU-0::{i}", Mode.MPS) for i in range(2))
 WHOLE, SLICED = (device("GPU-0", Mode.WHOLE),), tuple(device(f"GPU-0::{i}", Mode.TIME_SLICING) for i in range(2))
 CUT = (device("MIG-1", Mode.MIG, FIRST), device("MIG-2", Mode.MIG, SECOND))
 UNIT = (device("GPU-0-_-0", Mode.MPS),)
@@ -216,6 +235,8 @@ FORMS: dict[str, tuple[str, tuple[PluginDevice, ...], Allocation, list[str]]] = 
     "what a pod has": (GPUS, WHOLE, had(GPUS, *WHOLE), ["GPU-0"]),
     "an instance beside that of a pod": (SLICE, CUT, had(SLICE, CUT[0]), ["MIG-1", "MIG-2"]),
     "replicas beside that of a pod": (GPUS, SLICED, had(GPUS, SLICED[1]), ["GPU-0::0", "GPU-0::1"]),
+    "replicas by MPS of a GPU where a pod takes turns": (GPUS, CLIENTS, had(GPUS, SLICED[1]), ["GPU-0::1"]),
+    "turns on a GPU where a pod is a client of MPS": (GPUS, SLICED, had(GPUS, CLIENTS[0]), ["GPU-0::0"]),
     "units, which are numbers": (UNITS, UNIT, had(GPUS, *WHOLE), ["GPU-0-_-0"]),
     "what assignments say, which is no form of a name": (GPUS, WHOLE, entry("p", amount(5)), ["GPU-0"]),
 }
@@ -251,7 +272,7 @@ def test_shares_name_devices_that_are_there_or_will_be() -> None:
     lost = share(5, 7, Mode.MPS)
     assert uses_of_shares((instance, part, lost), inventory) == (
         Use(gpu=facts(0).uuid, placement=PAIR, memory_mib=9856),
-        amount(7, facts(1).uuid),
+        Use(gpu=facts(1).uuid, exclusivity=Exclusivity.MEMORY, memory_mib=7, mps=True),
     )
 
 

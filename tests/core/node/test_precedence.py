@@ -93,7 +93,19 @@ CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
         False,
     ),
     "the label of a layout and managed GPUs": (
-        Declared(layout_label="all-1g.5gb", gpu_policy=policy(AUTO, AUTO, AUTO)),
+        Declared(layout_label="all-1g.5gb", gpu_policy=policy(AUTO, AUTO, WHOLE)),
+        [
+            ("GPUPolicy all", "label nvidia.com/mig.config=all-1g.5gb", "the MIG layout of GPU 2: "),
+            (
+                "GPUPolicy all",
+                "label nvidia.com/mig.config=all-1g.5gb",
+                "the devices of GPUs 0, 1, which Tessera does not manage: ",
+            ),
+        ],
+        False,
+    ),
+    "the label of a layout and managed GPUs, all of whose instances are alike": (
+        Declared(layout_label="all-1g.5gb", gpu_policy=policy(AUTO, AUTO, AUTO, strategy="single")),
         [],
         False,
     ),

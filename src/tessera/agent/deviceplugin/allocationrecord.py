@@ -20,7 +20,6 @@ from tessera.core.deviceplugin.allocations import (
     Allocation,
     Assigned,
     AssignedUses,
-    Exclusivity,
     StartedPod,
     Use,
     clashes,
@@ -112,10 +111,10 @@ class AllocationRecord:
         return frozenset(use.device for each in named for use in each.uses)
 
     @property
-    def alone(self) -> frozenset[DeviceId]:
-        """Those of them that one pod has for itself."""
-        named = (each for each in self.allocated if each.resource not in SHARE_RESOURCES)
-        return frozenset(use.device for each in named for use in each.uses if use.exclusivity is Exclusivity.EXCLUSIVE)
+    def without_mps(self) -> frozenset[DeviceId]:
+        """The devices that pods use, or are going to, on which no MPS daemon may start."""
+        known = (each for each in self.allocated if not each.guessed)
+        return frozenset(use.device for each in known for use in each.uses if use.keeps_mps_out)
 
     @property
     def by_assignment(self) -> frozenset[DeviceId]:

@@ -8,6 +8,7 @@ from tessera.agent.sharing import MemoryKeeper, MpsSettings, MpsSupervisor, Powe
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.mps import enforceable, mps_key, mps_targets
 from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.deviceplugin.allocations import uses_of_shares
 from tessera.core.deviceplugin.holdings import used_keys
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
@@ -48,7 +49,7 @@ class Enforcer:
         inventory: Inventory,
         said: NodeSharing,
         pods: NodePods,
-        alone: Iterable[DeviceId] = (),
+        without_mps: Iterable[DeviceId] = (),
     ) -> tuple[Gpu, ...]:
         """Do what is needed and return the GPUs without the shares behind which nothing stands.
 
@@ -57,20 +58,21 @@ class Enforcer:
             inventory: what the driver shows.
             said: what is declared for the node.
             pods: those of the node.
-            alone: devices that pods have for themselves, which are not shared before these have ended.
+            without_mps: devices that pods use on which no MPS daemon may start before these have ended.
 
         """
         desired = tuple(gpus)
         used = used_keys(await pods.held(inventory), inventory)
         targets = mps_targets(desired, inventory, pods.shares)
-        # The compute mode that a daemon needs would keep new processes of who has the GPU whole from it.
-        taken = {mps_key(*device) for device in alone} & {each.key for each in targets}
+        # The compute mode that a daemon needs would keep new processes of these pods from the GPU.
+        assigned = (each.device for each in uses_of_shares(pods.shares, inventory) if each.keeps_mps_out)
+        taken = {mps_key(*device) for device in (*without_mps, *assigned)} & {each.key for each in targets}
         states = await self._mps.apply((each for each in targets if each.key not in taken), inventory, used)
         self._daemons = tuple(states)
         unable = self._mps.unavailable()
         self.problems = (
             *(f"MPS of {each.key}: {each.reason}" for each in states if each.reason),
-            *(f"MPS of {each}: a pod has it for itself, until that has ended" for each in sorted(taken)),
+            *(f"MPS of {each}: pods use it in another way, until they have ended" for each in sorted(taken)),
             *await self._memory.apply(memory_caps(pods.by_pod, inventory, systemd=systemd_cgroups())),
             *await self._power.apply(said.policies, inventory),
         )

@@ -12,7 +12,7 @@ from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.workload import units
 from tessera.core.workload.foreignnames import names_foreign
 from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation
-from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_COUNT, SHARE_MEMORY
 from tessera.errors import shown
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "names_device",
     "names_gpu",
     "quantities",
+    "refuse_share_counts",
     "refuse_zeros",
 ]
 
@@ -152,6 +153,24 @@ def refuse_zeros(container: Field) -> None:
     zero = next((limits.get(name) for name in (*_TESSERA, SHARE_MEMORY) if limits.get(name).given), None)
     if zero is not None:
         raise zero.refuse("1 or more", "the limit left out, for a pod without a GPU")
+
+
+def refuse_share_counts(container: Field) -> None:
+    """Refuse a request for several GPUs in the words by which a node says how many it has.
+
+    gpushare's extender does not read it in a pod, and kube-scheduler counts it: neither gives a share of more than one
+    GPU. Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/pod.go`.
+
+    Raises:
+        InvalidInput: there is one.
+
+    """
+    count = container.get("resources", "limits", SHARE_COUNT)
+    if count.given:
+        raise count.refuse(
+            found=f"{SHARE_COUNT} is a number of nodes, and {SHARE_MEMORY} is of one GPU",
+            hint=f"leave it out, and request several GPUs by {GPU_MEMORY} and {GPU_COUNT}",
+        )
 
 
 def _is_extended(field: Field, name: str) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 from tessera.api.fields import Field, in_place
-from tessera.api.kubernetes.asks import AskRules, container_need, quantities, refuse_zeros
+from tessera.api.kubernetes.asks import AskRules, container_need, quantities, refuse_share_counts, refuse_zeros
 from tessera.core.gpu.gpumodels import model
 from tessera.core.workload import units
 from tessera.core.workload.foreignnames import CLAIM, FRACTION_ANNOTATIONS
@@ -138,6 +138,8 @@ def _effective(spec: Field, rules: AskRules) -> EffectiveNeed:
         found = f"{len(containers) + len(init)} containers"
         raise spec.refuse(found=f"{found}, more than {_MAX_CONTAINERS}")
     _refuse_same_names((*containers, *init))
+    for container in (*containers, *init) if not spec.get("nodeName").given else ():  # one that is bound runs on
+        refuse_share_counts(container)
     plain = [container_need(container, rules) for container in containers]
     first = [
         container_need(container, rules, sidecar=container.get("restartPolicy").text("") == "Always")

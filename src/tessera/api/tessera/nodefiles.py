@@ -42,6 +42,7 @@ class _UseFields(msgspec.Struct, frozen=True, kw_only=True):
     placement: _PlacementFields | None = None
     exclusivity: Exclusivity = msgspec.field(name="sharer", default=Exclusivity.EXCLUSIVE)
     memory_mib: int = 0
+    mps: bool | None = None
 
 
 class _AllocationFields(msgspec.Struct, frozen=True, kw_only=True):

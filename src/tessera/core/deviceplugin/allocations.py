@@ -17,7 +17,7 @@ from tessera.core.deviceplugin.advertise import NodeOffer, PluginDevice, Resourc
 from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement, placement_at
-from tessera.core.gpu.sharing import Mode
+from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.core.workload.resources import SHARE_RESOURCES
 
 __all__ = [
@@ -72,6 +72,8 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     exclusivity: Exclusivity = Exclusivity.EXCLUSIVE
     memory_mib: int = 0
     """Memory that the container may use, where that is what is counted."""
+    mps: bool | None = None
+    """Of what is shared, whether by an MPS daemon, beside which others cannot run; None where that is not known."""
 
     @property
     def device(self) -> DeviceId:
@@ -81,7 +83,12 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     def excludes(self, other: "Use") -> bool:
         """Return whether two containers cannot have these at once, however much memory there is."""
         same = self.placement == other.placement and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
-        return overlap(self.device, other.device) and not same
+        return overlap(self.device, other.device) and not (same and {self.mps, other.mps} != {True, False})
+
+    @property
+    def keeps_mps_out(self) -> bool:
+        """Whether no MPS daemon may start on the device: its compute mode would keep new processes out."""
+        return self.exclusivity is Exclusivity.EXCLUSIVE or self.mps is False
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,6 +223,7 @@ def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
                 gpu=each.gpu_uuid,
                 placement=each.placement,
                 exclusivity=_exclusivity(each.mode, replica="::" in each.id),
+                mps=_by_mps(each.mode),
             )
             for each in devices
         )
@@ -225,6 +233,10 @@ def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
 def _exclusivity(mode: Mode, *, replica: bool) -> Exclusivity:
     found = _EXCLUSIVITY.get(mode, Exclusivity.REPLICA)
     return Exclusivity.REPLICA if replica and found is Exclusivity.MEMORY else found
+
+
+def _by_mps(mode: Mode) -> bool | None:
+    return None if mode in {Mode.WHOLE, Mode.MIG} else mode in MPS_MODES
 
 
 def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
@@ -256,6 +268,7 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
             if each.start is None
             else placement_at(gpus[each.gpu].model, each.profile or "", each.start),
             exclusivity=_exclusivity(each.mode, replica=False),
+            mps=_by_mps(each.mode),
             memory_mib=each.memory_mib,
         )
         for each in shares

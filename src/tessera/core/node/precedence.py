@@ -126,15 +126,28 @@ def _strategies(declared: Declared) -> Iterator[tuple[str, Strategy]]:
 
 
 def _layouts(declared: Declared, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
-    """Yield that a policy's MIG layouts are not made, because a label says other ones."""
-    policy, differing = declared.policy, {uuid for uuid, _ in desired_layouts(inventory, said)}
-    if declared.layout_label and policy is not None and differing:
-        yield Overridden(
-            source=policy.source,
-            by=f"label nvidia.com/mig.config={declared.layout_label}",
-            what=f"the MIG layout of {_named(inventory, differing)}",
-            advice="remove the label, or the layout from the policy",
-        )
+    """Yield that a policy's MIG layouts are not made and its managed GPUs are not, because a label says the layouts."""
+    if not declared.layout_label or declared.policy is None:
+        return
+    differing = {uuid for uuid, _ in desired_layouts(inventory, said)}
+    # Under strategy `single` the label is the way to say which instances a managed GPU has.
+    policies = said.policies if said.strategy != "single" else ()
+    managed = {each.uuid for each in policies if each.sharing is not None and each.sharing.managed}
+    for uuids, what, advice in (
+        (differing, "the MIG layout of {}", "remove the label, or the layout from the policy"),
+        (
+            managed,
+            "the devices of {}, which Tessera does not manage",
+            "remove the label, or leave sharing out of the policy's entries for these GPUs",
+        ),
+    ):
+        if uuids:
+            yield Overridden(
+                source=declared.policy.source,
+                by=f"label nvidia.com/mig.config={declared.layout_label}",
+                what=what.format(_named(inventory, uuids)),
+                advice=advice,
+            )
 
 
 def _policies(declared: Declared) -> Iterator[Overridden]:
