@@ -282,6 +282,10 @@ CHECKED: dict[str, tuple[dict[str, Any], str]] = {
         {"metrics": {"podMonitor": True, "tls": {"secret": "own"}}},
         "--set metrics.podMonitorTls.serverName=NAME --set metrics.podMonitorTls.ca.secret.name=own",
     ),
+    "two agents on a node": (
+        {"agent": {"updateStrategy": {"rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}}}},
+        "the new one would wait for ever; use maxUnavailable",
+    ),
     "a question to nobody": ({"metricsApi": {"enabled": True, "wakeQuery": "up"}}, "--set metricsApi.prometheus=http"),
 }
 
@@ -291,6 +295,11 @@ def test_values_that_would_not_work_are_refused_with_what_to_set(case: str) -> N
     values, want = CHECKED[case]
     with pytest.raises(InvalidInput, match=re.escape(want)):
         rendered({**ANY, **values})
+
+
+def test_agents_may_be_replaced_one_after_the_other_or_by_hand() -> None:
+    for strategy in ({"type": "OnDelete"}, {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}):
+        assert rendered({**ANY, "agent": {"updateStrategy": strategy}})
 
 
 def test_a_podmonitor_without_tls_or_tls_without_a_podmonitor_needs_no_more() -> None:
