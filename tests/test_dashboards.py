@@ -1,5 +1,7 @@
 """Grafana's dashboards: Prometheus can read every query, each asks for metrics that there are, and none stays empty."""
 
+import asyncio
+import contextlib
 import json
 import re
 import shutil
@@ -17,9 +19,12 @@ import yaml
 
 from builders.exposed import node_metrics
 from harness.prometheusserver import history, serving_history
+from tessera.clients.kube import PODS
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.processmetrics import PROCESS_METRICS
 from tessera.measures import Measures
+from tessera.server.settings import Page
+from tessera.sim.embedded import Embedded
 
 FOLDER = Path(__file__).parents[1] / "deploy/monitoring/dashboards"
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
@@ -27,6 +32,17 @@ NOW_S = 1_790_000_000
 TIMES_S = range(NOW_S - 7200, NOW_S + 1, 60)
 GRAFANA = {"$__rate_interval": "5m", "$__range": "1h"}
 CHOSEN = '{instance=~"$instance", gpu=~"$gpu"}'
+SCRAPES = 40
+NOT_EMBEDDED = {
+    "Quota in use",
+    "Quota borrowed",
+    "Requests to the server, by answer",
+    "Time of a request, 99th percentile",
+    *(panel["title"] for panel in DASHBOARDS["serving"]["panels"]),
+}
+"""Panels that the embedded cluster leaves empty: it has no quota, asks the server's verbs directly and not by HTTP, and
+its model servers are scaled without `tessera metrics`.
+"""
 NVIDIA_DASHBOARD = {
     "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",
     "GPU Avg. Temp": f"avg(DCGM_FI_DEV_GPU_TEMP{CHOSEN})",
@@ -122,6 +138,52 @@ def found_by(url: str, expr: str) -> list[Any]:
     """Return the series that a query finds; none where a value of one is no number."""
     found: list[Any] = asked(url, "query", query=expr, time=NOW_S)["result"]
     return [] if any(each["value"][1] == "NaN" for each in found) else found
+
+
+def as_scraped(text: bytes, instance: str, at_s: float) -> Iterator[str]:
+    """Yield what Prometheus stores of an answer, in the OpenMetrics format."""
+    for line in text.decode().splitlines():
+        if not line.startswith("#"):
+            series, _, value = line.rpartition(" ")
+            name, _, labels = series.rstrip("}").partition("{")
+            labels = ",".join(filter(None, (labels, f'instance="{instance}"')))
+            yield f"{name}{{{labels}}} {value} {at_s}\n"
+
+
+async def embedded_history() -> str:
+    """Return what Prometheus stores of an embedded cluster that it scrapes each second, taken for a minute."""
+    cluster = Embedded(Page(port=0, sign_in=False))
+    running = asyncio.create_task(cluster.run(lambda _: None))
+    samples: list[str] = []
+    large = {"name": "main", "image": "example.com/a:1", "resources": {"limits": {"tessera.dev/gpu-memory": "90"}}}
+    spec = {"containers": [large], "schedulerName": "tessera-scheduler", "nodeSelector": {"gpu": "h100"}}
+    metadata = {"name": "too-large", "namespace": "research"}
+    try:
+        await cluster.kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+        for step in range(SCRAPES):
+            await asyncio.sleep(1)
+            at_s = NOW_S - 60 * (SCRAPES - 1 - step)
+            for instance, text in cluster.metrics().items():
+                samples += as_scraped(text, instance, at_s)
+        assert not running.done()
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    return "".join(samples)
+
+
+@pytest.mark.anyio
+async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path) -> None:
+    minutes = {"start": NOW_S - 60 * SCRAPES, "end": NOW_S, "step": 60}
+    with serving_history(tmp_path, await embedded_history()) as url:
+        panels = [panel for board in DASHBOARDS.values() for panel in queries(board)]
+        empty = {
+            title
+            for title, expr in panels
+            if not asked(url, "query_range", query=expr.replace('"n1"', '"h100-1"'), **minutes)["result"]
+        }
+    assert empty == NOT_EMBEDDED
 
 
 def test_no_panel_is_empty_where_everything_is_exposed(tmp_path: Path) -> None:

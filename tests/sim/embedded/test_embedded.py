@@ -18,6 +18,7 @@ WANT = {
     "vllm": {"mig"},
     "triton": {"mig"},
     "notebook": {"time-slicing"},
+    "workshop": {"time-slicing"},
     "ranker": {"memory-share"},
     "tagger": {"memory-share"},
     "finetune": {"whole"},

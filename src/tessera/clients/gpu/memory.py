@@ -187,6 +187,10 @@ class MemoryDriver:
         process = GpuProcess(pid=pid, memory_mib=memory_mib, gpu_instance=on)
         self._processes[gpu] = (*self._processes[gpu], process)
 
+    def set_load(self, pid: int, sm_percent: int) -> None:
+        """Let a process take so much of its GPU's time from now on."""
+        self._sm_percent[pid] = sm_percent
+
     def end_process(self, pid: int) -> None:
         """Let a process end."""
         for gpu, processes in self._processes.items():

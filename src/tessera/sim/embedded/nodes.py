@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
-from collections.abc import Callable
+import shutil
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tessera.agent.declarations.configuration import Sources
 from tessera.agent.run import Agent
@@ -17,16 +19,24 @@ from tessera.api.tessera.usagereports import UsageReport, read_usage
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import NODES, PODS, MemoryKube, Object, Selection, Store, annotations_of, name_of, uid_of
 from tessera.clients.kubelet import Container, MemoryKubelet
+from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.readings import EngineActivity
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger, logger
+from tessera.sim.nvmlsim.products import product
 from tessera.wakeup import WakeUp
 
 __all__ = ["EmbeddedNode", "gpu_limits"]
 
 _TURN_S = 1.0
 _ASSIGNMENT = "tessera.dev/assignment"
+_IDLE = 0.15
+"""The part of its power that a GPU takes without load."""
+_CAPPED = 0.85
+"""From this load on a GPU would take more power than it may: it lowers its clocks."""
+_POWER_CAP = 0x4
 _STARTS = 5
 """A pod that a plugin refused is started again so often, as its controller would make it anew."""
 
@@ -38,6 +48,22 @@ def gpu_limits(pod: Object) -> dict[str, int]:
     return {name: int(count) for name, count in limits.items() if "/" in name}
 
 
+def _container_id(uid: str) -> str:
+    return hashlib.sha256(uid.encode()).hexdigest()
+
+
+class PodLoads(Protocol):
+    """What pods do with their GPUs."""
+
+    def memory_in_use(self, pod: Object) -> float:
+        """Return the part of its GPU memory that a pod's process takes; 0 without such a process."""
+        ...
+
+    def busy(self, pod: Object) -> float:
+        """Return how much of its compute a pod uses, in percent."""
+        ...
+
+
 class EmbeddedNode:
     """A node; `run` ends when it is cancelled.
 
@@ -47,7 +73,7 @@ class EmbeddedNode:
         kube: the Kubernetes API.
         folder: where all nodes have theirs.
         labels: of the Node object.
-        in_use: returns the part of its GPU memory that a pod's process takes.
+        loads: says what pods do with their GPUs.
 
     """
 
@@ -58,13 +84,13 @@ class EmbeddedNode:
         kube: MemoryKube,
         folder: Path,
         labels: dict[str, str],
-        in_use: Callable[[Object], float],
+        loads: PodLoads,
     ) -> None:
         self.name = name
         self.folder = folder / name
         self._kube = kube
         self._labels = labels
-        self._in_use = in_use
+        self._loads = loads
         self._agent: Agent | None = None
         self._driver = MemoryDriver.of(*models, node=name)
         self._uuids = [f"GPU-{name}-{index}" for index in range(len(models))]
@@ -75,6 +101,10 @@ class EmbeddedNode:
         self._started: dict[str, Object] = {}
         """Pods whose containers run, by UID."""
         self._processes: dict[str, int] = {}
+        self._shares: dict[str, tuple[Share, ...]] = {}
+        """What the pods with a process were assigned, by UID."""
+        self._energy_mj = Counter[str]()
+        self._measured_s = 0.0
         self._refused: dict[str, int] = {}
         self._advertised: dict[str, str] = {}
         self._pids = itertools.count(1000)
@@ -84,6 +114,7 @@ class EmbeddedNode:
         """Run agent and kubelet until cancelled."""
         for part in ("proc", "sharing", "state"):
             (self.folder / part).mkdir(parents=True)
+        self._show_process(1, "/init.scope")
         allocatable = {"cpu": "96", "memory": "768Gi", "pods": "110"}
         status = {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]}
         await self._kube.create(NODES, {"metadata": {"name": self.name, "labels": self._labels}, "status": status})
@@ -98,6 +129,10 @@ class EmbeddedNode:
                 except TesseraError as error:
                     self._log.info("kubelet_turn_failed", reason=str(error))
                 await self._wakeup.wait(_TURN_S)
+
+    def metrics(self) -> bytes:
+        """Return what the agent exposes to Prometheus."""
+        return self._agent.measures.render() + self._agent.exporter.render() if self._agent else b""
 
     def usage(self) -> UsageReport:
         """Return what the agent reports of the use of its GPUs."""
@@ -132,8 +167,41 @@ class EmbeddedNode:
         for uid, each in present.items():
             if uid not in self._started:
                 await self._start(kubelet, uid, each)
-            elif uid not in self._processes and _ASSIGNMENT in annotations_of(each):
+            elif uid not in self._processes and _ASSIGNMENT in annotations_of(each) and self._loads.memory_in_use(each):
                 self._run_process(uid, each)
+        self._measure()
+
+    def _measure(self) -> None:
+        """Let the GPUs show what such a load does to them: clocks, heat, power."""
+        now_s = asyncio.get_running_loop().time()
+        passed_s, self._measured_s = now_s - (self._measured_s or now_s), now_s
+        loads, whole = Counter[str](), set[str]()
+        for uid, pid in self._processes.items():
+            part = sum(each.memory_mib / model(self._models[each.gpu]).memory_mib for each in self._shares[uid])
+            percent = round(self._loads.busy(self._started[uid]) * min(part, 1))
+            self._driver.set_load(pid, percent)
+            for each in self._shares[uid]:
+                loads[self._uuids[each.gpu]] += percent
+                if each.profile is None:
+                    whole.add(self._uuids[each.gpu])
+        for uuid, name in zip(self._uuids, self._models, strict=True):
+            load, shown = min(loads[uuid], 100) / 100, product(model(name))
+            idle_w, most_w = shown.power_w[1] * _IDLE, shown.power_w[1]
+            watts = idle_w + (most_w - idle_w) * load
+            self._energy_mj[uuid] += round(watts * passed_s * 1000)
+            capped, counted = load > _CAPPED, uuid in whole and model(name).arch == "Hopper"
+            self._driver.set_measured(
+                uuid,
+                activity=EngineActivity(sm_percent=100 * load) if counted else None,
+                sm_clock_mhz=round(shown.clocks_mhz[0] * (0.85 if capped else 1)),
+                memory_clock_mhz=shown.clocks_mhz[1],
+                temperature_c=round(34 + 40 * load),
+                power_watts=round(watts, 1),
+                energy_mj=self._energy_mj[uuid],
+                clocks_event_reasons=_POWER_CAP if capped else 0,
+                ecc_corrected=0,
+                ecc_uncorrected=0,
+            )
 
     async def _advertise(self, kubelet: MemoryKubelet) -> None:
         """Write what plugins offer into the Node, as the kubelet does."""
@@ -157,26 +225,36 @@ class EmbeddedNode:
             return
         self._started[uid] = pod
         with contextlib.suppress(Conflict):  # it was deleted meanwhile
-            running = {"status": {"phase": "Running"}}
+            status = {"name": container.name, "containerID": f"containerd://{_container_id(uid)}"}
+            running = {"status": {"phase": "Running", "containerStatuses": [status]}}
             await self._kube.patch(PODS, name, running, namespace=namespace, subresource="status")
 
     def _end(self, kubelet: MemoryKubelet, uid: str, pod: Object) -> None:
         kubelet.remove(*name_of(pod))
         del self._started[uid]
+        self._shares.pop(uid, None)
         pid = self._processes.pop(uid, None)
         if pid is not None:
             self._driver.end_process(pid)
+            shutil.rmtree(self.folder / "proc" / str(pid))
+
+    def _show_process(self, pid: int, cgroup: str) -> None:
+        folder = self.folder / "proc" / str(pid)
+        folder.mkdir()
+        (folder / "cgroup").write_text(f"0::{cgroup}\n")
 
     def _run_process(self, uid: str, pod: Object) -> None:
         """Let the pod's process take memory of the devices that it was assigned."""
         (field,) = as_fields([pod])
         pid = self._processes[uid] = next(self._pids)
-        for share in read_shares(field, None) or ():
+        self._show_process(pid, f"/kubepods/pod{uid}/{_container_id(uid)}")
+        shares = self._shares[uid] = tuple(read_shares(field, None) or ())
+        for share in shares:
             place = None
             if share.profile is not None and share.start is not None:
                 sizes = {each.name: each.size for each in model(self._models[share.gpu]).profiles}
                 place = Placement(share.start, sizes[share.profile], share.profile)
             with contextlib.suppress(TesseraError):
                 self._driver.start_process(
-                    self._uuids[share.gpu], pid, place, round(self._in_use(pod) * share.memory_mib)
+                    self._uuids[share.gpu], pid, place, round(self._loads.memory_in_use(pod) * share.memory_mib)
                 )

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings as ControllerSettings
 from tessera.errors import TesseraError
+from tessera.measures import Measures
 from tessera.server.run import Server
 from tessera.server.settings import Page, Settings
 from tessera.sim.embedded.nodes import EmbeddedNode
@@ -54,7 +55,14 @@ class Embedded:
         self.kube = MemoryKube()
         self.nodes: list[EmbeddedNode] = []
         self.workloads = Workloads(self.kube, lambda: [node.usage() for node in self.nodes], speed, random.Random(seed))
+        self._measures = Measures()
+        """Of the controller."""
         self.server = Server(Settings(port=0, page=page, replica="embedded"), self.kube, metrics=self.workloads)
+
+    def metrics(self) -> Mapping[str, bytes]:
+        """Return what each process exposes to Prometheus."""
+        agents = {f"agent-{node.name}": node.metrics() for node in self.nodes}
+        return {"server": self.server.metrics(), "controller": self._measures.render(), **agents}
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Run until cancelled.
@@ -85,11 +93,11 @@ class Embedded:
                     ready(self.server.page_port)
                 for name, models, pool in _NODES:
                     labels = {"pool": pool, "gpu": name.partition("-")[0]}
-                    in_use = self.workloads.memory_in_use
-                    node = EmbeddedNode(name, models, self.kube, Path(folder), labels, in_use)
+                    node = EmbeddedNode(name, models, self.kube, Path(folder), labels, self.workloads)
                     self.nodes.append(node)
                     tasks.create_task(node.run())
-                tasks.create_task(Controller(ControllerSettings(identity="embedded"), self.kube).run())
+                settings = ControllerSettings(identity="embedded")
+                tasks.create_task(Controller(settings, self.kube, measures=self._measures).run())
                 await self.server.synced()
                 wakeup = WakeUp()
                 tasks.create_task(Store(self.kube, GPU_NODES, wake=wakeup.set).run())

@@ -59,7 +59,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     activity: float = 60.0
     """Compute that a pod uses on average, in percent of what it is allocated."""
     memory: float = 0.8
-    """The part of its GPU memory that a pod uses."""
+    """The part of its GPU memory that a pod uses; 0 where it does nothing with its GPU."""
 
 
 CASES: Final = (
@@ -88,6 +88,15 @@ CASES: Final = (
         serving=Serving(slots=4, least_rate=1, most_rate=16, service_s=2.0, most=12, phase=0.75),
     ),
     Case(namespace="notebooks", name="notebook", gpu="t4", limits=(("nvidia.com/gpu", "1"),), replicas=9, activity=0),
+    Case(
+        namespace="notebooks",
+        name="workshop",
+        gpu="t4",
+        limits=(("nvidia.com/gpu", "1"),),
+        replicas=2,
+        activity=0,
+        memory=0,
+    ),
     Case(namespace="ranking", name="ranker", gpu="a10", limits=(("aliyun.com/gpu-mem", "5"),), replicas=4, activity=35),
     Case(namespace="ranking", name="tagger", gpu="a10", limits=(("aliyun.com/gpu-mem", "9"),), replicas=2, activity=20),
     Case(
@@ -145,6 +154,10 @@ class Workloads:
         """Return what is recommended by what the agents observed."""
         found = recommendations(self._reports())
         return tuple(msgspec.structs.replace(each, observed_s=each.observed_s * self._speed) for each in found)
+
+    def busy(self, pod: Object) -> float:
+        """Return how much of its compute a pod uses, in percent."""
+        return self._busy.get(PodKey("/".join(name_of(pod))), 0.0)
 
     @staticmethod
     def memory_in_use(pod: Object) -> float:
