@@ -79,7 +79,7 @@ from tessera.loops import Joint, one_turn, until_done
 from tessera.measures import Measures
 from tessera.wakeup import WakeUp
 
-__all__ = ["Agent"]
+__all__ = ["Agent", "Beside"]
 
 _RELIST_S = 5.0
 """For a list of this node's pods; the kubelet waits for it."""
@@ -89,6 +89,7 @@ _OFFER_TRIES = 5
 """Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _SIGN_TRIES = 5
 Beside = Callable[[PodsView, Measures], Coroutine[Any, Any, None]]
+"""A loop that runs beside those of the agent, given the pods of the node and the measures."""
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 
 
@@ -99,7 +100,7 @@ class Agent:
         settings: names, folders, and how often it looks.
         driver: the node's GPU driver.
         kube: the Kubernetes API.
-        beside: what else runs as long as this is the node's agent; it is given the pods and the measures.
+        beside: loops that start once this is the node's agent, and end with it.
 
     """
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,14 +10,28 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from conformance.kubesuite import definition
+from harness.agentlogs import until_logged
+from harness.agentmachine import Machine
 from harness.awaiting import until_object
 from harness.serving import running
+from tessera.agent.run import Agent
 from tessera.agent.storage.images import ImageWarmer
+from tessera.agent.storage.modelcache import ModelDisk, ModelSources, Places
 from tessera.api.oci.dockerconfig import Credential
 from tessera.api.tessera.imagewarmups import API_VERSION, new_node_images, node_spec, node_status, read_node_images
-from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, NODE_IMAGES, NODES, SECRETS, MemoryKube, Object
+from tessera.cli.processes.agent import storage_loops
+from tessera.clients.kube import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NODE_IMAGES,
+    NODE_MODELS,
+    NODES,
+    SECRETS,
+    MemoryKube,
+    Object,
+)
 from tessera.clients.runtime import LocalImage, MemoryRuntime
 from tessera.core.storage.images.layers import Reference
 from tessera.core.storage.images.warmup import DesiredImage, NodeImages, ObservedImage
@@ -205,3 +220,31 @@ async def test_it_waits_for_the_api_and_the_runtime(node: Node) -> None:
         await node.kube.create(CUSTOM_RESOURCE_DEFINITIONS, definition(NODE_IMAGES))
         await node.tell(wanted(A, 1))
         await node.reports_states(a="Present")
+
+
+async def test_a_second_agent_of_the_node_pulls_and_reports_nothing_until_the_first_ends(machine: Machine) -> None:
+    runtime = MemoryRuntime()
+    runtime.offered = {A: (ONE, 7)}
+    body = {"apiVersion": API_VERSION, "kind": "NodeImages", "metadata": {"name": "n1"}}
+    spec = {**body, "spec": node_spec([wanted(A, 1, pinned=True)])}
+    await machine.kube.apply(NODE_IMAGES, spec, manager="tessera-controller", force=True)
+    models = Places(ModelDisk(machine.folder / "models"), ModelSources(), machine.kubelet.plugins)
+    loops = storage_loops("n1", machine.kube, runtime, models, None)
+    second = Agent(machine.settings, machine.driver, machine.kube, loops)
+    with capture_logs() as logs:
+        async with machine.agent():
+            await until_logged(logs, "agent_started")
+            running = asyncio.ensure_future(second.run())
+            await until_logged(logs, "another_agent_runs")
+            await machine.label(config="all-1g.5gb")
+            await machine.until_state("success")
+            images = await machine.kube.get(NODE_IMAGES, "n1")
+            assert images is not None
+            assert "status" not in images
+            assert (runtime.pulls, await machine.kube.get(NODE_MODELS, "n1")) == ([], None)
+        await machine.until_object(NODE_IMAGES, "n1", lambda each: bool(each.get("status")))
+        await machine.until_object(NODE_MODELS, "n1", bool)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    assert runtime.pulls == [A]

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tessera.agent.declarations.configuration import Sources
-from tessera.agent.run import Agent
+from tessera.agent.run import Agent, Beside
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
 from tessera.agent.storage.images import ImageWarmer
@@ -23,7 +23,7 @@ from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.peeroptions import peer_options, peer_service
 from tessera.clients.gpu import NvmlDriver
-from tessera.clients.kube import HttpKube
+from tessera.clients.kube import HttpKube, Kube
 from tessera.clients.runtime import CONTAINERD, CriRuntime, Runtime
 from tessera.core.node.health import HealthPolicy, Xids
 from tessera.core.node.layouts import LayoutLimits
@@ -32,7 +32,7 @@ from tessera.errors import InvalidInput, shown
 from tessera.log import configure
 from tessera.probes import MetricsPort, answering, exposing
 
-__all__ = ["agent"]
+__all__ = ["agent", "storage_loops"]
 
 _EPILOG = """
 \b
@@ -41,11 +41,7 @@ Examples:
   tessera agent --node node1 --sharing-config /etc/tessera/sharing
   kubectl label node node1 nvidia.com/mig.config=all-1g.5gb
 
-RBAC: get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods;
-create pods/eviction (with --evict); get, create and patch events; get, list, watch and create gpunodes; patch
-gpunodes/status; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system; for ImageWarmups: get,
-list, watch and create nodeimages, patch nodeimages/status; for ModelCaches the same of nodemodels; get the Secrets in
-tessera-system that both name.
+RBAC: the service account tessera-agent of the chart; docs/security.md lists it.
 """
 
 _PATHS, _LIMITS = Paths(), LayoutLimits()
@@ -199,6 +195,17 @@ def _absolute(option: str, paths: tuple[Path, ...]) -> tuple[Path, ...]:
     return paths
 
 
+def storage_loops(node: str, kube: Kube, runtime: Runtime, models: Places, peers: PeerService | None) -> list[Beside]:
+    """Return the loops for models, images and peers, for the agent to start once it has the node's lock."""
+    loops: list[Beside] = [
+        ModelKeeper(node, kube, models).run,
+        lambda _, measures: ImageWarmer(node, kube, runtime).run(measures),
+    ]
+    if peers is not None:
+        loops.append(lambda *_: peers.run())
+    return loops
+
+
 async def _run(
     settings: Settings,
     storage: tuple[Runtime, Places, PeerService | None],
@@ -206,17 +213,13 @@ async def _run(
     ports: tuple[int | None, MetricsPort],
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
-    runtime, models, peers = storage
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with HttpKube.connect(kubeconfig) as kube:
         driver = await NvmlDriver.open()
-        one = Agent(settings, driver, kube, [ModelKeeper(settings.node, kube, models).run])
-        beside = [asyncio.create_task(ImageWarmer(settings.node, kube, runtime).run(one.measures))]
-        if peers is not None:
-            beside.append(asyncio.create_task(peers.run()))
+        one = Agent(settings, driver, kube, storage_loops(settings.node, kube, *storage))
         try:
 
             def metrics() -> bytes:
@@ -226,7 +229,4 @@ async def _run(
                 async with answering(ports[0], one.waiting_for), exposing(ports[1], metrics, one.exporter.report):
                     await one.run()
         finally:
-            for each in beside:
-                each.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
             await driver.close()
