@@ -10,7 +10,9 @@ from builders.nodeviews import SaidPods
 from builders.offeredresources import GPU, IDS, MEMORY, SLICED, UNHEALTHY, UNITS, Shares, give, plugin, two
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.core.deviceplugin.advertise import Resource
+from tessera.core.deviceplugin.allocations import uses_of_devices
 from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -89,6 +91,29 @@ async def test_a_device_that_isolates_less_than_its_pod_asks_is_refused(case: st
         await each.pre_start((name,))
         view.objects["p"]["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
         await each.pre_start((name,))  # it keeps what it was started with
+
+
+@pytest.mark.parametrize("ran", [True, False])
+async def test_a_container_that_ran_before_there_was_a_record_starts_again_with_what_it_had(*, ran: bool) -> None:
+    class Kubelets(SaidPods):
+        async def held(self) -> tuple[KubeletAllocation, ...]:
+            return tuple(self.recorded)
+
+    view, resource = Kubelets(), two(SLICED)
+    name = resource.devices[0].id
+    gate = Gate(view, dict, logger())
+    each = OfferedResource(resource, give, gate, Shares())
+    view.record("p", GPU, name)
+    (held,) = view.recorded
+    view.objects["p"]["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
+    if ran:
+        view.objects["p"]["status"] = {"containerStatuses": [{"name": held.container, "containerID": "containerd://1"}]}
+    await gate.record.tidy(lambda _: uses_of_devices(resource.devices[:1]))
+    if ran:
+        await each.pre_start((name,))
+    else:
+        with pytest.raises(Conflict, match="it asks isolation hardware"):
+            await each.pre_start((name,))
 
 
 async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_already() -> None:

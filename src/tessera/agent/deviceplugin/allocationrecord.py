@@ -14,6 +14,7 @@ import msgspec
 from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
 from tessera.agent.pods.observing import PodObserver
 from tessera.agent.pods.podsview import created_ns
+from tessera.api.kubernetes.containerlimits import was_created
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.allocations import (
@@ -309,6 +310,7 @@ class AllocationRecord:
                 continue
             uses = uses_of(each)
             if uses:
+                pod = self._view.find(each.uid) or {}
                 entry = Allocation(
                     resource=each.resource,
                     ids=each.device_ids,
@@ -316,7 +318,9 @@ class AllocationRecord:
                     uid=each.uid,
                     pod=f"{each.namespace}/{each.pod}",
                     container=each.container,
-                    at_ns=created_ns(self._view.find(each.uid) or {}) or self._now_ns(),
+                    at_ns=created_ns(pod) or self._now_ns(),
+                    # A container by name keeps what it ran with; what goes by assignment is checked at its next start.
+                    started=each.resource not in SHARE_RESOURCES and was_created(pod, each.container),
                 )
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
                 # Who is in the record already was first, however old the other pod is.
