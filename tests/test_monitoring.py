@@ -55,7 +55,7 @@ def test_each_alert_says_what_to_do_in_a_section_of_its_name() -> None:
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs/troubleshoot.md").read_text(), re.MULTILINE)
     assert sections == [each["alert"] for each in ALERTS]
     for each in ALERTS:
-        assert each["annotations"]["runbook"] == f"docs/troubleshoot.md#{each['alert'].lower()}"
+        assert each["annotations"]["runbook_url"] == f"docs/troubleshoot.md#{each['alert'].lower()}"
 
 
 def test_rules_ask_for_metrics_that_there_are() -> None:

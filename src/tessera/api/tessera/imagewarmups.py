@@ -23,6 +23,7 @@ from tessera.api.tessera.objects import (
     invalid,
     object_of_node,
     read_object,
+    read_time,
     subject_of,
 )
 from tessera.core.storage.images import warmup as core
@@ -243,7 +244,6 @@ def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.Nod
 
 
 def _observed(each: ObservedFields) -> core.ObservedImage:
-    failed_s = dt.datetime.fromisoformat(each.failed_at).timestamp() if each.failed_at else 0.0
     return core.ObservedImage(
         image=each.image,
         state=each.state,
@@ -251,7 +251,7 @@ def _observed(each: ObservedFields) -> core.ObservedImage:
         bytes=each.bytes,
         pinned=each.pinned,
         attempt=each.attempt,
-        failed_s=failed_s,
+        failed_s=read_time(each.failed_at) if each.failed_at else 0.0,
         reason=each.reason,
     )
 

@@ -22,6 +22,7 @@ from tessera.api.tessera.objects import (
     invalid,
     object_of_node,
     read_object,
+    read_time,
     subject_of,
 )
 from tessera.core.storage.models import cache as core
@@ -313,8 +314,8 @@ def _observed(each: ObservedFields) -> core.ObservedModel:
         total_bytes=each.total_bytes,
         containers=each.containers,
         identity=each.identity,
-        checked_s=_seconds(each.checked_at),
-        failed_s=_seconds(each.failed_at),
+        checked_s=read_time(each.checked_at) if each.checked_at else 0.0,
+        failed_s=read_time(each.failed_at) if each.failed_at else 0.0,
         failures=each.failures,
         reason=each.reason,
     )
@@ -365,10 +366,6 @@ def _printable(reason: str) -> str:
 
 def _moment(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else ""
-
-
-def _seconds(moment: str) -> float:
-    return dt.datetime.fromisoformat(moment).timestamp() if moment else 0.0
 
 
 def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:

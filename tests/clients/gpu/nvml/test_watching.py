@@ -10,7 +10,7 @@ from conformance.gpusuite import soon
 from harness.gpuworlds import QUICK, NvmlWorld
 from tessera.clients.gpu import NvmlDriver
 from tessera.errors import Unavailable
-from tessera.sim.nvmlsim import FOREVER, Machine
+from tessera.sim.nvmlsim import Machine
 
 pytestmark = pytest.mark.anyio
 
@@ -55,8 +55,11 @@ async def test_what_is_wrong_with_events_is_told_when_it_is_opened(machine: Mach
         pynvml.nvmlDeviceGetCount()
 
 
-async def test_a_driver_without_events_reports_none_and_works(machine: Machine) -> None:
-    machine.fault("nvmlEventSetWait*", code=pynvml.NVML_ERROR_UNKNOWN, times=FOREVER)
-    async with await NvmlDriver.open(deadlines=QUICK) as driver:
-        await asyncio.sleep(0.05)
-        assert len((await driver.inventory()).gpus) == 2
+async def test_a_driver_whose_events_cannot_be_read_works_and_reports_them_once_they_can(world: NvmlWorld) -> None:
+    world.machine.fault("nvmlEventSetWait*", code=pynvml.NVML_ERROR_UNKNOWN, times=3)
+    events = world.driver.events()
+    a100 = (await world.driver.inventory()).gpus[0]
+    world.xid(a100, 48)
+    event = await soon(events, lambda _: True)
+    assert (event.gpu, event.xid) == (a100.uuid, 48)
+    assert world.machine.describe()["faults"] == []

@@ -1,6 +1,5 @@
 """What the assignments of a node's pods say about shares, container by container."""
 
-import datetime as dt
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -13,6 +12,7 @@ from tessera.api.fields import Field, identity
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
 from tessera.api.kubernetes.workloads import is_finished
+from tessera.api.tessera.objects import read_time
 from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
@@ -223,7 +223,7 @@ def _since_ns(pod: Field, need: Need) -> int:
     if not created.given:
         return 0
     try:
-        return max(0, int(dt.datetime.fromisoformat(created.text()).timestamp())) * _NS
+        return max(0, int(read_time(created.text()))) * _NS
     except ValueError as error:
         raise created.refuse("a time, as 2026-01-31T12:00:00Z") from error
 
