@@ -260,7 +260,7 @@ def main() -> int:
         if refs > FLOORS[name] or (quiet and not case.until_ready and p99 >= MOST_MS):
             below.append(name)
     for name in below:
-        print(f"FAIL {name} is below its floor")
+        print(f"FAIL {name} exceeds its limit")
     return int(bool(below))
 
 

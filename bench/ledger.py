@@ -201,12 +201,12 @@ def main() -> int:
             below.append(name)
     for verb in ("filter", "scores"):
         times = growth(few, many, verb)
-        print(f"{verb} of all shapes: {times:.1f} times as long on {MANY // FEW} times the nodes (floor {GROWTH})")
+        print(f"{verb} of all shapes: {times:.1f} times as long on {MANY // FEW} times the nodes (limit {GROWTH})")
         if times > GROWTH:
             below.append(f"growth of {verb}")
     print(f"memory of {MANY} nodes: {memory_mib(MANY):.0f} MiB")
     for name in below:
-        print(f"FAIL {name} is below its floor")
+        print(f"FAIL {name} exceeds its limit")
     return int(bool(below))
 
 

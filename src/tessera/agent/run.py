@@ -443,7 +443,7 @@ class Agent:
         return shares_by_id(declared.gpus, declared.inventory)
 
     async def _listen(self) -> None:
-        """Follow the driver's events; devices that are not well are offered no more."""
+        """Follow the driver's events; unhealthy devices are no longer offered."""
         while True:
             await one_turn(self._health.run, partial(self._trouble, what="events"))
             await asyncio.sleep(self._settings.interval_s)

@@ -299,7 +299,9 @@ class Server:
         def troubled(error: Exception) -> None:
             if self._trouble.get(kind) != str(error):
                 self._trouble[kind] = str(error)
-                self._log.warning("missing" if isinstance(error, Unsupported) else "trouble", reason=str(error))
+                self._log.warning(
+                    "kind_not_installed" if isinstance(error, Unsupported) else "watch_failed", reason=str(error)
+                )
 
         word = partial(self._measures.turned, f"watch-{kind.plural}")
         async for change in follow(self._kube, kind, selection, on_trouble=troubled, on_word=word):

@@ -62,7 +62,7 @@ def test_a_pod_that_waits() -> None:
     got = words(run("pod", "large", "-n", "ns", "--cluster", "-"))
     for want in (
         "ns/large needs 36 GiB with driver isolation pending",
-        "What would make it fit - if 4096 MiB were freed on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36864 MiB",
+        "What would make it fit - free 4 GiB on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36864 MiB",
         "2026-01-01T00:00:01Z Warning FailedScheduling: 0/30 nodes are available - 2026-01-01T00:00:02Z",
         "FailedScheduling (2 times): 0/31 nodes are available",
         "t4-0 and 29 more no GPU of the node can provide 36 GiB with driver isolation",

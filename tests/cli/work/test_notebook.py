@@ -86,7 +86,7 @@ async def test_its_address_is_printed_when_it_answers_and_leads_to_it(capsys: py
         assert {each.partition(b"\r\n\r\n")[2] for each in answers} == {b"here" * 100_000}
     assert await get(port) == b""
     assert await get(port) == b""
-    assert (await said(capsys, "nobody listens")).count("a connection broke off") == 1
+    assert (await said(capsys, "no container listens on the port")).count("a connection broke off") == 1
     async with serving(b"again") as one.kube.listening[place]:
         assert (await get(port)).endswith(b"again")
     await one.ends(1)
@@ -132,7 +132,7 @@ async def test_one_that_does_not_answer_says_why(
     monkeypatch.setattr(forwarding, "_AGAIN_S", 0.01)
     one = await begun()
     task = asyncio.create_task(follow_notebook(one.kube, ("ns", "j"), "opens", None))
-    await said(capsys, "the notebook does not answer yet: port 8888 of Pod ns/j-1: nobody listens")
+    await said(capsys, "the notebook does not answer yet: port 8888 of Pod ns/j-1: no container listens on the port")
     await one.ends(0)
     assert await task == 0
 

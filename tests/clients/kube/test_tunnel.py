@@ -131,7 +131,7 @@ async def test_in_memory_a_port_is_where_the_cluster_says() -> None:
         async with kube.tunnel("p", "ns", port=1):
             pytest.fail("no connection")
     await kube.create(PODS, {"metadata": {"name": "p", "namespace": "ns"}})
-    with pytest.raises(Unavailable, match="nobody listens"):
+    with pytest.raises(Unavailable, match="no container listens on the port"):
         async with kube.tunnel("p", "ns", port=1):
             pytest.fail("no connection")
     kube.withhold("ns", PODS)

@@ -212,7 +212,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
                 status={"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/9 nodes"}]},
             ),
         ],
-        ["its scheduler said: 0/9 nodes", "HAMi"],
+        ["scheduler: 0/9 nodes", "HAMi"],
         [],
         ["no GPU of the node can provide nvidia.com/gpumem"],
     ),
@@ -232,7 +232,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({NEED: 12}, annotations=grade("none")),
         ],
         [],
-        ["if 2048 MiB were freed on GPU 0 of a", "once ns/x ends on a: 12288 MiB of GPU 0 (memory-share)"],
+        ["free 2 GiB on GPU 0 of a", "once ns/x ends on a: 12288 MiB of GPU 0 (memory-share)"],
         ["too little free GPU memory: 12 GiB requested, at most 10 GiB free on one GPU (GPU 0)"],
     ),
     "an instance in the way": (
@@ -256,7 +256,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             me({NEED: 40}, annotations=grade("none")),
         ],
         [],
-        ["if 39936 MiB were freed on GPU 0 of a", "once ns/x, ns/y end on a: 40960 MiB of GPU 0 (memory-share)"],
+        ["free 39 GiB on GPU 0 of a", "once ns/x, ns/y end on a: 40960 MiB of GPU 0 (memory-share)"],
         ["too little free GPU memory: 40 GiB requested, at most 1 GiB free on one GPU (GPU 0)"],
     ),
     "nobody could end to make room": (

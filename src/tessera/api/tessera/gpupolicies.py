@@ -136,7 +136,7 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """What is said of some GPUs of each node; of several entries the first that names a GPU decides about it."""
+    """Sharing of individual GPUs of each node; of several entries that name a GPU the first applies."""
 
     devices: Annotated[tuple[_Device, ...], msgspec.Meta(min_length=1, max_length=64)] | None = None
     """The GPUs by index (`"0"`) or UUID."""
@@ -197,7 +197,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     isolation: Isolation = Isolation.NONE
     """The weakest isolation that GPUs offer of which no entry says another."""
     gpus: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=64)] = ()
-    """What is said of single GPUs; without any entry all are managed."""
+    """Sharing of individual GPUs; without entries Tessera manages all of them."""
     repartition: Repartition = Repartition()
     disruption: Disruption = Disruption()
     strategy: Strategy = "tessera"

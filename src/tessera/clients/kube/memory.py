@@ -271,7 +271,8 @@ class MemoryKube:
             host, there = self.listening[(namespace, name), port]
             reader, writer = await asyncio.open_connection(host, there)
         except (KeyError, OSError) as error:
-            raise Unavailable(subject, found="nobody listens", hint="name the port of a container that does") from error
+            found = "no container listens on the port"
+            raise Unavailable(subject, found=found, hint="name the port of a container that does") from error
         try:
             yield _Socket(subject, reader, writer)
         finally:

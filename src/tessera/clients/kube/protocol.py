@@ -214,7 +214,7 @@ class Tunnel(Protocol):
         """Return what the pod sends next; nothing when it has ended the connection.
 
         Raises:
-            Unavailable: the connection broke, or nobody listens there.
+            Unavailable: the connection broke, or no container listens on the port.
 
         """
         ...

@@ -17,7 +17,7 @@ from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
-from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused
+from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused, size
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import NodeFit, describe_need
 from tessera.core.storage.images.held import HeldImages
@@ -263,7 +263,7 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     if not verdicts:
         yield "there are no nodes"
     if pod.message:
-        yield f"its scheduler said: {pod.message}"
+        yield f"scheduler: {pod.message}"
     yield from foreign_names(need.asks)
 
 
@@ -327,7 +327,7 @@ def _freed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
         if _lacks(gpu, ask)
     )
     for missing, name, index in lacks[:1]:
-        yield f"if {missing} MiB were freed on GPU {index} of {name}"
+        yield f"free {size(missing, up=True)} on GPU {index} of {name}"
 
 
 def _lasts(verdict: NodeFit) -> bool:

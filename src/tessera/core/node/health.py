@@ -60,7 +60,7 @@ _ALL = frozenset({"all", "xids"})
 
 
 class HealthPhase(enum.StrEnum):
-    """How well a device is."""
+    """Health phase of a device."""
 
     HEALTHY = "healthy"
     """Nothing is known against it; it is offered."""
@@ -137,7 +137,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a device that is or was not well."""
+    """What is known of a device that is or was unhealthy."""
 
     phase: HealthPhase
     reason: str
@@ -216,7 +216,7 @@ def reported(
     if counts(event, policy):
         error = _LOST if event.lost else _Error(reason=f"XID {event.xid}", grave=event.xid in GRAVE_XIDS)
         for device in _struck(event, inventory):
-            changes += _fall_ill(states, device, error, now_s, policy)
+            changes += _mark_unhealthy(states, device, error, now_s, policy)
     return _health(states), tuple(changes)
 
 
@@ -230,7 +230,7 @@ def _struck(event: GpuEvent, inventory: Inventory) -> Iterable[DeviceId]:
                     yield DeviceId(facts.uuid, each.placement)
 
 
-def _fall_ill(
+def _mark_unhealthy(
     states: dict[DeviceId, HealthState], device: DeviceId, error: _Error, now_s: float, policy: HealthPolicy
 ) -> tuple[HealthChange, ...]:
     """Record an error; errors while a device is unhealthy are one illness, any later one a relapse."""
@@ -264,7 +264,7 @@ def looked(
     changes: list[HealthChange] = []
     for facts in inventory.gpus:
         if facts.lost:
-            changes += _fall_ill(states, DeviceId(facts.uuid), _LOST, now_s, policy)
+            changes += _mark_unhealthy(states, DeviceId(facts.uuid), _LOST, now_s, policy)
     for device in tuple(states):
         if not gpus[device.gpu].lost:
             changes += _recover(states, device, now_s, policy)

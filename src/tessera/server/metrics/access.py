@@ -54,7 +54,7 @@ class Access:
         if found is None:
             raise Unavailable(
                 f"ConfigMap {NAMESPACE}/{CONFIG_MAP}",
-                found="there is none, and it says who the proxy is",
+                found="it does not exist, so kube-apiserver's proxy certificate cannot be verified",
                 hint="enable the aggregation layer",
             )
         proxy = read_front_proxy(found)

@@ -1,4 +1,4 @@
-"""A made-up trace with the class mix of the published one, for any fleet and for people without its files."""
+"""A synthetic workload with the class mix of the published one, for any fleet and for people without its files."""
 
 import random
 from collections.abc import Sequence
