@@ -31,7 +31,7 @@ async def test_an_authority_is_trusted_once_until_it_changes() -> None:
     access = Access(kube)
     with pytest.raises(
         Unavailable,
-        match="extension-apiserver-authentication: it does not exist, so kube-apiserver's proxy certificate cannot be verified",
+        match="extension-apiserver-authentication: it does not exist, so kube-apiserver's proxy certificate cannot",
     ):
         await access.read_proxy(trusted.append)
     assert not access.known.is_set()
