@@ -300,7 +300,7 @@ def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple
 
 
 def _holder(device: PluginDevice, record: Iterable[Allocation]) -> str:
-    """Return who has what excludes a device; empty where nobody has."""
+    """Return the users of what excludes a device; empty where there are none."""
     (use,) = uses_of_devices((device,))
     return next((each.holder for each in record if any(use.excludes(other) for other in each.uses)), "")
 

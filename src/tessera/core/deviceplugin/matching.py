@@ -103,7 +103,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 def served(
     requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
 ) -> frozenset[RequestKey]:
-    """Return the requests that were answered: those that hold devices, and those meant by answers nobody holds yet."""
+    """Return the requests that were answered: those that hold devices, and those meant by answers not yet in use."""
     holding = {each.key for each in held}
     known = {frozenset(each.device_ids) for each in held}
     meant = {answer.key for answer in answers if answer.ids not in known}

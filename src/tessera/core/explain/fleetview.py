@@ -89,7 +89,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     cluster: Cluster
     activity: Mapping[PodKey, float] = {}
-    """Percent of its compute that each pod uses; without those of whom nobody knows."""
+    """Percent of its compute that each pod uses; without those for which it is unknown."""
     throttled: Mapping[str, tuple[str, ...]] = {}
     """Why GPUs lower their clocks, by UUID."""
     images: Mapping[str, tuple[ObservedImage, ...]] = {}
@@ -109,11 +109,11 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: str = ""
     ending: bool = False
     guessed: bool = False
-    """Whether nobody recorded its devices."""
+    """Whether its devices are not recorded."""
     isolation: str = ""
     memory_mib: int = 0
     active_percent: float | None = None
-    """Compute that it uses, in percent of what it is allocated; None where nobody knows."""
+    """Compute that it uses, in percent of what it is allocated; None where it is unknown."""
 
 
 class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,7 +122,7 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: str
     """Of lowered clocks, such as `thermal`; or `saturated`."""
     drivers: tuple[PodView, ...] = ()
-    """The busiest first; empty where nobody knows."""
+    """The busiest first; empty where it is unknown."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -160,7 +160,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ImageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image that a node has or shall have."""
+    """An image that a node has or is to have."""
 
     image: str
     state: str
@@ -168,7 +168,7 @@ class ImageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model that a node has or shall have."""
+    """A model that a node has or is to have."""
 
     model: str
     state: str
@@ -190,7 +190,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problem: str = ""
     gpus: tuple[GpuView, ...] = ()
     unplaced: tuple[PodView, ...] = ()
-    """Pods on the node of which nobody knows the GPU."""
+    """Pods on the node whose GPU is unknown."""
     images: tuple[ImageView, ...] = ()
     models: tuple[ModelView, ...] = ()
 

@@ -94,7 +94,7 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     auto: bool
     """Whether it is managed: Tessera chooses how it is shared; otherwise an administrator fixed that."""
     level: Level | None = None
-    """The weakest isolation in force among those on it; None where nobody is."""
+    """The weakest isolation in force among the pods on it; None without pods."""
     slices: tuple[SliceUsage, ...] = ()
     """All of its memory slices, in order; empty where MIG is off."""
     tenants: tuple[GpuPod, ...] = ()
@@ -121,7 +121,7 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod on a node that requests GPUs, and nobody knows which it uses."""
+    """A pod on a node that requests GPUs, and whose devices are unknown."""
 
     pod: PodKey
     phase: Phase
@@ -161,7 +161,7 @@ class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unplaced_mib(self) -> int:
-        """Memory of pods whose GPU nobody knows."""
+        """Memory of pods whose GPU is unknown."""
         return sum(each.memory_mib for each in self.unplaced)
 
 

@@ -73,7 +73,7 @@ class Socket(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     problem: str = ""
-    """Why nobody answers there; empty where somebody does."""
+    """Why there is no answer; empty where there is one."""
 
 
 class Daemon(msgspec.Struct, frozen=True, kw_only=True):

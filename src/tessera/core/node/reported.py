@@ -70,7 +70,7 @@ def withheld_resources(resources: Iterable[tuple[str, str]]) -> tuple[Impairment
 
 
 def _unhealthy(inventory: Inventory, health: Health) -> Iterator[UnhealthyDevice]:
-    """Yield what is given to nobody for now, by GPU and instance."""
+    """Yield what is not allocated for now, by GPU and instance."""
     states = {device: state for device, state in health.states if state.phase is not HealthPhase.HEALTHY}
     for facts in inventory.gpus:
         whole = DeviceId(facts.uuid)

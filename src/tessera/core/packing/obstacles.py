@@ -161,7 +161,7 @@ class Obstacles:
         self._demand = demand
         models = demand.need.models
         self._types = [each.healthy or each for each in fleet.types]
-        """What is unhealthy has room for nobody now, and is not said to be of another kind."""
+        """An unhealthy GPU has no room now, and is not reported as one of another kind."""
         self._models = np.array([bool(t.model.name) and (not models or t.model.name in models) for t in fleet.types])
         self._most = _most(fleet, demand)
         self._others = [

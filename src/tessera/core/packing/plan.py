@@ -82,9 +82,9 @@ class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
     slices: tuple[Slice, ...] = ()
     """Sorted by start; empty for a GPU nothing was decided about."""
     guessed: bool = False
-    """Whether the index is a guess: nobody recorded which of the node's GPUs is this one, or used by its pods."""
+    """Whether the index is a guess: it is not recorded which of the node's GPUs is this one, or used by its pods."""
     guessed_pods: tuple[PodKey, ...] = ()
-    """Running pods on it, as it is assumed, because nobody recorded their devices."""
+    """Running pods on it, as it is assumed, because their devices are not recorded."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Is called now and then with the step under way, how much of it is done, and of how much; 0 where nobody knows."""
+"""Is called now and then with the step under way, how much of it is done, and of how much; 0 where it is unknown."""
 
 _PROGRESS_EVERY: Final = 256
 _FIRST: Final = (-math.inf,)

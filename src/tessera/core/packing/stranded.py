@@ -28,9 +28,9 @@ class Stranded(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU's free part."""
 
     free_percent: int = 0
-    """Percent of the GPU that nobody holds; for amounts the scarcer of compute and memory."""
+    """Percent of the GPU that is free; for amounts the scarcer of compute and memory."""
     fragmentation_percent: int | None = None
-    """See the module; None where nothing is free, or nobody asks for anything that this GPU could serve."""
+    """See the module; None where nothing is free, or no pod requests what this GPU could serve."""
 
 
 def stranded(gpus: Sequence[tuple[Gpu, tuple[Share, ...]]], needs: Iterable[Need]) -> tuple[Stranded, ...]:

@@ -65,9 +65,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     ready: int
     """Those that take requests."""
     unread: int = 0
-    """Replicas of which nobody knows whether they have requests; they are taken to be as busy as the others."""
+    """Replicas for which it is unknown whether they have requests; they are taken to be as busy as the others."""
     woken_s: float | None = None
-    """When somebody last asked that the server be awake; None for never."""
+    """When the server was last requested to be awake; None for never."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     least: int = 1
     """With 0 the server is scaled to zero when it is idle."""
     idle_s: float = IDLE_S
-    """It is idle when no request was there, and nobody woke it, for so long."""
+    """It is idle when it had no request and was not woken for so long."""
     most: int = 16
     """At most what the user allows, and what the cluster has slices for."""
 
@@ -170,7 +170,7 @@ def _begun(load: Load) -> Memory:
 
 
 def _is_busy(former: Memory, load: Load) -> bool:
-    """Return whether the server has requests, had some since the look before, or nobody can tell."""
+    """Return whether the server has requests, had some since the last look, or it is unknown."""
     arrived = bool(former.loads) and load.arrived > former.loads[-1].arrived
     return load.in_flight > 0 or load.unread > 0 or arrived
 

@@ -18,7 +18,7 @@ _SURE_S: Final = 30.0
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the autoscaler's metric said."""
+    """The value of the autoscaler's metric."""
 
     replicas: float
     at_s: float
@@ -31,7 +31,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int | None
     """Replicas to set; None to leave them to the HorizontalPodAutoscaler."""
     zero_s: float | None = None
-    """When the metric first said zero of the replicas that there are."""
+    """When the metric was first zero with the replicas that there are."""
 
 
 def awake(woken_s: float | None, idle_s: float, now_s: float) -> bool:

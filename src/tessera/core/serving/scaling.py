@@ -1,4 +1,4 @@
-"""How many replicas a model server shall have now: what the cluster says of it, what was measured, and the policy.
+"""The desired replicas of a model server now: what the cluster reports of it, what was measured, and the policy.
 
 It never asks for more replicas than there are while the scheduler has no place for one of them: what does not fit now
 is not made to fit by more. Nor does it ask for more than one beyond those that find a place on GPUs as they are: for
@@ -39,7 +39,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = IDLE_S
     """How long nothing must have been asked of it before it is scaled to zero."""
     woken_s: float | None = None
-    """When somebody last asked that it be awake; None for never."""
+    """When it was last requested to be awake; None for never."""
     wanted: float = 0.0
     """Requests that wait in front of it, as somebody says who knows; they wake it."""
     slots: int | None = None

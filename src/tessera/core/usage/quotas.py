@@ -26,7 +26,7 @@ class QuotaUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
     quota: str
     """Its name; a ResourceQuota's after its namespace and `/`."""
     cohort: str = ""
-    """Whose unused quota may be borrowed; empty where nobody's."""
+    """Whose unused quota may be borrowed; empty for none."""
     flavor: str = ""
     """Of which kind of node; empty for all."""
     resource: str

@@ -27,7 +27,7 @@ class Sizing(enum.StrEnum):
     """Nothing of it was used in all the time."""
     FITS = "fits"
     UNKNOWN = "unknown"
-    """Nobody knows what was allocated, or what was used."""
+    """It is unknown what was allocated, or what was used."""
 
     @property
     def settled(self) -> bool:

@@ -30,5 +30,5 @@ _BITS = {
 
 
 def causes(reasons: float | None) -> tuple[Cause, ...]:
-    """Return why clocks are lowered, by the bits that the driver reports; none for what is idle or set by somebody."""
+    """Return why clocks are lowered, by the bits that the driver reports; none if idle or set by a user."""
     return tuple(cause for cause, bit in _BITS.items() if int(reasons or 0) & bit)

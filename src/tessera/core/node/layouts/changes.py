@@ -29,7 +29,7 @@ __all__ = [
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who holds a GPU or one of its MIG instances: a pod, or a process that no pod explains."""
+    """The user of a GPU or of one of its MIG instances: a pod, or a process that no pod explains."""
 
     gpu: str
     """UUID."""
@@ -57,7 +57,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keep(msgspec.Struct, frozen=True, tag=True):
-    """The GPU is as it shall be."""
+    """The GPU is as desired."""
 
 
 class ChangeInstances(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +67,7 @@ class ChangeInstances(msgspec.Struct, frozen=True, tag=True):
 
 
 class SetMode(msgspec.Struct, frozen=True, tag=True):
-    """MIG must be switched, which nobody may be using the GPU for; instances must go first."""
+    """MIG mode must change, for which the GPU must be idle; instances are destroyed first."""
 
     on: bool
     clear: Repartition | None = None
@@ -80,17 +80,17 @@ class AwaitReset(msgspec.Struct, frozen=True, tag=True):
 
 
 class Blocked(msgspec.Struct, frozen=True, tag=True):
-    """Somebody uses what must change; once they are gone it can."""
+    """What must change is in use; it changes when it is idle."""
 
     reason: str
     """One sentence for people, without full stop."""
     users: tuple[User, ...]
     withdraw: Layout = ()
-    """The instances that will have to go, used or not: offered to nobody while the change waits."""
+    """The instances to destroy, used or not: not offered while the change is pending."""
 
 
 class Impossible(msgspec.Struct, frozen=True, tag=True):
-    """The GPU cannot get there as it is now, whoever goes."""
+    """The GPU cannot reach the layout as it is now, even when it is idle."""
 
     reason: str
     """One sentence for people, without full stop."""

@@ -32,7 +32,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU shall be."""
+    """The desired layout of one GPU."""
 
     gpu: str
     """UUID."""

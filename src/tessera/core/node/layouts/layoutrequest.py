@@ -85,7 +85,7 @@ class LayoutLimits(msgspec.Struct, frozen=True, kw_only=True):
     retry_most_s: float = 600.0
     """The longest pause."""
     may_reboot: bool = False
-    """Whether the node may be rebooted where MIG was switched and nobody uses any of its GPUs."""
+    """Whether the node may be rebooted where MIG mode was changed and none of its GPUs is in use."""
 
 
 ObservedLayouts = tuple[tuple[str, bool, MigMode | None, Layout | None], ...]
@@ -99,13 +99,13 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     invalid: str = ""
     """Why the request means nothing on this node; empty where it does."""
     targets: tuple[Target, ...] = ()
-    """What each GPU shall be; GPUs without target are left out."""
+    """The desired layout of each GPU; GPUs without target are left out."""
     unseen: tuple[int, ...] = ()
-    """Indices of GPUs that shall be something too, and that the driver never showed: lost before the agent started."""
+    """Indices of GPUs with a desired layout that the driver never showed: lost before the agent started."""
     changes: tuple[tuple[str, Change], ...] = ()
     """What each of them needs, by UUID."""
     idle: bool = True
-    """Whether nobody uses any GPU of the node."""
+    """Whether no GPU of the node is in use."""
     notes: tuple[str, ...] = ()
     """More for people on what stands in the way, such as why a pod is not evicted."""
 
@@ -159,7 +159,7 @@ class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def acts(self) -> bool:
-        """Whether what can be done shall be done now."""
+        """Whether possible changes are made now."""
         return self.state is LayoutState.PENDING
 
     @property

@@ -112,7 +112,7 @@ class LayoutObserved(msgspec.Struct, frozen=True, tag=True):
     layout: Layout
     used: Layout
     incomplete: Layout = ()
-    """Instances of the layout without the compute instance that fills them: they serve nobody."""
+    """Instances of the layout without the compute instance that fills them: they serve no pod."""
 
 
 Event = Begin | Drained | Taken | StepDone | StepFailed | TimedOut | LayoutObserved

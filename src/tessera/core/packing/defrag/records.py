@@ -9,7 +9,7 @@ __all__ = ["Asker", "Leave", "Move", "NodeShares", "Placed", "Proposal", "Stuck"
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that shall fit."""
+    """A pod to make room for."""
 
     pod: PodKey
     need: Need

@@ -271,7 +271,7 @@ class _Search:
 
 
 def _stays(pod: SeenPod, leaves: Mapping[PodKey, Leave]) -> str:
-    """Return why a pod is moved for nobody; empty where it may be."""
+    """Return why a pod is never moved; empty where it may be."""
     leave = leaves.get(pod.pod.key)
     if pod.ending:
         return "it is being deleted already"

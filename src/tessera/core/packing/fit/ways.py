@@ -37,7 +37,7 @@ class Way(Protocol):
 
 
 class Whole:
-    """A GPU that nobody holds, all of it."""
+    """A whole GPU that is free."""
 
     def __init__(self, fleet: Fleet, by_type: ByType) -> None:
         self.by_type = by_type

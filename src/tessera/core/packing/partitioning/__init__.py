@@ -1,4 +1,4 @@
-"""Demand-driven partitioning: which devices managed GPUs shall have for pods with exact requests.
+"""Demand-driven partitioning: the desired devices of managed GPUs for pods with exact requests.
 
 Such pods are scheduled by what nodes advertise, so a device must be advertised before its pod can be bound. This module
 decides which: a batch of pending pods is planned as `core.packing.plan` plans any pods, with the devices that are

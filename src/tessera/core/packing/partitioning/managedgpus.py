@@ -43,7 +43,7 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def idle(self) -> frozenset[DeviceId]:
-        """What is desired and held by nobody."""
+        """What is desired and free."""
         return self.present - self.held
 
     @property

@@ -1,4 +1,4 @@
-"""Which pending pods are served by devices that are desired already and that nobody uses."""
+"""Which pending pods are served by devices that are desired already and not in use."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable

@@ -22,7 +22,7 @@ class PartitioningLimits(msgspec.Struct, frozen=True, kw_only=True):
     longest_s: float = 10.0
     """A batch ends in any case so long after its first pod."""
     keep_s: float = 300.0
-    """How long a desired device that nobody holds stays, where nothing else needs its place."""
+    """How long a desired device that is free stays, where nothing else needs its place."""
     rest_s: float = 30.0
     """How long a device that has just become desired is kept from pods that need its place; against thrash. They are
     served elsewhere meanwhile, where they can be."""
@@ -57,7 +57,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     arrived: Mapping[PodKey, float] = {}
     """When a pending pod was first observed."""
     idle: Mapping[DeviceId, float] = {}
-    """Since when nobody holds a desired device."""
+    """Since when a desired device is free."""
     desired: Mapping[DeviceId, float] = {}
     """Since when a device is desired."""
     served: frozenset[DeviceId] = frozenset()
@@ -81,7 +81,7 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitioningDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What shall be written."""
+    """What to write."""
 
     desired: tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...] = ()
     """All that is desired of each node where that changes."""

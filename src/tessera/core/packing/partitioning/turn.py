@@ -253,7 +253,7 @@ class _Look:
             self.again.append(late_s)
 
     def _after(self, managed: ManagedGpu, planned: _Planned) -> frozenset[DeviceId]:
-        """Return what shall be desired of a GPU: what is held and planned, and idle devices that may stay."""
+        """Return the desired devices of a GPU: those in use and planned, and idle ones that may stay."""
         kept = managed.held | planned.exact
         may_stay = managed.idle - kept
         if managed.gpu.uuid in self.left_alone:

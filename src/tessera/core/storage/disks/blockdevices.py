@@ -95,7 +95,7 @@ class BlockDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The path where the disks shall be mounted, as it is."""
+    """The path where the disks are to be mounted, as it is."""
 
     source: str = ""
     """What is mounted there: the kernel's name of a block device, or of what else it is; empty where nothing is."""

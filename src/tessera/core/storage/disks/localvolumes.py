@@ -69,7 +69,7 @@ class CreateVolume(msgspec.Struct, frozen=True, tag_field="do", tag="create-volu
 
 
 class DeleteVolume(msgspec.Struct, frozen=True, tag_field="do", tag="delete-volume"):
-    """Delete a PersistentVolume that nobody uses; its folder stays."""
+    """Delete a PersistentVolume that is not in use; its folder stays."""
 
     number: int
 

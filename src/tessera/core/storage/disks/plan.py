@@ -66,7 +66,7 @@ class DiskState(StrEnum):
     LOST = "disk lost"
     """A disk of the array is gone, and with it what was on the array."""
     REFUSED = "refused"
-    """Somebody has to decide; nothing is done."""
+    """An administrator has to decide; nothing is done."""
     NONE = "no disks"
     """No disk is selected."""
 
@@ -274,7 +274,7 @@ def _plain_content(disk: BlockDevice, scene: _Scene) -> tuple[Content, str]:
 
 
 def _claimed(device: BlockDevice) -> str:
-    """Return why nobody may write to a device, whatever is on it; empty where there is no such reason."""
+    """Return why a device must not be written to, whatever is on it; empty where there is no such reason."""
     if device.problem or not device.probed:
         return f"cannot be read: {device.problem or 'it was not probed'}"
     if device.partitions:

@@ -37,7 +37,7 @@ _MOST_PROBLEMS = 16
 
 
 class Warmup(msgspec.Struct, frozen=True, kw_only=True):
-    """Images that some nodes shall have."""
+    """Images desired on some nodes."""
 
     name: str
     images: tuple[str, ...]
@@ -51,7 +51,7 @@ class Warmup(msgspec.Struct, frozen=True, kw_only=True):
     disk_percent: int = 80
     """A node whose disk for images is at least so full pulls nothing."""
     pinned: bool = True
-    """Whether the kubelet's garbage collection shall spare them."""
+    """Whether they are kept from the kubelet's garbage collection."""
     secrets: tuple[str, ...] = ()
     """Secrets with credentials."""
     digests: tuple[tuple[str, str], ...] = ()
@@ -63,7 +63,7 @@ class Warmup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DesiredImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that a node shall have."""
+    """An image desired on a node."""
 
     image: str
     digest: str = ""
@@ -162,7 +162,7 @@ def plan(
     turns: Mapping[Turn, float],
     now_s: float,
 ) -> dict[str, tuple[DesiredImage, ...]]:
-    """Return what each node shall have, and whose turn it is; the same again where nothing changed.
+    """Return the desired images of each node, and whose turn it is; the same again where nothing changed.
 
     Args:
         warmups: in the order of their names.
@@ -225,7 +225,7 @@ def _listed(warmups: Sequence[Warmup], node: NodeImages) -> tuple[DesiredImage, 
 
 
 def _is_right(found: ObservedImage | None, digest: str) -> bool:
-    """Return whether a node has an image, with the digest that it shall have."""
+    """Return whether a node has an image with the desired digest."""
     return found is not None and found.state == "Present" and digest in ("", found.digest)
 
 

@@ -42,7 +42,7 @@ _MOST_PROBLEMS = 16
 
 
 class ModelCache(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that some nodes shall have."""
+    """A model desired on some nodes."""
 
     name: str
     source: str
@@ -64,7 +64,7 @@ class ModelCache(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that a node shall have."""
+    """A model desired on a node."""
 
     name: str
     source: str
@@ -120,7 +120,7 @@ class NodeModels(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ready: bool = True
     desired: tuple[DesiredModel, ...] | None = None
-    """None where the controller has not said anything yet."""
+    """None where the controller has not written it yet."""
     observed: tuple[ObservedModel, ...] = ()
     reason: str = ""
     """Why the node cannot have any model."""
@@ -136,7 +136,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A model on all nodes that shall have it, of bounded size."""
+    """A model on all nodes where it is desired, of bounded size."""
 
     nodes: int = 0
     ready: int = 0
@@ -185,7 +185,7 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
 def models_of_nodes(
     caches: Sequence[ModelCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], unread: Collection[str] = ()
 ) -> dict[str, tuple[DesiredModel, ...]]:
-    """Return what each node shall have, in the order in which it is fetched: priority, pending pods, name.
+    """Return the desired models of each node, in the order in which it is fetched: priority, pending pods, name.
 
     Args:
         caches: all that can be carried out.
