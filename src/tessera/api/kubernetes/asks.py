@@ -188,7 +188,7 @@ def _is_extended(field: Field, name: str) -> bool:
 
 
 def _exact(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
-    """Return the asks by name; one unknown to Tessera is kept, so that its pod waits where nobody offers it."""
+    """Return the asks by name; one unknown to Tessera is kept, so that its pod is pending where no node offers it."""
     asks = []
     for name, count in counts.items():
         if name in {*_TESSERA, SHARE_MEMORY}:

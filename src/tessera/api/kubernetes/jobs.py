@@ -91,7 +91,7 @@ class Stage(enum.StrEnum):
     """How far a Job is."""
 
     QUEUED = "Queued"
-    """Suspended: a queue has not admitted it yet, or somebody suspended it."""
+    """Suspended: a queue has not admitted it yet, or a user suspended it."""
     PENDING = "Pending"
     """It has no node."""
     STARTING = "Starting"

@@ -28,7 +28,7 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def read_lease(found: Mapping[str, Any] | None) -> Lease:
-    """Return the lease in a Lease object; without an object the one that nobody holds.
+    """Return the lease in a Lease object; without an object one without a holder.
 
     Raises:
         InvalidInput: it is none.

@@ -73,7 +73,7 @@ def _requirement(field: Field) -> Requirement:
 
 
 def _leave(field: Field, budgets: Iterable[_Budget]) -> Iterable[Leave]:
-    """Yield what a pod says; nothing of one without a name or with broken labels, which nobody moves then."""
+    """Yield what a pod says; nothing of one without a name or with broken labels, which is not moved then."""
     try:
         namespace, name = identity(field)
         labels = {key: value.text() for key, value in field.get("metadata", "labels").members()}

@@ -20,7 +20,7 @@ _LABEL = "tessera.dev/node-digest"
 """Label of a local PersistentVolume: its node as a digest, by which the volumes of a node are listed. Set by the disk
 agent; read by the disk agent."""
 _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
-"""With it the controller of volumes leaves a released one to whoever erases it. Source: kubernetes v1.36
+"""With it the controller of volumes leaves a released one to another program, which erases it. Source: kubernetes v1.36
 `pkg/controller/volume/persistentvolume/pv_controller.go` (`findDeletablePlugin`)."""
 _HOSTNAME = "kubernetes.io/hostname"
 _DIGITS = 10

@@ -61,7 +61,7 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None
     cold_start_s: float | None
     idle_s: float | None = None
-    """It may be scaled to zero after so long without a request; None where nobody says so."""
+    """It may be scaled to zero after so long without a request; None if it is not set."""
     woken_s: float | None = None
     """When it was last woken; None for never."""
     trouble: str

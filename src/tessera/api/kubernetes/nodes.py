@@ -443,7 +443,7 @@ def _mixed(seen: _Seen, known: NodeModel) -> list[Sharing]:
 
 
 def _withheld(seen: _Seen, sharings: list[Sharing], name: str, resource: str) -> list[Sharing]:
-    """Return GPUs whose last instances of a profile are offered to nobody: as many as the node offers no more."""
+    """Return GPUs whose last instances of a profile are not offered: as many as the node no longer offers."""
     _, clients = _clients(seen, resource)
     most, advertised = _advertised(seen, resource, seen.capacity), _advertised(seen, resource)
     lost = (most - advertised) // clients if seen.advertises else 0

@@ -1,4 +1,4 @@
-"""Events about one object, as Kubernetes keeps them: what schedulers, kubelets and Tessera said of it."""
+"""Events about one object, as Kubernetes keeps them: what schedulers, kubelets and Tessera reported of it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,10 +9,10 @@ __all__ = ["SeenEvent", "read_events"]
 
 
 class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was said of an object, once or several times."""
+    """An event of an object, reported once or several times."""
 
     last: str = ""
-    """When it was said last, as the API writes moments."""
+    """When it was reported last, as the API writes times."""
     type: str = "Normal"
     """`Normal` or `Warning`."""
     reason: str = ""

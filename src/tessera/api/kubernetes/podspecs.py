@@ -185,7 +185,7 @@ def _overhead(field: Field) -> Fraction:
 
 
 def _claims(spec: Field) -> tuple[Ask, ...]:
-    """Return the pod's claims for dynamically allocated devices as asks of a name nobody offers yet."""
+    """Return the pod's claims for dynamically allocated devices as asks of a name that no node offers yet."""
     asks = []
     for claim in spec.get("resourceClaims").elements():
         name = claim.get("resourceClaimTemplateName").text("") or claim.get("resourceClaimName").text("")

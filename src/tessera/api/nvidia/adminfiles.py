@@ -187,7 +187,7 @@ def _content_name(value: object) -> str:
 
 
 def _by_gpu(describe: Callable[[GpuLayout], str], layouts: Iterable[GpuLayout]) -> Iterable[str]:
-    """Yield what is said of each GPU, once for GPUs of which the same is said."""
+    """Yield the settings of each GPU, once for GPUs with the same settings."""
     gpus: dict[str, list[str]] = {}
     for layout in layouts:
         gpus.setdefault(describe(layout), []).append(str(layout.gpu))

@@ -92,7 +92,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     """Of the request; the answer must have it."""
     namespace: str
     pod: dict[str, Any] | None
-    """The pod that is being created; None for everything else, which is nobody's business here."""
+    """The pod that is being created; None for everything else, which is ignored."""
 
 
 def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:

@@ -48,7 +48,7 @@ class Args(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindingArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod to bind and the node it shall run on."""
+    """A pod to bind and its node."""
 
     namespace: str
     name: str

@@ -242,7 +242,7 @@ class GpuPolicy(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Something that must hold of a record beyond the types of its fields, said to the API server and to readers."""
+    """A rule for a record beyond the types of its fields, checked by the API server and by readers."""
 
     cel: str
     """As the API server evaluates it, `self` being the record."""

@@ -413,7 +413,7 @@ def _merged(one: Any, other: Any) -> Any:
 
 
 def schema_of_values(said: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON schema of the values, with what is said of each.
+    """Return the JSON schema of the values, with the description of each.
 
     Args:
         said: the text of this module by `MODULE`.
@@ -435,7 +435,7 @@ def schema_of_values(said: Mapping[str, str]) -> dict[str, Any]:
 
 
 def values_file(said: Mapping[str, str]) -> str:
-    """Return values.yaml: each value with what is said of it."""
+    """Return values.yaml: each value with its description."""
     return "".join(_yaml(Values(), descriptions(said), 0))
 
 

@@ -49,7 +49,7 @@ class AssignedRequests(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
     """The same in few words."""
     unknown: tuple[str, ...] = ()
-    """Ids of the keys that signed some of them and that nobody here knows."""
+    """Ids of the keys that signed some of them and are unknown here."""
 
 
 def read_assigned_requests(

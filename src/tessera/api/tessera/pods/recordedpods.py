@@ -79,7 +79,7 @@ def recorded_assignment(
 def honored(
     pod: Mapping[str, Any], held: Iterable[KubeletAllocation], keys: Keys, *, share_unit_mib: int = 1024
 ) -> str | None:
-    """Return the assignment of a pod that runs with it and that nobody signed; None where there is nothing to sign.
+    """Return the assignment of a pod that runs with it and is not signed; None where there is nothing to sign.
 
     So it is with pods that an agent let start which did not sign yet. What they were given they have, and the
     kubelet's record shows it; more than they ask is never signed.

@@ -70,7 +70,7 @@ class Ungranted(InvalidInput):
 
 
 class UnknownKey(Ungranted):
-    """An assignment signed with a key that nobody here knows, or does not know yet.
+    """An assignment signed with a key that is unknown here, or not known yet.
 
     Args:
         pod: the object.
@@ -94,7 +94,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of assignments without signature. On nodes without an agent gpushare's own annotations count, since
     its own scheduler and plugin serve there. All count where the agent is of a version that does not sign yet."""
     gpus: frozenset[int] | None = None
-    """Indices of the node's GPUs, which unsigned annotations must name; None where nobody knows."""
+    """Indices of the node's GPUs, which unsigned annotations must name; None where they are unknown."""
     refuses: Callable[[str], bool] = lambda _: True
     """Whether an unknown key, by id, is refused. A server asks the API first: the key may have been made just now."""
 
