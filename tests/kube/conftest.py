@@ -16,7 +16,7 @@ from testbed.__main__ import building
 from testbed.cluster import Cluster, Desired, default_folder
 from testbed.node import Node
 from testbed.processes import until
-from testbed.programs import CERT_MANAGER, HELM, MONITORING, REGISTRY, programs
+from testbed.programs import ADAPTER, CERT_MANAGER, HELM, MONITORING, REGISTRY, programs
 from testbed.requirements import missing
 
 HERE = Path(__file__).parent
@@ -211,6 +211,13 @@ def cert_manager(pytestconfig: pytest.Config) -> Path:
     """Return a folder with the definitions of cert-manager's kinds, downloading them the first time."""
     with shown(pytestconfig) as report:
         return programs(report, modules=CERT_MANAGER)
+
+
+@pytest.fixture(scope="session")
+def prometheus_adapter(pytestconfig: pytest.Config) -> Path:
+    """Return the real prometheus-adapter, building it the first time; the build is shown."""
+    with shown(pytestconfig) as report:
+        return programs(report, modules=ADAPTER) / "adapter"
 
 
 @pytest.fixture(scope="session")
