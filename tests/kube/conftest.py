@@ -25,7 +25,16 @@ LACK = missing()
 
 PARTS = ("own", "shared")
 _OWN = frozenset(
-    {"bare_cluster", "eight_h100s", "gpu_cluster", "helm_folder", "image_cluster", "three_nodes", "two_a100s"}
+    {
+        "bare_cluster",
+        "eight_h100s",
+        "gpu_cluster",
+        "helm_folder",
+        "image_cluster",
+        "sleeper",
+        "three_nodes",
+        "two_a100s",
+    }
 )
 """Fixtures of testbeds that one part alone brings up; about half of the time of all tests here."""
 
