@@ -79,6 +79,31 @@ class Adapted(Scene):
         ]
         self.cluster.folder.joinpath("targets.json").write_text(json.dumps(groups))
 
+    def settle(self) -> dict[str, int]:
+        """Return the replicas that each Deployment is asked for, after its pods run and Prometheus knows of them."""
+        pods = self.cluster.get("pods", "-n", "default", "-l", SERVER)["items"]
+        coming_or_going = [
+            each for each in pods if each["status"].get("phase") != "Running" or "deletionTimestamp" in each["metadata"]
+        ]
+        for server in {each["metadata"]["labels"][SERVER] for each in coming_or_going}:
+            self.replicas(server)
+        self.scrape()
+        return self.asked()
+
+    def asked(self) -> dict[str, int]:
+        """Return the replicas that each Deployment is asked for."""
+        found = self.cluster.get("deployments", "-n", "default", "-l", SERVER)["items"]
+        return {each["metadata"]["name"]: each["spec"]["replicas"] for each in found}
+
+    def measured(self) -> set[str]:
+        """Return the Deployments whose autoscalers have a valid metric."""
+        scalers = self.cluster.get("hpa", "-n", "default")["items"]
+        return {
+            each["metadata"]["name"]
+            for each in scalers
+            if any(one["reason"] == "ValidMetricFound" for one in each.get("status", {}).get("conditions", []))
+        }
+
     def adapter(self, path: str) -> Any:
         """Return what the adapter itself answers; it is asked past kube-apiserver."""
         holder = self.cluster.processes.get("namespaces")
@@ -248,9 +273,7 @@ def test_the_adapter_serves_what_tessera_serves_and_both_scale(scene: Adapted) -
         return "\n".join(f"{name}: {scene.conditions(name)}" for name in names)
 
     def steady() -> bool:
-        counts = {scene.replicas(name) for name in names}
-        scene.scrape()
-        return counts == {1} and all("ValidMetricFound" in scene.conditions(name) for name in names)
+        return scene.settle() == dict.fromkeys(names, 1) and scene.measured() == set(names)
 
     try:
         for name in names:
@@ -267,7 +290,7 @@ def test_the_adapter_serves_what_tessera_serves_and_both_scale(scene: Adapted) -
         for name in names:
             if name not in kept:
                 scene.remove(name)
-        agreement(scene, kept)
+        agreement(scene)
     finally:
         scene.load(IDLE)
         for name in names:
@@ -280,16 +303,16 @@ def reactions(scene: Adapted, names: list[str]) -> dict[str, float]:
     begun_s, found = time.monotonic(), dict[str, float]()
 
     def all_more() -> bool:
-        for each in scene.cluster.get("deployments", "-n", "default", "-l", SERVER)["items"]:
-            if each["spec"]["replicas"] > 1:
-                found.setdefault(each["metadata"]["name"], round(time.monotonic() - begun_s, 1))
+        for name, replicas in scene.asked().items():
+            if replicas > 1:
+                found.setdefault(name, round(time.monotonic() - begun_s, 1))
         return found.keys() >= set(names)
 
     until("more replicas", all_more, timeout_s=200, found=lambda: "\n".join(map(scene.conditions, names)))
     return found
 
 
-def agreement(scene: Adapted, names: list[str]) -> None:
+def agreement(scene: Adapted) -> None:
     """All that the adapter serves of the generated rules is what `tessera metrics` says of the same pods."""
     wait_s = float(BUSY.split()[1])
     served = {each["name"] for each in scene.raw("/apis/external.metrics.k8s.io/v1beta1")["resources"]}
@@ -297,9 +320,7 @@ def agreement(scene: Adapted, names: list[str]) -> None:
     assert own == served - {"tessera_replicas"}
 
     def values() -> dict[str, tuple[float, float]]:
-        for name in names:
-            scene.replicas(name)
-        scene.scrape()
+        scene.settle()
         found = {
             "per pod": (scene.value("tessera_queue_time_seconds"), wait_s),
             "per pod in us": (scene.value("avg_time_queue_us"), wait_s * 1e6),
