@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from testbed.addresses import CONTROL_PLANE, SERVICES
 from testbed.node import Node
 
 __all__ = ["start_proxy"]
@@ -30,5 +31,7 @@ def start_proxy(node: Node, kubeconfig: Path, program: Path) -> None:
     }
     path = node.folder / "kube-proxy.json"
     path.write_text(json.dumps(configuration))
+    # What kube-proxy leads to a pod must have a way before: the node's own programs have none out of the network.
+    node.run("ip", "route", "replace", SERVICES, "via", CONTROL_PLANE)
     if node.process("kube-proxy") is None:
         node.start_process("kube-proxy", (str(program), f"--config={path}"))

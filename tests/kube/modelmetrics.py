@@ -28,7 +28,9 @@ class Handler(BaseHTTPRequestHandler):
         lines = (
             f"nv_inference_request_success{LABELS} {cls.ended}",
             f"nv_inference_queue_duration_us{LABELS} {cls.queued_s * 1e6}",
+            f"nv_inference_compute_input_duration_us{LABELS} 0",
             f"nv_inference_compute_infer_duration_us{LABELS} {cls.ended * 1e6}",
+            f"nv_inference_compute_output_duration_us{LABELS} 0",
             f"nv_inference_pending_request_count{LABELS} {rate * wait_s}",
         )
         body = "".join(f"{line}\n" for line in lines).encode()

@@ -165,6 +165,13 @@ class Scene:
         until(what, holds, timeout_s=120, found=words)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that another program follows, so that it never reads half of it."""
+    coming = path.with_name(f".{path.name}")
+    coming.write_text(text)
+    coming.replace(path)
+
+
 def available(cluster: Cluster, name: str) -> bool:
     conditions = cluster.get("apiservice", name).get("status", {}).get("conditions", [])
     return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)

@@ -28,6 +28,7 @@ from kube.test_metrics_api import (
     SERVER,
     Scene,
     available,
+    write_whole,
 )
 from testbed.addresses import CONTROL_PLANE
 from testbed.cluster import Cluster
@@ -77,7 +78,7 @@ class Adapted(Scene):
             }
             for each in self.cluster.get("pods", "-n", "default", "-l", SERVER)["items"]
         ]
-        self.cluster.folder.joinpath("targets.json").write_text(json.dumps(groups))
+        write_whole(self.cluster.folder / "targets.json", json.dumps(groups))
 
     def settle(self) -> dict[str, int]:
         """Return the replicas that each Deployment is asked for, after its pods run and Prometheus knows of them."""

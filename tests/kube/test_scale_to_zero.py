@@ -19,7 +19,7 @@ import yaml
 from builders.modelservers import model_server, model_servers_binding
 from kube.conftest import brought_up
 from kube.test_controller import account
-from kube.test_metrics_api import API_PORT, available
+from kube.test_metrics_api import API_PORT, available, write_whole
 from kube.test_model_servers import offer
 from tessera.clients.kube import HttpKube
 from tessera.controller.modelservers import ModelServers
@@ -84,7 +84,7 @@ class Sleeper:
             for each in pods
             if each["status"].get("podIP")
         ]
-        self.cluster.folder.joinpath("pods.json").write_text(json.dumps(groups))
+        write_whole(self.cluster.folder / "pods.json", json.dumps(groups))
         found = self.cluster.get("deployment", NAME, "-n", NS)
         return found["spec"]["replicas"], found.get("status", {}).get("readyReplicas", 0)
 
