@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from builders.kubeobjects import pod
 from tessera.api.kubernetes.jobs import (
+    BEGUN,
     BY_RUN,
     JobRequest,
     JobState,
@@ -17,7 +18,9 @@ from tessera.api.kubernetes.jobs import (
     job_selection,
     notebook_command,
     own_secret,
+    owned_by,
     read_job,
+    secret_of,
 )
 
 LABEL = dict(job_selection("j"))
@@ -239,11 +242,14 @@ def test_code_is_unpacked_into_the_folder_where_the_command_starts_and_its_secre
     assert unpack["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
     assert [each["name"] for each in unpack["volumeMounts"]] == [each["name"] for each in pod["volumes"]]
     assert main["volumeMounts"] == [unpack["volumeMounts"][1]]
-    found = own_secret(requested, {"code.tar.gz": b"x"}, {"metadata": {"name": "j", "uid": "7"}})
+    found = own_secret(requested, {"code.tar.gz": b"x"})
     assert (found["metadata"]["name"], found["data"]) == (archive["secret"]["secretName"], {"code.tar.gz": "eA=="})
+    assert found["metadata"]["labels"] == dict(BY_RUN)
+    assert own_secret(requested, {}, begun=True)["metadata"]["labels"] == dict(BEGUN)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "7"}
-    assert found["metadata"]["ownerReferences"] == [owner]
-    assert "ownerReferences" not in own_secret(requested, {"code.tar.gz": b"x"})["metadata"]
+    patch = {"labels": {"tessera.dev/submission": None}, "ownerReferences": [owner]}
+    assert owned_by({"metadata": {"name": "j", "uid": "7"}})["metadata"] == patch
+    assert secret_of(job_object(requested)) == "j-own"
     small = job_object(JobRequest(namespace="ns", image="a", secret="c", code=True))["spec"]["template"]["spec"]
     assert "resources" not in small["initContainers"][0]
 
@@ -254,8 +260,8 @@ def test_a_notebook_takes_its_token_from_its_own_secret_and_is_known_by_it() -> 
     reference = {"secretKeyRef": {"name": "j-own", "key": "token"}}
     assert container["env"] == [{"name": "A", "value": "1"}, {"name": "JUPYTER_TOKEN", "valueFrom": reference}]
     assert "volumes" not in job["spec"]["template"]["spec"]
-    assert read_job(job, []).token_secret == "j-own"
-    assert read_job(job_object(ASKED), []).token_secret == ""
+    assert read_job(job, []).token_secret == secret_of(job) == "j-own"
+    assert read_job(job_object(ASKED), []).token_secret == secret_of(job_object(ASKED)) == ""
     others = JobRequest(name="j", namespace="ns", image="a", env_secrets=(("JUPYTER_TOKEN", "mine", "key"),))
     assert read_job(job_object(others), []).token_secret == ""
 

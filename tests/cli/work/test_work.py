@@ -21,8 +21,7 @@ from tessera.api.kubernetes.jobs import JobRequest, job_object, job_selection
 from tessera.cli import main
 from tessera.cli.work.following import follow_job, print_log, state_of
 from tessera.cli.work.stop import stop_jobs
-from tessera.cli.work.submitting import create_job
-from tessera.clients.kube import EVENTS, JOBS, PODS, SECRETS, WORKLOADS, Kind, MemoryKube, Object, uid_of
+from tessera.clients.kube import EVENTS, JOBS, PODS, WORKLOADS, MemoryKube, uid_of
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 
@@ -201,30 +200,6 @@ def test_ctrl_c_before_anything_was_submitted_says_so(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             _, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (130, "nothing was submitted\n")
-
-
-class NoSecrets(MemoryKube):
-    """An API that takes no Secret."""
-
-    async def create(self, kind: Kind, body: Object) -> Object:
-        if kind == SECRETS:
-            raise Unavailable("Secret", found="quota exceeded", expected="room for one more")
-        return await super().create(kind, body)
-
-
-@pytest.mark.anyio
-async def test_a_job_and_its_code_are_there_together_or_not_at_all() -> None:
-    asked = JobRequest(name="j", namespace="ns", image="a", secret="j-code", code=True)
-    kube = MemoryKube()
-    assert await create_job(kube, asked, {"code.tar.gz": b"x"}) == "j"
-    job, secret = await kube.get(JOBS, "j", "ns"), await kube.get(SECRETS, "j-code", "ns")
-    assert job is not None
-    assert secret is not None
-    assert [each["uid"] for each in secret["metadata"]["ownerReferences"]] == [uid_of(job)]
-    refusing = NoSecrets()
-    with pytest.raises(Unavailable, match="quota exceeded"):
-        await create_job(refusing, asked, {"code.tar.gz": b"x"})
-    assert await refusing.get(JOBS, "j", "ns") is None
 
 
 class Cluster:

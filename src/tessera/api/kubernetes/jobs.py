@@ -10,8 +10,10 @@ import msgspec
 
 __all__ = [
     "ARCHIVE",
+    "BEGUN",
     "BY_RUN",
     "CODE_FOLDER",
+    "LEFT_AFTER_S",
     "NOTEBOOK_KEY",
     "NOTEBOOK_PORT",
     "QUEUED_JOB",
@@ -22,11 +24,20 @@ __all__ = [
     "job_selection",
     "notebook_command",
     "own_secret",
+    "owned_by",
     "read_job",
+    "secret_of",
 ]
 
 BY_RUN: Final = (("app.kubernetes.io/managed-by", "tessera-run"),)
 """Label of Jobs that `tessera run` made."""
+_BEGUN: Final = "tessera.dev/submission"
+"""Label of a Job's own Secret: `begun` until it is deleted with its Job. Set by `tessera run`; read by `tessera run`
+and `tessera stop`."""
+BEGUN: Final = (*BY_RUN, (_BEGUN, "begun"))
+"""Labels of a Job's own Secret that is not yet deleted with the Job: whoever submits makes the Secret first."""
+LEFT_AFTER_S: Final = 600
+"""A Secret whose submission began so long ago and that no Job needs was left by one that was interrupted."""
 _OF_JOB: Final = "batch.kubernetes.io/job-name"
 """Label of a Job's pods. Source: Kubernetes API, `batch/v1` (`JobNameLabel`)."""
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
@@ -37,6 +48,7 @@ _KEPT_S: Final = 86_400
 _CULL_INTERVAL_S: Final = 60
 _MAIN: Final = "main"
 _UNPACK: Final = "unpack-code"
+_ARCHIVE_VOLUME: Final = "archive"
 ARCHIVE: Final = "code.tar.gz"
 """Key of a Job's own Secret: the archive of its code."""
 NOTEBOOK_KEY: Final = "token"
@@ -192,7 +204,7 @@ def _with_folders(requested: JobRequest, pod: dict[str, Any]) -> None:
 
 def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
     """Add to a pod what brings its code to it."""
-    archive = {"name": "archive", "mountPath": "/archive", "readOnly": True}
+    archive = {"name": _ARCHIVE_VOLUME, "mountPath": "/archive", "readOnly": True}
     target = {"name": "code", "mountPath": CODE_FOLDER}
     unpack: dict[str, Any] = {
         "name": _UNPACK,
@@ -207,21 +219,31 @@ def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
     main = pod["containers"][0]
     main |= {"workingDir": CODE_FOLDER, "volumeMounts": [target, *main.get("volumeMounts", ())]}
     own = {"secretName": requested.secret, "items": [{"key": ARCHIVE, "path": ARCHIVE}]}
-    bring = ({"name": "archive", "secret": own}, {"name": "code", "emptyDir": {}})
+    bring = ({"name": _ARCHIVE_VOLUME, "secret": own}, {"name": "code", "emptyDir": {}})
     pod["volumes"] = [*bring, *pod.get("volumes", ())]
 
 
-def own_secret(
-    requested: JobRequest, files: Mapping[str, bytes], job: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the Secret of a Job with these files; with the Job as it is stored, one that is deleted with it."""
-    metadata: dict[str, Any] = {"name": requested.secret, "namespace": requested.namespace, "labels": dict(BY_RUN)}
-    if job is not None:
-        own = _dict(job.get("metadata"))
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": own.get("name"), "uid": own.get("uid")}
-        metadata["ownerReferences"] = [owner]
+def own_secret(requested: JobRequest, files: Mapping[str, bytes], *, begun: bool = False) -> dict[str, Any]:
+    """Return the Secret of a Job with these files; where its submission has begun, labelled so until `owned_by`."""
+    labels = dict(BEGUN if begun else BY_RUN)
+    metadata: dict[str, Any] = {"name": requested.secret, "namespace": requested.namespace, "labels": labels}
     data = {key: base64.b64encode(content).decode() for key, content in files.items()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True, "data": data}
+
+
+def owned_by(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch of a Job's own Secret by which it is deleted with the Job, as that is stored."""
+    own = _dict(job.get("metadata"))
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": own.get("name"), "uid": own.get("uid")}
+    return {"metadata": {"labels": {_BEGUN: None}, "ownerReferences": [owner]}}
+
+
+def secret_of(job: Mapping[str, Any]) -> str:
+    """Return the name of a Job's own Secret; empty where it has none."""
+    pod = _dict(_dict(_dict(job.get("spec")).get("template")).get("spec"))
+    archive = next((each for each in _dicts(pod.get("volumes")) if each.get("name") == _ARCHIVE_VOLUME), {})
+    container = next(iter(_dicts(pod.get("containers"))), {})
+    return str(_dict(archive.get("secret")).get("secretName", "")) or _token_secret(container)
 
 
 def notebook_command(idle_s: int) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """`tessera stop`: end Jobs."""
 
 import asyncio
+import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import click
 
 from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.work.following import state_of
+from tessera.cli.work.submitting import settle_secrets
 from tessera.clients.kube import JOBS, Kube
 from tessera.errors import InvalidInput
 
@@ -48,6 +50,7 @@ async def stop_jobs(kube: Kube, names: Sequence[str], namespace: str) -> None:
             hint = f"kubectl delete job {each} -n {namespace}"
             found = "one that something else submitted"
             raise InvalidInput(f"job {namespace}/{each}", found=found, expected="one of tessera jobs", hint=hint)
+    await settle_secrets(kube, namespace, dt.datetime.now(dt.UTC))
     for each in names:
         await kube.delete(JOBS, each, namespace=namespace)
         click.echo(f"deleted {namespace}/{each}")

@@ -1,22 +1,33 @@
 """Submit a Job: say where it would run, create it with what belongs to it, follow it."""
 
 import asyncio
+import datetime as dt
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
 
-from tessera.api.kubernetes.jobs import JobRequest, job_object, own_secret
+from tessera.api.kubernetes.jobs import (
+    BEGUN,
+    BY_RUN,
+    LEFT_AFTER_S,
+    JobRequest,
+    job_object,
+    own_secret,
+    owned_by,
+    secret_of,
+)
 from tessera.cli.livecluster import ClusterSource, connected, observe
 from tessera.cli.printing import yaml_text
 from tessera.cli.work.asking import Asked, place_of
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted
-from tessera.clients.kube import JOBS, SECRETS, Forbidden, Kube, Object, name_of
+from tessera.clients.kube import JOBS, SECRETS, Forbidden, Kube, Object, Selection, Unanswered, name_of
 from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.workload.need import PodKey
 from tessera.errors import TesseraError
 
-__all__ = ["Follow", "create_job", "submit"]
+__all__ = ["Follow", "create_job", "settle_secrets", "submit"]
 
 Follow = Callable[[Kube, str], Awaitable[int]]
 """Follows the Job of this name to its end, and returns the exit code of its command."""
@@ -59,16 +70,51 @@ def submit(given: Asked, asked: JobRequest, files: Mapping[str, bytes], follow: 
 
 
 async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) -> str:
-    """Create a Job and its own Secret, or nothing; return its name."""
-    job = await kube.create(JOBS, job_object(asked))
+    """Create a Job and its own Secret, or nothing; return its name.
+
+    The Secret is first, so that no pod waits for one that never comes, wherever this process ends.
+    """
+    if not files:
+        return name_of(await kube.create(JOBS, job_object(asked)))[1]
+    secret = await kube.create(SECRETS, own_secret(asked, files, begun=True))
+    try:
+        job = await kube.create(JOBS, job_object(asked))
+    except Unanswered:  # the Job may be there and need its Secret: the next submission sees
+        raise
+    except TesseraError:
+        await _without_secret(kube, asked)
+        raise
     name = name_of(job)[1]
-    if files:
-        try:
-            await kube.create(SECRETS, own_secret(asked, files, job))
-        except TesseraError:
-            await kube.delete(JOBS, name, namespace=asked.namespace)
-            raise
+    try:
+        await kube.patch(SECRETS, asked.secret, owned_by(job), namespace=asked.namespace)
+    except TesseraError:
+        await kube.delete(JOBS, name, namespace=asked.namespace)
+        await _without_secret(kube, asked)
+        raise
+    await settle_secrets(kube, asked.namespace, dt.datetime.fromisoformat(secret["metadata"]["creationTimestamp"]))
     return name
+
+
+async def _without_secret(kube: Kube, asked: JobRequest) -> None:
+    with suppress(TesseraError):  # the next submission does it
+        await kube.delete(SECRETS, asked.secret, namespace=asked.namespace)
+
+
+async def settle_secrets(kube: Kube, namespace: str, now: dt.datetime) -> None:
+    """Have the Secrets of interrupted submissions deleted with their Jobs, and delete those that no Job needs.
+
+    Nothing happens where that cannot be seen or done: whoever comes next does it.
+    """
+    with suppress(TesseraError):
+        begun = (await kube.list(SECRETS, Selection(namespace=namespace, labels=BEGUN))).objects
+        jobs = (await kube.list(JOBS, Selection(namespace=namespace, labels=BY_RUN))).objects if begun else ()
+        needed = {secret_of(each): each for each in jobs}
+        for each in begun:
+            name, made = name_of(each)[1], dt.datetime.fromisoformat(each["metadata"]["creationTimestamp"])
+            if name in needed:
+                await kube.patch(SECRETS, name, owned_by(needed[name]), namespace=namespace)
+            elif (now - made).total_seconds() > LEFT_AFTER_S:
+                await kube.delete(SECRETS, name, namespace=namespace)
 
 
 async def _interrupted(place: ClusterSource, names: list[str], namespace: str, *, delete: bool) -> int:
