@@ -114,6 +114,16 @@ async def test_new_connections_get_the_renewed_certificate_and_old_ones_go_on(pk
         old[1].close()
 
 
+async def test_each_look_is_told(mounted: Mounted) -> None:
+    looked = asyncio.Semaphore(0)
+    certificates = Certificates(mounted.tls, ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), logger())
+    task = asyncio.create_task(certificates.follow(0.001, looked.release))
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            await looked.acquire()
+    task.cancel()
+
+
 async def test_clients_of_a_new_authority_are_heard_beside_those_of_the_former(pki: Path, mounted: Mounted) -> None:
     async with serving(mounted) as port:
         stranger, client = Client(port, pki, "stranger"), Client(port, pki)

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -80,11 +81,12 @@ class Certificates:
         self._log = log
         self._seen = self._look()
 
-    async def follow(self, every_s: float) -> None:
-        """Look at the files again and again, until cancelled."""
+    async def follow(self, every_s: float, looked: Callable[[], None] = lambda: None) -> None:
+        """Look at the files again and again, until cancelled; call `looked` after each look."""
         while True:
             await asyncio.sleep(every_s)
             self.renew()
+            looked()
 
     def renew(self) -> bool:
         """Read the files where they changed; return whether they are in force now. Takes a few milliseconds then."""

@@ -120,6 +120,7 @@ async def test_the_api_does_not_answer_while_it_is_asked(kube: MemoryKube, monke
             while view.keys.doubts:  # noqa: ASYNC110 (the server tells nobody)
                 await asyncio.sleep(0.05)
         assert view.ledger.pods_on("a")[0].shares == ()
+        assert 'tessera_loop_age_seconds{loop="unknown-keys"}' in server.server.metrics().decode()
 
 
 async def test_doubted_shares_close_no_gpu_for_others() -> None:

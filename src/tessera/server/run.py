@@ -244,6 +244,7 @@ class Server:
                     if found is not None:
                         self.view.take_gpu_node(found)
                 self.view.settle_doubts(asked)
+                self._measures.turned("unknown-keys")
             except TesseraError as error:
                 self._log.warning("keys_not_read", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
@@ -335,9 +336,9 @@ class Server:
             if place.tls is None or http.tls is None:
                 continue
             certificates, every_s = Certificates(place.tls, http.tls, self._log), self._settings.limits.renewal_s
-            yield certificates.follow(every_s)
+            yield certificates.follow(every_s, partial(self._measures.turned, f"certificate-{place.serves}"))
             if self._own is not None and place.tls == self._own.tls:
-                yield self._own.follow(certificates, every_s)
+                yield self._own.follow(certificates, every_s, partial(self._measures.turned, "certificate-shared"))
 
 
 class _Place(msgspec.Struct, frozen=True):

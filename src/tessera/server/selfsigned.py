@@ -87,8 +87,10 @@ class SelfSigned:
         """Write a certificate that nobody knows, so that the server can listen before the API server answers."""
         self._write(*self._made())
 
-    async def follow(self, certificates: Certificates, every_s: float) -> None:
-        """Keep the certificate of the Secret in force, until cancelled."""
+    async def follow(
+        self, certificates: Certificates, every_s: float, settle: Callable[[], None] = lambda: None
+    ) -> None:
+        """Keep the certificate of the Secret in force, until cancelled; call `settle` after each look where it is."""
         while True:
             try:
                 settled = await self.renew()
@@ -99,6 +101,7 @@ class SelfSigned:
             if settled:
                 certificates.renew()
                 self.ready.set()
+                settle()
             await asyncio.sleep(every_s if settled else _RETRY_S)
 
     async def renew(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -186,8 +187,10 @@ def test_another_leads_at_once_when_the_leader_stops_and_in_time_when_it_vanishe
 
 def test_work_that_returns_ends_the_candidacy_and_frees_the_lease() -> None:
     async def elect() -> None:
-        kube, leaders = MemoryKube(), Leaders()
-        await Election(kube, LOCK, "one").run(leaders.work("one", lasts_s=60))
+        kube, leaders, answers = MemoryKube(), Leaders(), Counter[str]()
+        first = Election(kube, LOCK, "one", on_answer=lambda: answers.update(["one"]))
+        await first.run(leaders.work("one", lasts_s=60))
+        assert answers["one"] > 60 / LOCK.terms.renew_s
         await asyncio.wait_for(Election(kube, LOCK, "two").run(leaders.work("two", lasts_s=1)), 2)
         assert [name for name, _, _ in leaders.spans] == ["one", "two"]
 

@@ -202,7 +202,7 @@ def storage_loops(node: str, kube: Kube, runtime: Runtime, models: Places, peers
         lambda _, measures: ImageWarmer(node, kube, runtime).run(measures),
     ]
     if peers is not None:
-        loops.append(lambda *_: peers.run())
+        loops.append(lambda _, measures: peers.run(measures))
     return loops
 
 

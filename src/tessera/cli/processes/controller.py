@@ -5,6 +5,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,10 @@ async def _run(
 
     async with HttpKube.connect(kubeconfig) as kube:
         lock = LeaseLock(lease=settings.lease, namespace=settings.namespace)
-        election = Election(kube, lock, settings.identity, on_trouble=not_elected)
+        measures = Measures()
+        answered = partial(measures.turned, "lease")
+        election = Election(kube, lock, settings.identity, on_trouble=not_elected, on_answer=answered)
         with contextlib.suppress(asyncio.CancelledError):
-            measures = Measures()
             async with answering(ports[0], lambda: election.trouble), exposing(ports[1], measures.render):
                 await election.run(lambda: lead(kube, measures))
 

@@ -15,11 +15,12 @@ from tessera.cli.processes.logoptions import log_options
 from tessera.cli.processes.metricsoptions import metrics_options, metrics_port
 from tessera.cli.processes.prometheusoptions import prometheus_of, prometheus_options
 from tessera.clients.kube import HttpKube
+from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
-from tessera.log import configure, logger
+from tessera.log import Complaint, configure, logger
 from tessera.probes import MetricsPort, answering, exposing
-from tessera.server.page import NO_METRICS, PageMetrics, PrometheusHistory
+from tessera.server.page import AgentsMemory, PageMetrics, PrometheusHistory
 from tessera.server.run import Server
 from tessera.server.settings import Admission, Page, ServerLimits, Settings, is_loopback
 
@@ -40,7 +41,7 @@ RBAC: get, list and watch nodes and pods; create pods/binding; get, list, watch,
 patch gpunodes.tessera.dev; in tessera-system get, create and patch the Secret tessera-assignment-key, and get, list,
 watch, create and patch the ConfigMap tessera-assignment-keys. For metrics of quotas: list and watch resourcequotas and
 clusterqueues.kueue.x-k8s.io. For the page: get, list and watch nodeimages; create tokenreviews and
-subjectaccessreviews.
+subjectaccessreviews; without --page-prometheus also in tessera-system list pods and get pods/proxy.
 """
 
 _SETTINGS, _LIMITS = Settings(), ServerLimits()
@@ -168,20 +169,26 @@ def _page(given: dict[str, Any]) -> Page | None:
     return Page(host=host, port=given["page_port"], tls=tls, sign_in=sign_in)
 
 
-def _history(given: dict[str, Any]) -> PageMetrics:
-    """Return what the page shows beside the cluster."""
+def _agents(kube: HttpKube) -> PageMetrics:
+    """Return what the page shows beside the cluster where no Prometheus is named."""
+    log = logger()
+    return AgentsMemory(ProxiedUsage(kube, Complaint(log, "agent_not_read")), log)
+
+
+def _history(given: dict[str, Any]) -> PageMetrics | None:
+    """Return what a Prometheus knows for the page, where one is named."""
     refuse_without("--page-prometheus", "--page-port")
     found = prometheus_of(given, "--page-prometheus", deadline_s=_HISTORY_S, most_bytes=_HISTORY_BYTES)
     patient = prometheus_of(given, "--page-prometheus", deadline_s=_WEEK_S, most_bytes=_WEEK_BYTES)
-    return PrometheusHistory(found.connect, patient.connect, found.url, logger()) if found and patient else NO_METRICS
+    return PrometheusHistory(found.connect, patient.connect, found.url, logger()) if found and patient else None
 
 
 async def _run(
-    settings: Settings, history: PageMetrics, kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
+    settings: Settings, history: PageMetrics | None, kubeconfig: Path | None, ports: tuple[int | None, MetricsPort]
 ) -> None:
     """Run until SIGTERM or SIGINT; the ports are those for probes and for metrics."""
     async with HttpKube.connect(kubeconfig) as kube:
-        one = Server(settings, kube, metrics=history)
+        one = Server(settings, kube, metrics=history or _agents(kube))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, one.stop)
         async with answering(ports[0], one.waiting_for), exposing(ports[1], one.metrics):

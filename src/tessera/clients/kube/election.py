@@ -48,6 +48,7 @@ class Election:
         lock: the Lease that one candidate holds at a time.
         name: shown to people as the holder, as a pod's name; what makes it unlike any other process is added.
         on_trouble: given each error of an attempt; the next attempt follows.
+        on_answer: called after each attempt that the API server answered.
 
     """
 
@@ -58,11 +59,13 @@ class Election:
         name: str,
         *,
         on_trouble: Callable[[Exception], None] = lambda _: None,
+        on_answer: Callable[[], None] = lambda: None,
     ) -> None:
         self._kube = kube
         self._lock = lock
         self._candidate = Candidate(identity=f"{name}_{uuid.uuid4()}", terms=lock.terms)
         self._on_trouble = on_trouble
+        self._on_answer = on_answer
         self._random = random.SystemRandom()
         self._stamp = dt.datetime.fromtimestamp(0, dt.UTC)
         self.trouble = "the Lease has not been read yet"
@@ -154,6 +157,7 @@ class Election:
                     await self._look()
                 await self._write()
             self.trouble = ""
+            self._on_answer()
         except Conflict:
             await self._look_again()
         except TimeoutError as error:

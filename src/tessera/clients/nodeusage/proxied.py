@@ -1,6 +1,7 @@
 """Reports of the agents of a cluster, by way of its API server."""
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
@@ -28,11 +29,13 @@ class ProxiedUsage:
 
     Args:
         kube: the cluster's API. The caller lists `pods` and gets `pods/proxy` in Tessera's namespace.
+        silent: given why an agent does not answer, which is left out then; None to raise it.
 
     """
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, silent: Callable[[Unavailable], None] | None = None) -> None:
         self._kube = kube
+        self._silent = silent
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def read(self) -> tuple[UsageReport, ...]:
@@ -43,8 +46,17 @@ class ProxiedUsage:
             raise _lacking("agents", error) from error
         if not pods:
             raise Unavailable("agents", found="no agent's pod is ready", hint=_HINT)
-        found = await asyncio.gather(*map(self._ask, pods))
-        return tuple(sorted(found, key=lambda each: each.node))
+        found = await asyncio.gather(*map(self._answer, pods))
+        return tuple(sorted(filter(None, found), key=lambda each: each.node))
+
+    async def _answer(self, pod: Object) -> UsageReport | None:
+        try:
+            return await self._ask(pod)
+        except Unavailable as error:
+            if self._silent is None:
+                raise
+            self._silent(error)
+            return None
 
     async def _ask(self, pod: Object) -> UsageReport:
         namespace, name = name_of(pod)

@@ -1,6 +1,7 @@
 """The process of the metrics APIs: looks at model servers, and answers kube-apiserver."""
 
 import asyncio
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -113,9 +114,11 @@ class MetricsServer:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._looks.run())
                 tasks.create_task(self._follow_proxy(http))
-                tasks.create_task(certificates.follow(_CERTIFICATE_S))
+                looked = partial(self._measures.turned, "certificate")
+                tasks.create_task(certificates.follow(_CERTIFICATE_S, looked))
                 if self._own is not None:
-                    tasks.create_task(self._own.follow(certificates, _CERTIFICATE_S))
+                    shared = partial(self._measures.turned, "certificate-shared")
+                    tasks.create_task(self._own.follow(certificates, _CERTIFICATE_S, shared))
                 tasks.create_task(http.serve(sockets=[listener]))
 
     async def _follow_proxy(self, http: HttpServer) -> None:

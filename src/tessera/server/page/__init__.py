@@ -1,7 +1,8 @@
 """The dashboard page: the fleet live in a browser, for each viewer what they may see."""
 
+from tessera.server.page.agents import AgentsMemory
 from tessera.server.page.history import PrometheusHistory
 from tessera.server.page.served import FleetPage
 from tessera.server.page.source import NO_METRICS, PageMetrics, Sources
 
-__all__ = ["NO_METRICS", "FleetPage", "PageMetrics", "PrometheusHistory", "Sources"]
+__all__ = ["NO_METRICS", "AgentsMemory", "FleetPage", "PageMetrics", "PrometheusHistory", "Sources"]

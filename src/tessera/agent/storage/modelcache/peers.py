@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -12,6 +14,7 @@ from tessera.clients.store.peers import PeerConnections
 from tessera.core.storage.models.peers import PeerPatience
 from tessera.errors import Unavailable
 from tessera.log import Logger
+from tessera.measures import Measures
 
 __all__ = ["PeerService", "PeerSettings"]
 
@@ -61,16 +64,19 @@ class PeerService:
     def _dropped(self, peer: str, what: str) -> None:
         self._log.error("peer_dropped", peer=peer, gave_wrong=what)
 
-    async def run(self) -> None:
-        """Give chunks until cancelled; while the port cannot be opened, that is logged, and it is tried again."""
+    async def run(self, measures: Measures | None = None) -> None:
+        """Give chunks until cancelled; while the port cannot be opened, that is logged, and it is tried again.
+
+        The age of loop `peers` is that of the last look at the certificates while the port is open.
+        """
         while True:
             try:
-                await self.serve()
+                await self.serve(partial(measures.turned, "peers") if measures else lambda: None)
             except Unavailable as error:
                 self._log.error("peers_not_served", reason=str(error))
             await asyncio.sleep(_RETRY_S)
 
-    async def serve(self) -> None:
+    async def serve(self, looked: Callable[[], None] = lambda: None) -> None:
         """Give chunks until cancelled.
 
         Raises:
@@ -89,7 +95,7 @@ class PeerService:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for context in (self._answering, self._asking):
-                    tasks.create_task(Certificates(settings.tls, context, self._log).follow(_LOOK_S))
+                    tasks.create_task(Certificates(settings.tls, context, self._log).follow(_LOOK_S, looked))
         finally:
             await asyncio.to_thread(server.close)
             self.sharing.close()

@@ -1,0 +1,87 @@
+"""What the page shows where no Prometheus is named: what agents measure now and have seen since they started."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from typing import Final
+
+from tessera.api.tessera.usagereports import UsageReport, recommendations
+from tessera.clients.nodeusage import NodeUsages
+from tessera.core.explain.fleetview import Service
+from tessera.core.usage.rightsizing import Recommendation
+from tessera.core.workload.need import PodKey
+from tessera.log import Complaint, Logger
+from tessera.loops import one_turn
+
+__all__ = ["AgentsMemory"]
+
+_EVERY_S: Final = 60.0
+_STALE_S: Final = 180.0
+"""What was known so long ago is not shown as if it were now."""
+
+
+class AgentsMemory:
+    """`PageMetrics` of the nodes' agents, which are asked while somebody looks at the page; nothing waits for them.
+
+    Args:
+        usages: the agents.
+        log: records trouble.
+        clock_s: seconds that never go back.
+
+    """
+
+    def __init__(self, usages: NodeUsages, log: Logger, clock_s: Callable[[], float] = monotonic) -> None:
+        self._usages = usages
+        self._clock_s = clock_s
+        self._complain = Complaint(log, "agents_not_read")
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_s = self._known_s = -float("inf")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._activity: Mapping[PodKey, float] = {}
+        self._throttled: Mapping[str, tuple[str, ...]] = {}
+        self._advice: tuple[Recommendation, ...] = ()
+
+    async def look(self) -> None:
+        """Begin to ask again where that was not done just now."""
+        now_s = self._clock_s()
+        if now_s - self._known_s >= _STALE_S:
+            self._forget()
+        if now_s - self._asked_s >= _EVERY_S and (self._asking is None or self._asking.done()):
+            self._asked_s = now_s
+            self._asking = asyncio.create_task(one_turn(self._ask, self._complain, self._complain.settle))
+
+    async def _ask(self) -> None:
+        reports = await self._usages.read()
+        self._advice = tuple(await asyncio.to_thread(recommendations, reports))
+        self._activity = _activity(reports)
+        self._throttled = {gpu.uuid: gpu.throttled for each in reports for gpu in each.gpus if gpu.throttled}
+        self._known_s = self._clock_s()
+
+    def activity(self) -> Mapping[PodKey, float]:
+        """Return how much of its compute each pod uses, in percent: of its busiest device."""
+        return self._activity
+
+    def throttled(self) -> Mapping[str, tuple[str, ...]]:
+        """Return why GPUs lower their clocks, by UUID."""
+        return self._throttled
+
+    def services(self) -> tuple[Service, ...]:
+        """Return nothing: agents know no model servers."""
+        return ()
+
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """Return what is recommended by what containers used since their agent started; the most urgent first."""
+        return self._advice
+
+
+def _activity(reports: Iterable[UsageReport]) -> Mapping[PodKey, float]:
+    found: dict[PodKey, float] = defaultdict(float)
+    devices = (device for report in reports for gpu in report.gpus for device in gpu.devices)
+    for each in (container for device in devices for container in device.containers):
+        if each.gpu_percent is not None:
+            key = PodKey(f"{each.namespace}/{each.pod}")
+            found[key] = max(found[key], min(each.gpu_percent, 100.0))
+    return found

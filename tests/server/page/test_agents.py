@@ -1,0 +1,73 @@
+"""What the page knows by the nodes' agents: asked while somebody looks, kept for a while, and trouble said once."""
+
+import asyncio
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from builders.usagereports import REPORT
+from tessera.api.tessera.usagereports import UsageReport, write_usage
+from tessera.clients.kube import PODS, MemoryKube
+from tessera.clients.nodeusage import MemoryUsage, ProxiedUsage
+from tessera.log import logger
+from tessera.server.page import AgentsMemory
+
+pytestmark = pytest.mark.anyio
+
+
+class Scene:
+    """Agents in memory, a clock, and what the page knows by them."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.usages = MemoryUsage(REPORT)
+        self.memory = AgentsMemory(self.usages, logger(), lambda: self.now_s)
+
+    async def look(self, seconds: float) -> dict[str, float]:
+        """Let time go by and look twice: the first look waits for nobody."""
+        self.now_s += seconds
+        await self.memory.look()
+        await asyncio.sleep(0.05)
+        await self.memory.look()
+        return {str(pod): percent for pod, percent in self.memory.activity().items()}
+
+
+async def test_activity_throttling_and_sizes_are_the_agents() -> None:
+    one = Scene()
+    assert await one.look(0) == {"team/train": 90, "web/serve": 12}
+    assert one.memory.throttled() == {"GPU-0": ("thermal",)}
+    assert one.memory.services() == ()
+    advice = {each.pod: each.verdict.value for each in one.memory.recommendations()}
+    assert advice["train"] == "too-little"
+    assert advice["serve"] == "too-much"
+
+
+async def test_it_asks_once_in_a_minute_and_forgets_what_is_old() -> None:
+    one = Scene()
+    await one.look(0)
+    one.usages.reports = (UsageReport(node="n1"),)
+    assert len(await one.look(59)) == 2
+    assert await one.look(1) == {}
+    one.usages.reports = (REPORT,)
+    assert len(await one.look(60)) == 2
+    one.usages.silent = "n1"
+    with capture_logs() as logs:
+        assert len(await one.look(60)) == 2
+        assert len(await one.look(60)) == 2
+        assert await one.look(60) == {}
+    assert one.memory.recommendations() == ()
+    assert [each["event"] for each in logs] == ["agents_not_read"]
+
+
+async def test_an_agent_that_does_not_answer_is_left_out() -> None:
+    kube, silent = MemoryKube(), list[str]()
+    labels = {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": "agent"}
+    for name in ("a", "b"):
+        metadata = {"name": name, "namespace": "tessera-system", "labels": labels}
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        await kube.create(PODS, {"metadata": metadata, "status": ready})
+    kube.answers["tessera-system", "a"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
+    assert await ProxiedUsage(kube, lambda error: silent.append(str(error))).read() == (REPORT,)
+    assert len(silent) == 1
+    assert "tessera-system/b" in silent[0]
