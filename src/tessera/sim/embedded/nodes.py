@@ -176,14 +176,16 @@ class EmbeddedNode:
         now_s = asyncio.get_running_loop().time()
         passed_s, self._measured_s = now_s - (self._measured_s or now_s), now_s
         loads, whole = Counter[str](), set[str]()
-        for uid, pid in self._processes.items():
-            part = sum(each.memory_mib / model(self._models[each.gpu]).memory_mib for each in self._shares[uid])
-            percent = round(self._loads.busy(self._started[uid]) * min(part, 1))
-            self._driver.set_load(pid, percent)
+        for uid in self._processes:
             for each in self._shares[uid]:
-                loads[self._uuids[each.gpu]] += percent
+                loads[self._uuids[each.gpu]] += round(self._part(each) * self._loads.busy(self._started[uid]))
                 if each.profile is None:
                     whole.add(self._uuids[each.gpu])
+        for uid, pid in self._processes.items():
+            most = max((loads[self._uuids[each.gpu]] for each in self._shares[uid]), default=0)
+            scale = min(1, 100 / most) if most else 0  # who wants more than there is gets less
+            parts = sum(map(self._part, self._shares[uid])) / max(1, len(self._shares[uid]))
+            self._driver.set_load(pid, round(self._loads.busy(self._started[uid]) * parts * scale))
         for uuid, name in zip(self._uuids, self._models, strict=True):
             load, shown = min(loads[uuid], 100) / 100, product(model(name))
             idle_w, most_w = shown.power_w[1] * _IDLE, shown.power_w[1]
@@ -228,6 +230,10 @@ class EmbeddedNode:
             status = {"name": container.name, "containerID": f"containerd://{_container_id(uid)}"}
             running = {"status": {"phase": "Running", "containerStatuses": [status]}}
             await self._kube.patch(PODS, name, running, namespace=namespace, subresource="status")
+
+    def _part(self, share: Share) -> float:
+        """Return which part of its GPU's compute a pod can have: that of its instance, or all."""
+        return 1.0 if share.profile is None else share.memory_mib / model(self._models[share.gpu]).memory_mib
 
     def _end(self, kubelet: MemoryKubelet, uid: str, pod: Object) -> None:
         kubelet.remove(*name_of(pod))

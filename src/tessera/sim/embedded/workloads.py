@@ -57,7 +57,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     job: bool = False
     """Whether its pods come in batches and end."""
     activity: float = 60.0
-    """Compute that a pod uses on average, in percent of what it is allocated."""
+    """Compute that a pod uses on average, in percent of its GPU or MIG instance."""
     memory: float = 0.8
     """The part of its GPU memory that a pod uses; 0 where it does nothing with its GPU."""
 
@@ -97,7 +97,7 @@ CASES: Final = (
         activity=0,
         memory=0,
     ),
-    Case(namespace="ranking", name="ranker", gpu="a10", limits=(("aliyun.com/gpu-mem", "5"),), replicas=4, activity=35),
+    Case(namespace="ranking", name="ranker", gpu="a10", limits=(("aliyun.com/gpu-mem", "5"),), replicas=4, activity=18),
     Case(namespace="ranking", name="tagger", gpu="a10", limits=(("aliyun.com/gpu-mem", "9"),), replicas=2, activity=20),
     Case(
         namespace="research",
@@ -200,7 +200,7 @@ class Workloads:
             del self._busy[key]
         for number, key in enumerate(keys):
             # Notebooks are used now and then: one in four at a time.
-            used = 55.0 if case.name == "notebook" and number % 4 == 0 else busy
+            used = 40.0 if case.name == "notebook" and number % 4 == 0 else busy
             self._busy[key] = round(min(100.0, max(0.0, used * self._rng.uniform(0.9, 1.1))))
 
     def _of(self, case: Case) -> Iterator[Object]:

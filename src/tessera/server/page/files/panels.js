@@ -76,7 +76,15 @@ export function drawSlow(section, nodes, filters) {
 }
 
 function driven(slowdown) {
-  const names = slowdown.drivers.map((each) => (each.pod ? `${each.namespace}/${each.pod}` : "another namespace's pod"));
+  const groups = new Map(); // pods of one workload are told once
+  for (const each of slowdown.drivers) {
+    const name = each.pod ? `${each.namespace}/${workload(each.pod)}` : "another namespace's pod";
+    groups.set(name, [...(groups.get(name) ?? []), each]);
+  }
+  const names = [...groups].map(([name, [first, ...others]]) => {
+    if (others.length) return `${name} × ${others.length + 1}`;
+    return first.pod ? `${first.namespace}/${first.pod}` : name;
+  });
   return names.length ? `Driven by ${names.join(", ")}.` : "Nobody knows by which pod.";
 }
 
