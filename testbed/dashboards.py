@@ -329,6 +329,15 @@ _SERVING = Dashboard(
             text="Asked of the Prometheus of `metricsApi.prometheus` while a server has no replica.",
         ),
         Panel(
+            "Questions about rules of prometheus-adapter, by result",
+            "reqps",
+            (
+                (f"sum by (result) (rate(tessera_metrics_rule_queries_total{_RATE}))", "{{result}}"),
+                ("sum(tessera_metrics_rules_bad)", "broken files"),
+            ),
+            text="Which series there are, asked of the Prometheus of `metricsApi.prometheus`.",
+        ),
+        Panel(
             "Requests to the metrics APIs, by answer",
             "reqps",
             ((f"sum by (code) (rate(tessera_metrics_requests_total{_RATE}))", "{{code}}"),),

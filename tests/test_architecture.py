@@ -34,6 +34,7 @@ HOMES = {
     "pathspec": "tessera.cli.work.codefolder",
     "prometheus_client": "tessera.api.prometheus.samples",
     "pynvml": "tessera.clients.gpu.nvml",
+    "re2": "tessera.api.kubernetes.metrics.adapter.patterns",
     "rich": "tessera.cli",
     "starlette": "tessera.server",
     "structlog": "tessera.log",

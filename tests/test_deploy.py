@@ -286,6 +286,10 @@ CHECKED: dict[str, tuple[dict[str, Any], str]] = {
         {"agent": {"updateStrategy": {"rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}}}},
         "the new one would wait for ever; use maxUnavailable",
     ),
+    "rules about nobody": (
+        {"metricsApi": {"enabled": True, "adapterRules": {"configMap": "rules"}}},
+        "--set metricsApi.prometheus=http",
+    ),
     "a question to nobody": ({"metricsApi": {"enabled": True, "wakeQuery": "up"}}, "--set metricsApi.prometheus=http"),
 }
 

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 JOB = str(ROOT / "examples/1-job-of-60-slices/job.yaml")
 MODULES = {
+    "google-re2": "re2",
     "grpcio": "grpc",
     "nvidia-ml-py": "pynvml",
     "prometheus-client": "prometheus_client",

@@ -49,6 +49,7 @@ MORE = {
         "enabled": True,
         "prometheus": "http://prometheus.monitoring:9090",
         "wakeQuery": 'sum by (namespace, service) (gateway_queue{gateway="own"})',
+        "adapterRules": {"configMap": "adapter-rules", "key": "rules.yaml"},
         "args": ["--log-level=debug"],
         "nodeSelector": {"pool": "system"},
     },
@@ -129,6 +130,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a word that is none": {**IMAGE, "nvidia": {"operator": "with"}},
     "no image": {"logLevel": "debug"},
     "TLS that Prometheus cannot check": {**IMAGE, "metrics": {"podMonitor": True, "tls": {"secret": "own"}}},
+    "rules about nobody": {**IMAGE, "metricsApi": {"enabled": True, "adapterRules": {"configMap": "rules"}}},
     "a question to nobody": {**IMAGE, "metricsApi": {"enabled": True, "wakeQuery": "up"}},
 }
 

@@ -73,6 +73,7 @@ _OF_CLUSTER = frozenset(
         "pathspec",
         "prometheus_client",
         "pynvml",
+        "re2",
         "starlette",
         "structlog",
         "uvicorn",

@@ -43,6 +43,12 @@ METRICS = [
     (["--prometheus", "prometheus:9090"], "--prometheus: 'prometheus:9090' is not http://HOST[:PORT], or https://"),
     (["--prometheus-token-file", __file__], "--prometheus"),
     (["--wake-query", "up"], "--prometheus"),
+    (["--adapter-rules", __file__], "--prometheus"),
+    (["--adapter-rules", "/nowhere", "--prometheus", "http://x"], "File '/nowhere' does not exist"),
+    (
+        ["--self-signed", "x", "--adapter-rules", __file__, "--prometheus", "http://x"],
+        "test_processes.py, document 1, line ",
+    ),
     (["--metrics-certificate", __file__], "TLS of the metrics: some of its options"),
 ]
 SERVER = [

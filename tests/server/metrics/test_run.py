@@ -5,16 +5,20 @@ import base64
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.metricsserver import MetricsServer as Asked
 from harness.metricsserver import front_proxy_config
+from harness.serving import served
 from tessera.certificates import Tls
 from tessera.clients.kube import API_SERVICES, CONFIG_MAPS, SECRETS, MemoryKube
-from tessera.clients.prometheus import MemoryMetrics
+from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.errors import InvalidInput
+from tessera.server.metrics.ruled import RulesFile, RulesSource
 from tessera.server.metrics.run import MetricsServer, Settings
 from tessera.server.metrics.samples import ScrapedSamples
 
@@ -22,10 +26,12 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def running(kube: MemoryKube, tls: Tls, *, self_signed: bool = False) -> AsyncIterator[MetricsServer]:
+async def running(
+    kube: MemoryKube, tls: Tls, *, self_signed: bool = False, rules: RulesSource | None = None
+) -> AsyncIterator[MetricsServer]:
     """Give a process that is ready."""
     settings = Settings(host="127.0.0.1", port=0, tls=tls, self_signed=self_signed)
-    one = MetricsServer(settings, kube, ScrapedSamples(MemoryMetrics()))
+    one = MetricsServer(settings, kube, ScrapedSamples(MemoryMetrics()), rules=rules)
     assert one.waiting_for() == "reading who kube-apiserver is"
     task = asyncio.create_task(one.run())
     try:
@@ -51,6 +57,41 @@ async def test_it_answers_when_it_is_ready(certificates: Path) -> None:
             assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in said
         assert 'tessera_metrics_requests_total{code="200"} 1' in said
         assert "tessera_metrics_look_duration_seconds_count 1" in said
+
+
+async def test_rules_are_served_beside_its_own_metrics(certificates: Path, tmp_path: Path) -> None:
+    kube = MemoryKube()
+    await kube.create(CONFIG_MAPS, front_proxy_config(certificates))
+    path = tmp_path / "rules.yaml"
+    path.write_text("externalRules: [{seriesQuery: up, metricsQuery: up, resources: {namespaced: false}}]")
+    answers = {
+        "/api/v1/series": {"status": "success", "data": [{"__name__": "up"}]},
+        "/api/v1/query": {"data": {"resultType": "scalar", "result": [1, "7"]}},
+    }
+
+    class Prometheus(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = msgspec.json.encode(answers[self.path.partition("?")[0]])
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Prometheus)) as prometheus:
+        url = f"http://127.0.0.1:{prometheus.server_port}"
+        rules = RulesSource(file=RulesFile(path), connect=HttpMetrics, url=url)
+        tls = Tls(certificate=certificates / "server.crt", key=certificates / "server.key")
+        async with running(kube, tls, rules=rules) as one:
+            assert not one.waiting_for()
+            asked = Asked(certificates, one.port)
+            _, found = await asked.get("/apis/external.metrics.k8s.io/v1beta1")
+            assert {"tessera_replicas", "up"} <= {each["name"] for each in found["resources"]}
+            _, found = await asked.get("/apis/external.metrics.k8s.io/v1beta1/namespaces/default/up")
+            assert [each["value"] for each in found["items"]] == ["7"]
+            assert 'tessera_loop_age_seconds{loop="rules"}' in one.metrics().decode()
 
 
 async def test_a_certificate_of_its_own_is_known_to_the_api_server(certificates: Path, tmp_path: Path) -> None:

@@ -3,11 +3,17 @@
 Source: prometheus.io, "HTTP API".
 """
 
+from typing import Final, Literal, TypeAlias
+
 import msgspec
 
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
-__all__ = ["Series", "read_series"]
+__all__ = ["Labelled", "Sampled", "Series", "read_labelled", "read_sampled", "read_series"]
+
+Labelled: TypeAlias = tuple[str, frozenset[str]]
+"""The name of series, and the names of their labels."""
+_NAME: Final = "__name__"
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -28,6 +34,32 @@ class _Answer(msgspec.Struct, frozen=True):
     data: _Data
 
 
+class Sampled(msgspec.Struct, frozen=True):
+    """A value at a moment, of a series or of none."""
+
+    labels: dict[str, str]
+    value: float
+    """May be NaN or infinite: what counts is the reader's decision."""
+    at_s: float
+
+
+class _Scalar(msgspec.Struct, frozen=True, tag_field="resultType", tag="scalar"):
+    result: tuple[float, str]
+
+
+class _Vector(msgspec.Struct, frozen=True, tag_field="resultType", tag="vector"):
+    result: tuple[Series, ...]
+
+
+class _Instant(msgspec.Struct, frozen=True):
+    data: _Scalar | _Vector
+
+
+class _Names(msgspec.Struct, frozen=True):
+    status: Literal["success"]
+    data: tuple[msgspec.Raw, ...]
+
+
 def read_series(answer: bytes, source: str, *, most: int) -> tuple[Series, ...]:
     """Return the series of an answer, `most` at most.
 
@@ -42,3 +74,39 @@ def read_series(answer: bytes, source: str, *, most: int) -> tuple[Series, ...]:
     if len(found) > most:
         raise InvalidInput(source, found=f"{len(found)} series are more than {most}")
     return found
+
+
+def read_sampled(answer: bytes, source: str, *, most: int) -> tuple[Sampled, ...]:
+    """Return the values of an answer to an instant query: a vector, or a scalar, which has no labels.
+
+    Raises:
+        InvalidInput: it is none, has more than `most` values, or one that is no number.
+
+    """
+    try:
+        data = msgspec.json.decode(answer, type=_Instant).data
+        if isinstance(data, _Scalar):
+            return (Sampled({}, float(data.result[1]), data.result[0]),)
+        samples = [(each.metric, each.value) for each in data.result]
+        found = tuple(Sampled(labels, float(value[1]), value[0]) for labels, value in samples if value is not None)
+    except UNDECODABLE as error:
+        cause = f"it is not Prometheus' answer to an instant query ({shown(error)})"
+        raise InvalidInput(source, found=cause, hint="ask for a vector or a scalar") from error
+    if len(found) > most:
+        raise InvalidInput(source, found=f"{len(found)} series are more than {most}")
+    return found
+
+
+def read_labelled(answer: bytes, source: str) -> frozenset[Labelled]:
+    """Return the names of series and of their labels that `/api/v1/series` answers, each once; values do not count.
+
+    Raises:
+        InvalidInput: it is none.
+
+    """
+    try:
+        each = msgspec.json.Decoder(dict[str, str])
+        found = map(each.decode, msgspec.json.decode(answer, type=_Names).data)
+        return frozenset((one[_NAME], frozenset(one.keys() - {_NAME})) for one in found if _NAME in one)
+    except UNDECODABLE as error:
+        raise InvalidInput(source, found=f"it is not Prometheus' answer about series ({shown(error)})") from error

@@ -239,6 +239,15 @@ class Disks(_Record, frozen=True, kw_only=True):
     """`mdadm` and `mkfs` run in it."""
 
 
+class AdapterRulesFile(_Record, frozen=True, kw_only=True):
+    """Rules of prometheus-adapter."""
+
+    config_map: str = ""
+    """ConfigMap of tessera-system; empty for none."""
+    key: str = "config.yaml"
+    """Its key, which prometheus-adapter's chart calls so."""
+
+
 class MetricsApi(_Record, frozen=True, kw_only=True):
     """The Deployment of the metrics APIs, which also says how many replicas each model server needs."""
 
@@ -254,6 +263,8 @@ class MetricsApi(_Record, frozen=True, kw_only=True):
     wake_query: str = ""
     """Expression for that Prometheus, by `namespace` and `service`, above 0 where requests wait for a model server that
     has no replica; empty for none. `sum by (namespace, service) (gateway_pending_requests)`, say."""
+    adapter_rules: AdapterRulesFile = AdapterRulesFile()
+    """Configuration of prometheus-adapter, whose rules are served from that Prometheus beside Tessera's own metrics."""
     args: tuple[str, ...] = ()
     """More options of `tessera metrics`."""
     node_selector: _Strings = {}

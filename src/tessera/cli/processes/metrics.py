@@ -20,6 +20,7 @@ from tessera.errors import InvalidInput
 from tessera.log import configure
 from tessera.probes import MetricsPort, answering, exposing
 from tessera.server.metrics.fronts import PrometheusFronts
+from tessera.server.metrics.ruled import RulesFile, RulesSource
 from tessera.server.metrics.run import MetricsServer, Settings
 from tessera.server.metrics.samples import PrometheusSamples, ScrapedSamples
 
@@ -33,13 +34,16 @@ Examples:
   tessera metrics --self-signed /run/tessera/certificate --metrics-port 9400
   tessera metrics --self-signed /run/tessera/certificate \\
     --prometheus http://prometheus.monitoring:9090
+  tessera metrics --self-signed /run/tessera/certificate \\
+    --prometheus http://prometheus.monitoring:9090 --adapter-rules config.yaml
   kubectl get --raw \\
     /apis/external.metrics.k8s.io/v1beta1/namespaces/default/tessera_replicas
 
 RBAC: get, list and watch pods, deployments.apps and horizontalpodautoscalers.autoscaling; list nodes and
 gpunodes.tessera.dev; get, create and patch events; create tokenreviews and subjectaccessreviews; get the ConfigMap
 extension-apiserver-authentication in kube-system; with --self-signed get, create and patch the Secret
-tessera-metrics-certificate in tessera-system, and get and patch the APIServices of the metrics APIs.
+tessera-metrics-certificate in tessera-system, and get and patch the APIServices of the metrics APIs; with
+--adapter-rules list what the rules are about, as services, namespaces and statefulsets.apps.
 """
 _FILE = click.Path(path_type=Path)
 _PROMETHEUS_S = 10.0
@@ -66,6 +70,12 @@ _PROMETHEUS_BYTES = 64 << 20
     metavar="PROMQL",
     help="Expression for it, by namespace and service: above 0 where requests wait for a server that has no replica.",
 )
+@click.option(
+    "--adapter-rules",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Serve what the rules of this file of prometheus-adapter find in it, too; read again when it changes.",
+)
 @health_option
 @metrics_options
 @log_options
@@ -77,12 +87,16 @@ def metrics(**given: Any) -> None:
     one: what it learned of the load is lost when it ends, and learned again.
     """
     configure(given["log_level"], given["log_format"])
-    refuse_without("--wake-query", "--prometheus")
+    for option in ("--wake-query", "--adapter-rules"):
+        refuse_without(option, "--prometheus")
     prometheus = prometheus_of(given, "--prometheus", deadline_s=_PROMETHEUS_S, most_bytes=_PROMETHEUS_BYTES)
     sources = _Sources(
         samples=PrometheusSamples(prometheus.connect, prometheus.url) if prometheus else None,
         fronts=PrometheusFronts(prometheus.connect, prometheus.url, given["wake_query"])
         if prometheus and given["wake_query"]
+        else None,
+        rules=RulesSource(file=RulesFile(given["adapter_rules"]), connect=prometheus.connect, url=prometheus.url)
+        if prometheus and given["adapter_rules"]
         else None,
     )
     ports = given["health_port"], metrics_port(given)
@@ -95,6 +109,7 @@ class _Sources(msgspec.Struct, frozen=True, kw_only=True):
     samples: PrometheusSamples | None
     """None to ask pods."""
     fronts: PrometheusFronts | None
+    rules: RulesSource | None
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -117,7 +132,8 @@ async def _run(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with HttpKube.connect(kubeconfig) as kube, HttpMetrics() as client:
-        one = MetricsServer(settings, kube, sources.samples or ScrapedSamples(client), fronts=sources.fronts)
+        samples = sources.samples or ScrapedSamples(client)
+        one = MetricsServer(settings, kube, samples, fronts=sources.fronts, rules=sources.rules)
         with contextlib.suppress(asyncio.CancelledError):
             async with answering(ports[0], one.waiting_for), exposing(ports[1], one.metrics):
                 await one.run()

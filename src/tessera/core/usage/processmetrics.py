@@ -14,6 +14,8 @@ __all__ = [
     "LOOP_AGE",
     "METRICS_LOOK_TIME",
     "METRICS_REQUESTS",
+    "METRICS_RULES_BAD",
+    "METRICS_RULE_QUERIES",
     "METRICS_SAMPLES",
     "METRICS_WAKE_QUERIES",
     "MODELS",
@@ -103,6 +105,17 @@ METRICS_WAKE_QUERIES = Metric(
     "How often a Prometheus was asked what waits for model servers without a replica, by result: done, failed.",
     ("result",),
 )
+METRICS_RULE_QUERIES = Metric(
+    "tessera_metrics_rule_queries_total",
+    "counter",
+    "Questions to a Prometheus which series there are for rules of prometheus-adapter, by result: done, failed.",
+    ("result",),
+)
+METRICS_RULES_BAD = Metric(
+    "tessera_metrics_rules_bad",
+    "gauge",
+    "Whether the file of rules of prometheus-adapter is broken as it is now, so that those before it are kept.",
+)
 METRICS_REQUESTS = Metric(
     "tessera_metrics_requests_total", "counter", "Requests to the metrics APIs that were answered.", ("code",)
 )
@@ -167,6 +180,8 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     METRICS_LOOK_TIME,
     METRICS_SAMPLES,
     METRICS_WAKE_QUERIES,
+    METRICS_RULE_QUERIES,
+    METRICS_RULES_BAD,
     METRICS_REQUESTS,
     MODEL_SERVER_QUEUE_TIME,
     MODEL_SERVER_IN_FLIGHT,

@@ -16,6 +16,7 @@ from tessera.server.metrics.access import Access
 from tessera.server.metrics.app import MetricsApp
 from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.ruled import RuledMetrics, RulesSource
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Sources
 from tessera.server.selfsigned import METRICS, SelfSigned
@@ -46,6 +47,7 @@ class MetricsServer:
         kube: the Kubernetes API.
         samples: what pods of model servers counted.
         fronts: what waits in front of servers without a replica.
+        rules: of prometheus-adapter, for more metrics; None for none.
 
     Attributes:
         port: where it listens; 0 before it does.
@@ -59,6 +61,7 @@ class MetricsServer:
         samples: PodSamples,
         *,
         fronts: Fronts | None = None,
+        rules: RulesSource | None = None,
     ) -> None:
         if settings.tls.client_authority is not None:
             raise InvalidInput(
@@ -69,7 +72,9 @@ class MetricsServer:
         self._measures = Measures()
         self._access = Access(kube)
         self._looks = Looks(kube, samples, self._log, fronts=fronts, measures=self._measures)
-        self._app = MetricsApp(Sources((self._looks,)), self._access, self._log, self._measures)
+        self._ruled = RuledMetrics(rules, kube, self._log, self._measures, taken=self._looks) if rules else None
+        sources = Sources((self._looks, self._ruled) if self._ruled else (self._looks,))
+        self._app = MetricsApp(sources, self._access, self._log, self._measures)
         own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
         self._own = own
         self._complaint = ""
@@ -81,6 +86,8 @@ class MetricsServer:
             return f"reading who kube-apiserver is{self._complaint and f' ({self._complaint})'}"
         if self._own is not None and not self._own.ready.is_set():
             return f"making the certificate{self._own.trouble and f' ({self._own.trouble})'}"
+        if self._ruled is not None and not self._ruled.tried.is_set():
+            return "asking Prometheus which series there are for the rules"
         return self._looks.waiting_for
 
     def metrics(self) -> bytes:
@@ -91,6 +98,8 @@ class MetricsServer:
         """Wait until there is nothing more to wait for."""
         await self._looks.looked.wait()
         await self._access.known.wait()
+        if self._ruled is not None:
+            await self._ruled.tried.wait()
         if self._own is not None:
             await self._own.ready.wait()
 
@@ -113,6 +122,8 @@ class MetricsServer:
             self._log.info("listening", host=settings.host, port=self.port, tls=True, serves="metrics")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._looks.run())
+                if self._ruled is not None:
+                    tasks.create_task(self._ruled.run())
                 tasks.create_task(self._follow_proxy(http))
                 looked = partial(self._measures.turned, "certificate")
                 tasks.create_task(certificates.follow(_CERTIFICATE_S, looked))

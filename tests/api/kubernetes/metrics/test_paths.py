@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.kubernetes.metrics.paths import Custom, Discovery, External, read_path
+from tessera.api.kubernetes.metrics.paths import Custom, Discovery, External, find_resource, read_path
 from tessera.api.kubernetes.reviews import Attributes
 from tessera.core.workload.need import Requirement
 from tessera.errors import InvalidInput
@@ -92,3 +92,19 @@ def test_paths_that_lead_nowhere(path: str) -> None:
 def test_a_selector_that_is_none() -> None:
     with pytest.raises(InvalidInput, match="parameter labelSelector: '=' is not a label selector"):
         read_path(f"{E1}/namespaces/ns/m".split("/")[1:], {"labelSelector": "="})
+
+
+FOUND = {
+    ("pod", ""): "pods",
+    ("Pods", ""): "pods",
+    ("deployment", ""): "deployments.apps",
+    ("ingresses", "networking"): "ingresses.networking.k8s.io",
+    ("deployment", "batch"): None,
+    ("pod", "apps"): None,
+    ("podd", ""): None,
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_resources_by_name_and_group(name: tuple[str, str]) -> None:
+    assert find_resource(*name) == FOUND[name]

@@ -22,6 +22,7 @@ __all__ = [
     "External",
     "Question",
     "Resource",
+    "find_resource",
     "read_path",
 ]
 
@@ -45,11 +46,36 @@ RESOURCES: Final = {
     "services": Resource("Service", "v1"),
     "namespaces": Resource("Namespace", "v1", namespaced=False),
     "nodes": Resource("Node", "v1", namespaced=False),
+    "persistentvolumeclaims": Resource("PersistentVolumeClaim", "v1"),
+    "persistentvolumes": Resource("PersistentVolume", "v1", namespaced=False),
+    "replicationcontrollers": Resource("ReplicationController", "v1"),
     "deployments.apps": Resource("Deployment", "apps/v1"),
     "statefulsets.apps": Resource("StatefulSet", "apps/v1"),
+    "daemonsets.apps": Resource("DaemonSet", "apps/v1"),
+    "replicasets.apps": Resource("ReplicaSet", "apps/v1"),
     "jobs.batch": Resource("Job", "batch/v1"),
+    "cronjobs.batch": Resource("CronJob", "batch/v1"),
+    "ingresses.networking.k8s.io": Resource("Ingress", "networking.k8s.io/v1"),
 }
 """By resource and group, as discovery and paths name them."""
+
+
+def find_resource(name: str, group: str = "") -> str | None:
+    """Return the key of a resource by its name in singular or plural; None for one that is not known.
+
+    Args:
+        name: in any case.
+        group: the API group, or what it begins with; empty for the first that has the name.
+
+    Source: k8s.io/apimachinery `pkg/api/meta/restmapper.go` (`ResourcesFor`).
+
+    """
+    lowered = name.lower()
+    for key, resource in RESOURCES.items():
+        plural, _, of = key.partition(".")
+        if lowered in {plural, resource.kind.lower()} and of.startswith(group):
+            return key
+    return None
 
 
 class Discovery(msgspec.Struct, frozen=True):

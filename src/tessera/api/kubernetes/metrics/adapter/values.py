@@ -1,0 +1,60 @@
+"""What is made of Prometheus' answer to the query of a rule: values of objects, or series, cut as the adapter does."""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from tessera.api.kubernetes.metrics.answers import Series, Value
+from tessera.api.prometheus.answers import Sampled
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["series_of", "values_of"]
+
+_LARGEST: Final = ((1 << 63) - 1) / 1000
+
+
+def values_of(sampled: Sequence[Sampled], label: str, names: Collection[str], namespace: str) -> list[Value]:
+    """Return the values of objects, those without one left out; NaN, as of a division by nothing, is 0.
+
+    Args:
+        sampled: what Prometheus answered.
+        label: which has the names of objects.
+        names: of the objects that were asked for.
+        namespace: of the objects.
+
+    Raises:
+        InvalidInput: an object with two values, or one that no autoscaler could use.
+
+    """
+    found, wanted = dict[str, Value](), frozenset(names)
+    for each in sampled:
+        name = each.labels.get(label, "")
+        if name not in wanted:
+            continue
+        if name in found:
+            cause = f"{label} {shown(name)} has two series: one has {_words(each)}"
+            raise InvalidInput("answer", found=cause, hint="write its metricsQuery as sum(...) by (<<.GroupBy>>)")
+        value = 0.0 if math.isnan(each.value) else _milli(each.value, f"{label} {shown(name)}")
+        found[name] = Value(name=name, namespace=namespace, value=value, at_s=each.at_s)
+    return [found[name] for name in sorted(found)]
+
+
+def series_of(sampled: Sequence[Sampled]) -> list[Series]:
+    """Return the series of an external metric.
+
+    Raises:
+        InvalidInput: a value that is no number, or none that an autoscaler could use.
+
+    """
+    return [Series(labels=each.labels, value=_milli(each.value, _words(each)), at_s=each.at_s) for each in sampled]
+
+
+def _words(each: Sampled) -> str:
+    return f"series {shown(', '.join(f'{name}={value}' for name, value in sorted(each.labels.items())))}"
+
+
+def _milli(value: float, subject: str) -> float:
+    """Return a value cut to the thousandth, towards 0."""
+    if not math.isfinite(value) or abs(value) > _LARGEST:
+        raise InvalidInput(subject, found=f"{value:g}", expected="a number that an autoscaler can use")
+    return math.trunc(value * 1000) / 1000

@@ -1,0 +1,284 @@
+"""Metrics by the rules of a prometheus-adapter, beside Tessera's own: found in a Prometheus, and asked there.
+
+The rules are read again when their file changes. Rules that are broken then, and a Prometheus that does not answer,
+leave what was served before; both are logged and counted.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from tessera.api.kubernetes.labelselectors import Selector, selects
+from tessera.api.kubernetes.metrics.adapter.discovery import Discovered, discover
+from tessera.api.kubernetes.metrics.adapter.queries import custom_query, external_query
+from tessera.api.kubernetes.metrics.adapter.rules import AdapterRules, read_adapter_rules
+from tessera.api.kubernetes.metrics.adapter.values import series_of, values_of
+from tessera.api.kubernetes.metrics.answers import Series, Value
+from tessera.api.kubernetes.metrics.paths import RESOURCES, Custom, External
+from tessera.api.prometheus.answers import Labelled, Sampled, read_labelled, read_sampled
+from tessera.clients.kube import Kind, Kube, Selection, labels_of, name_of
+from tessera.clients.prometheus import Metrics
+from tessera.core.usage.processmetrics import METRICS_RULE_QUERIES, METRICS_RULES_BAD
+from tessera.errors import InvalidInput, TesseraError, Unavailable, shown
+from tessera.log import Logger
+from tessera.measures import Measures
+from tessera.server.metrics.sources import Absent, Source
+
+__all__ = ["RuledMetrics", "RulesFile", "RulesSource"]
+
+Found = TypeVar("Found", Value, Series)
+
+_FILE_S: Final = 10.0
+"""A file that changed counts after so long."""
+_DISCOVERY_S: Final = 60.0
+"""Series that are new are served after so long; it is also the time that all questions for series have."""
+_WINDOW_S: Final = 600.0
+"""Series that had a sample in that time are there; as the adapter's default."""
+_AT_ONCE: Final = 4
+"""Answers with series that are read at once, each up to the client's bound."""
+_MOST_BYTES: Final = 16 << 20
+"""Of a file; 10,000 rules of 500 bytes have 5 MB."""
+_MOST_SAMPLES: Final = 20_000
+_SHOWN: Final = 300
+"""Characters of a query in a reason."""
+
+
+class RulesFile:
+    """A file of rules, which may be replaced.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        rules: as they were read last without an error.
+
+    Raises:
+        InvalidInput: it cannot be read, or its rules.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._content: bytes | None = None
+        self.rules = AdapterRules(rules=(), remarks=())
+        self.read_again()
+
+    def read_again(self) -> bool:
+        """Return whether there are other rules than before.
+
+        Raises:
+            InvalidInput: it cannot be read, or is other than before and broken.
+
+        """
+        try:
+            content = self._path.read_bytes() if self._path.stat().st_size <= _MOST_BYTES else None
+        except OSError as error:
+            self._content = None
+            raise InvalidInput(f"{self._path}", found=shown(error), hint="name a file of rules") from error
+        if content is None:
+            raise InvalidInput(f"{self._path}", found=f"it has more than {_MOST_BYTES} bytes", hint="write fewer rules")
+        if content == self._content:
+            return False
+        self._content = content
+        self.rules = read_adapter_rules(str(self._path), content)
+        return True
+
+
+class RulesSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where rules come from, and the series that they are about."""
+
+    file: RulesFile
+    connect: Callable[[], AbstractAsyncContextManager[Metrics]]
+    """Gives a client of Prometheus, as its files are now."""
+    url: str
+    """Of Prometheus, `https://HOST[:PORT][/PREFIX]`."""
+
+
+class RuledMetrics:
+    """A source of metrics by rules.
+
+    Args:
+        source: of the rules and the series.
+        kube: the Kubernetes API.
+        log: records what is not served.
+        measures: counts what fails.
+        taken: what is served before it where names are the same.
+
+    Attributes:
+        tried: set when Prometheus was asked once which series it has.
+
+    """
+
+    def __init__(self, source: RulesSource, kube: Kube, log: Logger, measures: Measures, *, taken: Source) -> None:
+        self._file = source.file
+        self._connect = source.connect
+        self._url = source.url.rstrip("/")
+        self._kube = kube
+        self._log = log
+        self._measures = measures
+        self._taken = taken
+        self._series: Mapping[str, frozenset[Labelled]] = {}
+        self._found = Discovered()
+        self._custom = frozenset[tuple[str, str]]()
+        self._external = frozenset[str]()
+        self._said: dict[str, str] = {}
+        self.tried = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the file and Prometheus, until cancelled."""
+        self._measures.set(METRICS_RULES_BAD, {(): 0})
+        self._say_remarks()
+        await self.look()
+        looked_s = time.monotonic()
+        while True:
+            self._measures.turned("rules")
+            await asyncio.sleep(_FILE_S)
+            if await self.read_again() or time.monotonic() - looked_s >= _DISCOVERY_S:
+                await self.look()
+                looked_s = time.monotonic()
+
+    async def read_again(self) -> bool:
+        """Return whether there are other rules; broken ones leave those that were before."""
+        try:
+            other = await asyncio.to_thread(self._file.read_again)
+        except InvalidInput as error:
+            self._measures.set(METRICS_RULES_BAD, {(): 1})
+            self._say("adapter_rules_broken", f"{error}; the rules before it are kept")
+            return False
+        if other:
+            self._measures.set(METRICS_RULES_BAD, {(): 0})
+            self._say("adapter_rules_broken", "")
+            self._log.info("adapter_rules_read", rules=len(self._file.rules.rules))
+            self._say_remarks()
+        return other
+
+    def _say_remarks(self) -> None:
+        for each in self._file.rules.remarks:
+            self._log.warning("adapter_rule_not_served", reason=each)
+
+    def _say(self, event: str, reason: str) -> None:
+        """Log a reason where it is another one than before; an empty one is none."""
+        if reason and self._said.get(event) != reason:
+            self._log.warning(event, reason=reason)
+        self._said[event] = reason
+
+    async def look(self) -> None:
+        """Ask once which series there are, and serve what the rules say of them."""
+        # 1. Which series has Prometheus? Those of a question that failed are as they were.
+        rules = self._file.rules.rules
+        queries = dict.fromkeys(each.series_query for each in rules)
+        found, failed = await self._ask_series(queries)
+        for result, number in (("done", len(found)), ("failed", len(failed))):
+            self._measures.count(METRICS_RULE_QUERIES, number, result=result)
+        reasons = [f"{shown(query)}: {reason}" for query, reason in sorted(failed.items())]
+        more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        self._say("series_not_known", f"{reasons[0]}{more}" if reasons else "")
+        self._series = {query: found.get(query, self._series.get(query, frozenset())) for query in queries}
+        # 2. What do the rules make of them?
+        try:
+            self._found = await asyncio.to_thread(discover, rules, self._series)
+            self._say("adapter_rules_too_wide", "")
+        except InvalidInput as error:
+            self._say("adapter_rules_too_wide", f"{error}; what was served before is kept")
+        self._custom, self._external = frozenset(self._found.custom), frozenset(self._found.external)
+        # 3. What has Tessera by the same names?
+        hidden = [f"{resource}/{metric}" for resource, metric in sorted(self._custom & self._taken.custom())]
+        hidden += sorted(self._external & self._taken.external())
+        hint = "are served as Tessera measures them, not by the rules; name those otherwise to have both"
+        self._say("adapter_rules_hidden", f"{', '.join(hidden)} {hint}" if hidden else "")
+        self.tried.set()
+
+    async def _ask_series(self, queries: Collection[str]) -> tuple[dict[str, frozenset[Labelled]], dict[str, str]]:
+        """Return the series of each query, and why others have none."""
+        found, failed = dict[str, frozenset[Labelled]](), dict.fromkeys(queries, f"not asked within {_DISCOVERY_S:g} s")
+        turns, start = asyncio.Semaphore(_AT_ONCE), f"{time.time() - _WINDOW_S:.0f}"
+
+        async def ask(metrics: Metrics, query: str) -> None:
+            async with turns:
+                target = f"{self._url}/api/v1/series?{urlencode({'match[]': query, 'start': start})}"
+                try:
+                    answer = await metrics.get(target)
+                    found[query] = await asyncio.to_thread(read_labelled, answer, f"Prometheus {self._url}")
+                    del failed[query]
+                except TesseraError as error:
+                    failed[query] = error.cause
+
+        try:
+            async with asyncio.timeout(_DISCOVERY_S), self._connect() as metrics, asyncio.TaskGroup() as tasks:
+                for query in queries:
+                    tasks.create_task(ask(metrics, query))
+        except TimeoutError:
+            pass  # those that were not asked say so
+        except (OSError, TesseraError) as error:  # the files of token and authorities
+            failed = dict.fromkeys(queries, shown(error))
+        return found, failed
+
+    # A source of metrics
+
+    def custom(self) -> frozenset[tuple[str, str]]:
+        """Return resources and the metrics that rules serve of them."""
+        return self._custom
+
+    def external(self) -> frozenset[str]:
+        """Return external metrics that rules serve."""
+        return self._external
+
+    async def values(self, requested: Custom) -> Sequence[Value]:
+        """Return a metric of objects."""
+        named = self._found.custom[requested.resource, requested.metric]
+        where = f" in namespace {requested.namespace}" if requested.namespace else ""
+        subject = f"metric {requested.metric} of {requested.resource}{where}"
+        names = [requested.name] if requested.name else await self._names(requested)
+        if not names:
+            raise Absent(subject, found="no such object is selected", hint="check the labels")
+        query = custom_query(named, requested, names)
+        label = named.rule.label(requested.resource) or ""
+        make = partial(values_of, label=label, names=names, namespace=requested.namespace)
+        return await self._answer(query, subject, make)
+
+    async def series(self, requested: External) -> Sequence[Series]:
+        """Return an external metric."""
+        named = self._found.external[requested.metric]
+        subject = f"external metric {requested.metric} in namespace {requested.namespace}"
+        return await self._answer(external_query(named, requested), subject, series_of)
+
+    async def _names(self, requested: Custom) -> list[str]:
+        resource = RESOURCES[requested.resource]
+        plural, _, group = requested.resource.partition(".")
+        version = resource.api_version.rpartition("/")[2]
+        kind = Kind(group=group, version=version, name=resource.kind, plural=plural, namespaced=resource.namespaced)
+        listing = await self._kube.list(kind, _selection(requested.namespace, requested.selector))
+        return sorted(name_of(each)[1] for each in listing.objects if selects(requested.selector, labels_of(each)))
+
+    async def _answer(self, query: str, subject: str, make: Callable[[Sequence[Sampled]], list[Found]]) -> list[Found]:
+        source = f"Prometheus {self._url}"
+        try:
+            async with self._connect() as metrics:
+                answer = await metrics.get(f"{self._url}/api/v1/query?{urlencode({'query': query})}")
+            sampled = read_sampled(answer, source, most=_MOST_SAMPLES)
+        except InvalidInput as error:
+            raise Unavailable(subject, found=f"{source}: {error.cause}", hint=f"ask it: {query[:_SHOWN]}") from error
+        except (OSError, Unavailable) as error:
+            cause = error.cause if isinstance(error, Unavailable) else shown(error)
+            raise Unavailable(subject, found=f"{source}: {cause}", hint=f"ask it: {query[:_SHOWN]}") from error
+        try:
+            found = make(sampled)
+        except InvalidInput as error:
+            raise Absent(subject, found=f"{error.subject}: {error.cause}", hint=error.hint) from error
+        if not found:
+            raise Absent(subject, found=f"{source} has no value of it", hint=f"ask it: {query[:_SHOWN]}")
+        return found
+
+
+def _selection(namespace: str, selector: Selector) -> Selection:
+    """Return what of a selector the API server can be asked for."""
+    exact = tuple((each.key, each.values[0]) for each in selector if each.operator == "In" and len(each.values) == 1)
+    having = tuple(each.key for each in selector if each.operator == "Exists")
+    return Selection(namespace=namespace, labels=exact, having=having)
