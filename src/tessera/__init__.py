@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LeftOutDocument,
         ManifestInput,
         NodesDocument,
+        PendingPodDocument,
         PlanDocument,
         ShareUnit,
         SliceDocument,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         TesseraError,
         Unavailable,
         Unsupported,
-        WaitingDocument,
         plan,
     )
 
@@ -42,6 +42,7 @@ __all__ = [
     "LeftOutDocument",
     "ManifestInput",
     "NodesDocument",
+    "PendingPodDocument",
     "PlanDocument",
     "ShareUnit",
     "SliceDocument",
@@ -49,7 +50,6 @@ __all__ = [
     "TesseraError",
     "Unavailable",
     "Unsupported",
-    "WaitingDocument",
     "__version__",
     "plan",
 ]

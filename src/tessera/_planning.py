@@ -23,10 +23,10 @@ from tessera.api.tessera.plans import (
     LayoutDocument,
     LeftOutDocument,
     NodesDocument,
+    PendingPodDocument,
     PlanDocument,
     SliceDocument,
     SummaryDocument,
-    WaitingDocument,
     document,
 )
 from tessera.core.cluster.snapshot import LeftOut, Node, Snapshot
@@ -48,6 +48,7 @@ __all__ = [
     "LeftOutDocument",
     "ManifestInput",
     "NodesDocument",
+    "PendingPodDocument",
     "PlanDocument",
     "ShareUnit",
     "SliceDocument",
@@ -55,7 +56,6 @@ __all__ = [
     "TesseraError",
     "Unavailable",
     "Unsupported",
-    "WaitingDocument",
     "plan",
     "read_bytes",
     "read_documents",

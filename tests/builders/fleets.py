@@ -45,7 +45,7 @@ def check(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> None:
     for gpus in occupancy(snapshot, assignments).values():
         for held in gpus:
             whole = held.gpu
-            assert held.granted_mib <= whole.memory_mib
+            assert held.allocated_mib <= whole.memory_mib
             assert sum(h.share.compute_percent for h in held.holdings) <= 100
             if held.instances:
                 assert is_legal(whole.model, held.instances)

@@ -122,7 +122,7 @@ class Scene:
                         model=gpu.model.name,
                         memory_mib=gpu.memory_mib,
                         memory_slices=gpu.model.memory_slices,
-                        granted_mib=sum(
+                        allocated_mib=sum(
                             share.memory_mib
                             for where, shares in self.shares.values()
                             for share in shares

@@ -49,7 +49,7 @@ def tenant(
     *,
     container: str = "main",
     exclusive: bool = False,
-    granted_mib: int | None = 1024,
+    allocated_mib: int | None = 1024,
 ) -> DeviceHolder:
     return DeviceHolder(
         namespace="team",
@@ -58,5 +58,5 @@ def tenant(
         uid=f"uid-{pod}",
         device=device,
         exclusive=exclusive,
-        granted_mib=granted_mib,
+        allocated_mib=allocated_mib,
     )

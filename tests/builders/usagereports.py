@@ -3,18 +3,18 @@
 from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, NoiseReport, UsageReport
 
 BUSY = ContainerReport(
-    namespace="team", pod="train", container="main", granted_mib=8192, used_mib=8100, gpu_percent=90, peak_mib=8150,
+    namespace="team", pod="train", container="main", allocated_mib=8192, used_mib=8100, gpu_percent=90, peak_mib=8150,
     mean_percent=70, observed_s=7500,
 )  # fmt: skip
 IDLE = ContainerReport(
-    namespace="team", pod="notebook", container="main", granted_mib=8192, used_mib=0, peak_mib=0, observed_s=120
+    namespace="team", pod="notebook", container="main", allocated_mib=8192, used_mib=0, peak_mib=0, observed_s=120
 )
 SMALL = ContainerReport(
-    namespace="web", pod="serve", container="llm", exclusive=True, granted_mib=40960, used_mib=2000, gpu_percent=12,
+    namespace="web", pod="serve", container="llm", exclusive=True, allocated_mib=40960, used_mib=2000, gpu_percent=12,
     peak_mib=3000, mean_percent=10, observed_s=60,
 )  # fmt: skip
 FINE = ContainerReport(
-    namespace="web", pod="fine", container="llm", exclusive=True, granted_mib=4864, used_mib=3000, peak_mib=3000
+    namespace="web", pod="fine", container="llm", exclusive=True, allocated_mib=4864, used_mib=3000, peak_mib=3000
 )
 REPORT = UsageReport(
     node="n1",

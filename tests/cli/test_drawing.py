@@ -312,7 +312,7 @@ def gpus(draw: st.DrawFn) -> DrawnGpu:
                     memory_mib=memory,
                     clients=clients,
                     exists=True,
-                    tenants=tenants,
+                    pods=tenants,
                 )
             )
         start += max(1, size)
@@ -321,7 +321,7 @@ def gpus(draw: st.DrawFn) -> DrawnGpu:
         model="X",
         memory_mib=memory,
         memory_slices=units,
-        granted_mib=0,
+        allocated_mib=0,
         mig=bool(units),
         devices=tuple(devices),
     )
@@ -342,7 +342,7 @@ def test_cells_never_overlap_and_tenant_everyone(gpu: DrawnGpu, *, flat: bool) -
         assert not [pair for pair in itertools.combinations(boxes, 2) if overlap(*pair)]
     tenants = [cell.tenant for cell in got.cells if cell.tenant]
     assert sorted(tenant.pod for tenant in tenants) == sorted(
-        tenant.pod for device in gpu.devices for tenant in device.tenants
+        tenant.pod for device in gpu.devices for tenant in device.pods
     )
 
 

@@ -269,20 +269,20 @@ def test_units_of_another_size_are_shown_in_mib() -> None:
 # What programs may rely on: the fields of each record in the JSON.
 FIELDS = {
     "nodes": "name address ready driver policy unit_mib reported gpus unplaced conflicts problem",
-    "gpus": "index uuid model memory_mib memory_slices modes auto level slices tenants granted_mib granted_percent"
+    "gpus": "index uuid model memory_mib memory_slices modes auto level slices pods allocated_mib allocated_percent"
     " used_mib free_percent fragmentation_percent health reasons conflicts",
     "slices": "start size profile state pods",
-    "tenants": "pod phase ending record level share",
-    "waiting": "pod need scheduler message",
+    "pods": "pod phase ending record level share",
+    "pending": "pod need scheduler message",
 }
 
 
 def test_json_has_every_value() -> None:
     got = json.loads(run("-o", "json").stdout)
-    assert list(got) == ["nodes", "waiting", "notes"]
+    assert list(got) == ["nodes", "pending", "notes"]
     card = got["nodes"][0]["gpus"][0]
-    records = {"nodes": got["nodes"], "gpus": [card], "waiting": got["waiting"]}
-    records |= {name: card[name] for name in ("slices", "tenants")}
+    records = {"nodes": got["nodes"], "gpus": [card], "pending": got["pending"]}
+    records |= {name: card[name] for name in ("slices", "pods")}
     assert {name: " ".join(each[0]) for name, each in records.items()} == FIELDS
 
 
@@ -306,7 +306,7 @@ def test_nodes_are_chosen(sentence: str) -> None:
     ]
     got = json.loads(run("-o", "json", *arguments, objects=objects).stdout)
     assert [each["name"] for each in got["nodes"]] == want
-    assert [each["pod"] for each in got["waiting"]] == waiting
+    assert [each["pod"] for each in got["pending"]] == waiting
     for output in ("table", "wide"):
         assert run("-o", output, *arguments, objects=objects).exit_code == 0
 

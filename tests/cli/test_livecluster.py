@@ -46,12 +46,12 @@ async def test_a_forged_assignment_is_marked_and_is_no_conflict() -> None:
     await kube.apply(CONFIG_MAPS, config_map(), manager="servers")
     (found,) = inspect(await observe(kube)).nodes
     assert found.gpus[0].conflicts == ()
-    assert [each.pod for each in found.gpus[0].tenants] == ["ns/honest"]
+    assert [each.pod for each in found.gpus[0].pods] == ["ns/honest"]
     assert [(each.pod, "not signed by Tessera" in each.problem) for each in found.unplaced] == [("ns/forged", True)]
 
 
 @pytest.mark.parametrize("kind", [MemoryKube, Forbidding])
 async def test_without_keys_nothing_is_checked(kind: type[MemoryKube]) -> None:
     (found,) = inspect(await observe(await cluster(kind()))).nodes
-    assert {each.pod for each in found.gpus[0].tenants} == {"ns/forged", "ns/honest"}
+    assert {each.pod for each in found.gpus[0].pods} == {"ns/forged", "ns/honest"}
     assert found.gpus[0].conflicts

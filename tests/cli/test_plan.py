@@ -420,7 +420,7 @@ def test_pending_pods_may_be_a_failure(gpus: str, want: int) -> None:
     arguments = ("plan", "--gpus", gpus, "-f", JOB)
     failing = run(*arguments, "--fail-pending", "-o", "yaml")
     assert (failing.exit_code, failing.stderr) == (want, "")
-    assert len(yaml.safe_load(failing.stdout)["waiting"]) == (4 if want else 0)
+    assert len(yaml.safe_load(failing.stdout)["pending"]) == (4 if want else 0)
     assert run(*arguments).exit_code == 0
 
 
@@ -490,7 +490,7 @@ def test_a_cached_model_is_looked_for_on_the_nodes_that_say_which_they_have(tmp_
     read = json.loads(run("plan", "--cluster", "-", "-f", str(path), "-o", "json", given=cluster).stdout)
     assumed = run("plan", "--gpus", "2xA100-40GB", "-f", str(path))
     assert [(each["pod"], each["node"]) for each in read["assignments"]] == [("default/a", "warm")]
-    (pending,) = read["waiting"]
+    (pending,) = read["pending"]
     assert "the node does not offer models.tessera.dev/other" in pending["reason"]
     assert "2 of 2 pods placed" in assumed.stdout
     assert "models.tessera.dev/llama, models.tessera.dev/other: taken to be on each node" in assumed.stderr

@@ -252,8 +252,8 @@ def test_a_recorded_cluster_gives_a_plan(name: str) -> None:
     made: dict[str, Any] = msgspec.json.decode(result.stdout)
     assert Counter(f"{each['model']} {each['memory_mib']}" for each in made["layouts"]) == want.gpus
     assert tuple(map(placed, made["assignments"])) == want.placed
-    assert {each["pod"].removeprefix("default/") for each in made["waiting"]} == set(want.pending)
-    for each in made["waiting"]:
+    assert {each["pod"].removeprefix("default/") for each in made["pending"]} == set(want.pending)
+    for each in made["pending"]:
         assert want.pending[each["pod"].removeprefix("default/")] in each["reason"]
     assert tuple(sorted({each["node"] for each in made["layouts"] if each["guessed"]})) == want.guessed
     assert all(

@@ -35,7 +35,7 @@ def test_tessera_reads_the_pods_that_it_renders(path: Path) -> None:
     words = ("plan", "--gpus", "2xH100-80GB", "-f", "-", "-o", "json")
     result = CliRunner().invoke(main, words, input=run("-f", str(path)), catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    pending = [each["reason"] for each in json.loads(result.stdout)["waiting"]]
+    pending = [each["reason"] for each in json.loads(result.stdout)["pending"]]
     assert [each for each in pending if "models.tessera.dev/llama-8b" not in each] == []
 
 

@@ -105,7 +105,7 @@ async def test_three_pods_on_a_shared_gpu_are_told_apart(node: Node) -> None:
         ("0", "b"): 20,
         ("1", ""): 0,
     }
-    granted = values("tessera_container_memory_granted_bytes", "namespace", "pod", "container")
+    granted = values("tessera_container_memory_allocated_bytes", "namespace", "pod", "container")
     assert granted == {("team", name, "c"): 4096 << 20 for name in "abc"}
 
 
@@ -134,7 +134,7 @@ async def test_replicas_are_granted_their_part_and_whole_devices_all_of_it(node:
     node.allocate("a", Use(gpu=a100, placement=HALF))
     node.allocate("b", Use(gpu=t4, exclusivity=Exclusivity.REPLICA), ids=(f"{t4}::0", f"{t4}::1"))
     node.allocate("gone", Use(gpu=a100, placement=Placement(0, 1, "1g.5gb"), exclusivity=Exclusivity.REPLICA))
-    granted = (await node.scrape())("tessera_container_memory_granted_bytes", "pod", "GPU_I_PROFILE")
+    granted = (await node.scrape())("tessera_container_memory_allocated_bytes", "pod", "GPU_I_PROFILE")
     half = next(each.memory_mib for each in inventory.gpus[1].instances)
     t4_mib = next(each.memory_mib for each in node.gpus[0].devices)
     assert granted == {("a", "3g.20gb"): half << 20, ("b", ""): (2 * t4_mib) << 20}
@@ -149,7 +149,7 @@ async def test_an_init_container_has_its_device_until_the_others_start(node: Nod
     assert (await node.scrape())("tessera_device_containers", "gpu") == {("0",): 1, ("1",): 0}
     node.entries.append(Allocation(resource="r", ids=("1",), uses=(use,), uid="uid-a", pod="team/a", container="main"))
     values = await node.scrape()
-    assert values("tessera_container_memory_granted_bytes", "container").keys() == {("main",)}
+    assert values("tessera_container_memory_allocated_bytes", "container").keys() == {("main",)}
 
 
 async def test_processes_that_cannot_be_seen_are_nobody_s_and_the_exporter_says_so(node: Node) -> None:

@@ -199,4 +199,4 @@ def test_no_object_stops_the_reading(kind: str, metadata: Any, spec: Any, status
     strange = {"kind": kind, "metadata": metadata, "spec": spec, "status": status}
     named = strange | {"metadata": {"name": "z", "namespace": "ns", "annotations": metadata, "labels": metadata}}
     got = read(*GOOD, strange, named)
-    assert next(each.tenants[0].pod for each in inspect(got).nodes[0].gpus if each.tenants) == "ns/p"
+    assert next(each.pods[0].pod for each in inspect(got).nodes[0].gpus if each.pods) == "ns/p"

@@ -21,7 +21,7 @@ SNAPSHOT = Snapshot(
 def test_json_has_what_programs_need() -> None:
     got = json.loads(msgspec.json.encode(document(plan(SNAPSHOT, policy="first-fit"))))
     assert got["policy"] == "first-fit"
-    assert got["summary"] == {"placed": 2, "waiting": 1, "gpus": 2, "gpus_used": 2, "gpus_without_sharing": 2}
+    assert got["summary"] == {"placed": 2, "pending": 1, "gpus": 2, "gpus_used": 2, "gpus_without_sharing": 2}
     by_pod = {each["pod"]: each for each in got["assignments"]}
     (slice_,) = by_pod["default/s-0"]["devices"]
     assert (slice_["gpu"], slice_["mode"], slice_["profile"], slice_["start"]) == (0, "mig", "7g.40gb", 0)
@@ -37,7 +37,7 @@ def test_json_has_what_programs_need() -> None:
             "container": "main",
         }
     ]
-    assert [each["pod"] for each in got["waiting"]] == ["default/s-1"]
+    assert [each["pod"] for each in got["pending"]] == ["default/s-1"]
     assert [(each["node"], each["gpu"], each["mig"]) for each in got["layouts"]] == [("n", 0, True), ("n", 1, False)]
     assert got["layouts"][0]["slices"][0]["pods"] == ["default/s-0"]
 

@@ -28,14 +28,14 @@ def answers(**given: bytes) -> dict[str, bytes]:
 
 
 def container(**given: Any) -> ContainerReport:
-    (report,) = read_history(answers(granted_mib=vector((BUSY, "2048")), **given), "Prometheus")
+    (report,) = read_history(answers(allocated_mib=vector((BUSY, "2048")), **given), "Prometheus")
     return report.gpus[0].devices[0].containers[0]
 
 
 def test_reports_are_of_nodes_gpus_and_devices() -> None:
     found = read_history(
         answers(
-            granted_mib=vector((CUT, "4864"), (BUSY, "2048"), (BUSY | {"hostname": "n0", "gpu": "9" * 5000}, "1")),
+            allocated_mib=vector((CUT, "4864"), (BUSY, "2048"), (BUSY | {"hostname": "n0", "gpu": "9" * 5000}, "1")),
             peak_mib=vector((BUSY, "1900.4")),
             mean_percent=vector((BUSY, "20.5")),
             observed_s=vector((BUSY, "600")),
@@ -43,10 +43,10 @@ def test_reports_are_of_nodes_gpus_and_devices() -> None:
         "Prometheus",
     )
     busy = ContainerReport(
-        namespace="team", pod="busy", container="main", granted_mib=2048, peak_mib=1900, mean_percent=20.5,
+        namespace="team", pod="busy", container="main", allocated_mib=2048, peak_mib=1900, mean_percent=20.5,
         observed_s=600,
     )  # fmt: skip
-    cut = ContainerReport(namespace="team", pod="cut", container="main", exclusive=True, granted_mib=4864)
+    cut = ContainerReport(namespace="team", pod="cut", container="main", exclusive=True, allocated_mib=4864)
     assert [each.node for each in found] == ["n0", "n1"]
     assert found[0].gpus[0].index == 0
     assert found[1] == UsageReport(
@@ -70,7 +70,7 @@ def test_no_load_is_more_than_all() -> None:
 
 
 def test_a_product_that_is_not_known_stays_as_it_is() -> None:
-    (report,) = read_history(answers(granted_mib=vector((BUSY | {"modelName": "X9"}, "1"))), "Prometheus")
+    (report,) = read_history(answers(allocated_mib=vector((BUSY | {"modelName": "X9"}, "1"))), "Prometheus")
     assert report.gpus[0].model == "X9"
 
 

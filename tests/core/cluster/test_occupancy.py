@@ -32,7 +32,7 @@ def test_what_is_left_for_an_amount() -> None:
     amounts, held, free = occupancy(snapshot, planned)[node("a").name]
     assert (amounts.amounts, amounts.left_mib, amounts.left_percent) == (Mode.MEMORY_SHARE, T4.memory_mib - 4096, 70)
     assert (held.amounts, held.left_mib, held.left_percent) == (None, 0, 0)
-    assert (free.granted_mib, free.left_mib, free.left_percent) == (0, T4.memory_mib, 100)
+    assert (free.allocated_mib, free.left_mib, free.left_percent) == (0, T4.memory_mib, 100)
 
 
 def test_instances_after_the_plan_are_those_held_and_existing_ones_beside_them() -> None:

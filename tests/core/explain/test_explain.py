@@ -17,7 +17,7 @@ def test_one_workload_among_others() -> None:
     assert got.pods == tuple(pod.key for pod in mine)
     assert [(way.model, way.gpus, way.option.profile) for way in got.ways] == [(A100.name, 1, "3g.20gb")]
     assert [a.pod for a in got.placed] == ["default/mine-0", "default/mine-1"]
-    assert got.waiting == ("default/mine-2",)
+    assert got.pending == ("default/mine-2",)
     assert [bool(verdict.obstacle) for verdict in got.nodes] == [True, True]
     assert got.room == 0
 

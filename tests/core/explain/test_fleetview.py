@@ -48,7 +48,7 @@ def only(*objects: Object, **more: Any) -> GpuView:
 
 
 def drawn(view: GpuView) -> list[tuple[object, ...]]:
-    return [(p.start, p.size, p.label, p.state, p.exists, p.idle, [t.pod for t in p.tenants]) for p in view.parts]
+    return [(p.start, p.size, p.label, p.state, p.exists, p.idle, [t.pod for t in p.pods]) for p in view.parts]
 
 
 def test_instances_that_exist_are_planned_or_used_are_told_apart() -> None:
@@ -76,7 +76,7 @@ def test_several_pods_take_turns_on_one_instance() -> None:
     shared = cut(0, "1g.5gb", 6, mode=Mode.MIG_TIME_SLICING)
     layout = gpu(0, layout=(place(A100, "1g.5gb", 6),))
     got = only(node(), gpunode("a", layout), pod("p", MIG, shared), pod("q", MIG, shared))
-    assert [tenant.pod for part in got.parts for tenant in part.tenants] == ["p", "q"]
+    assert [tenant.pod for part in got.parts for tenant in part.pods] == ["p", "q"]
 
 
 def test_amounts_lie_one_after_the_other_with_what_is_free_behind_them() -> None:
@@ -171,7 +171,7 @@ def test_who_sees_everything_gets_the_view_itself() -> None:
 def test_others_are_parts_without_names() -> None:
     holder = PodView(namespace="theirs", pod="secret", phase="running", isolation="hardware", memory_mib=5)
     mine = msgspec.structs.replace(holder, namespace="mine", pod="open", active_percent=3.0)
-    part = Part(start=0, size=1, label="1g", state="held", idle=True, tenants=(holder, mine))
+    part = Part(start=0, size=1, label="1g", state="held", idle=True, pods=(holder, mine))
     card = GpuView(
         index=0, model="A100", memory_mib=9, width=8, mode="mig", health="unhealthy", parts=(part,), used_mib=3,
         slowdowns=(Slowdown(cause="thermal", drivers=(mine, holder)),),
@@ -202,7 +202,7 @@ def test_others_are_parts_without_names() -> None:
     )
     got = in_scope(view, Scope(namespaces=frozenset({"mine"})))
     (one,) = got.nodes
-    hidden, shown = one.gpus[0].parts[0].tenants
+    hidden, shown = one.gpus[0].parts[0].pods
     assert (one.gpus[0].parts[0].idle, one.gpus[0].used_mib) == (False, None)
     assert hidden == PodView(phase="running", isolation="hardware", memory_mib=5)
     assert shown == mine
@@ -268,7 +268,7 @@ def fleets(draw: st.DrawFn) -> tuple[FleetView, set[str]]:
         named = [PodView(namespace=namespace, pod=name) for namespace, name in hidden]
         return (*named, PodView(namespace="mine", pod="p"))
 
-    part = Part(start=0, size=1, state="held", tenants=tenants())
+    part = Part(start=0, size=1, state="held", pods=tenants())
     card = GpuView(
         index=0, model="A100", memory_mib=1, width=1, mode="", health="healthy", parts=(part,), problems=(text(),)
     )

@@ -44,7 +44,7 @@ def test_a_cut_gpu() -> None:
         (6, 1, "1g.5gb", "held", ("ns/p",)),
         (7, 1, "", "free", ()),
     ]
-    assert (got.granted_mib, got.granted_percent, got.used_mib) == (4864, 14, 3000)
+    assert (got.allocated_mib, got.allocated_percent, got.used_mib) == (4864, 14, 3000)
     assert (got.modes, got.level, got.health, got.auto) == ((Mode.MIG,), Level.HARDWARE, Health.HEALTHY, True)
     assert got.conflicts == ()
 
@@ -118,13 +118,13 @@ def test_how_far_pods_are() -> None:
         pod("x", {}, node=None),
     )
     (view,) = got.nodes
-    assert [(each.pod, each.phase, each.ending) for each in view.gpus[0].tenants] == [
+    assert [(each.pod, each.phase, each.ending) for each in view.gpus[0].pods] == [
         ("ns/r", Phase.RUNNING, False),
         ("ns/s", Phase.STARTING, False),
         ("ns/c", Phase.CLAIMED, False),
         ("ns/e", Phase.RUNNING, True),
     ]
-    assert [(each.pod, each.need, each.scheduler, each.message) for each in got.waiting] == [
+    assert [(each.pod, each.need, each.scheduler, each.message) for each in got.pending] == [
         ("ns/w", "4 GiB with driver isolation", "tessera-scheduler", "no")
     ]
 
@@ -194,7 +194,7 @@ def test_the_weakest_isolation_of_those_on_a_gpu_is_told() -> None:
     got = first(
         node(), gpunode("a", gpu(0, sharing=sharing)), pod("p", MIG, cut(0, "1g.5gb", 6)), pod("q", NEED, shared)
     )
-    assert [each.level for each in got.tenants] == [Level.HARDWARE, Level.NONE]
+    assert [each.level for each in got.pods] == [Level.HARDWARE, Level.NONE]
     assert got.level is Level.NONE
     assert got.modes == (Mode.MIG, Mode.MIG_TIME_SLICING)
 
@@ -275,7 +275,7 @@ def test_what_cannot_be_is_shown_and_named(sentence: str) -> None:
     assert [words for words, found in zip(want, got.gpus[0].conflicts, strict=True) if words not in found] == []
     assert list(got.conflicts) == want_node
     if want:
-        assert len(got.gpus[0].tenants) == len(held)
+        assert len(got.gpus[0].pods) == len(held)
     assert got.gpus[1].fragmentation_percent == 0, "the neighbour is looked at all the same"
 
 
@@ -287,7 +287,7 @@ def test_nodes_without_an_agent_are_read_from_labels() -> None:
     labelled = node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
     got = only(labelled, pod("p", {"nvidia.com/gpu": 1}))
     assert [(each.health, each.model, each.used_mib) for each in got.gpus] == [(Health.UNKNOWN, "T4", None)] * 2
-    assert [(each.pod, each.record) for each in got.gpus[0].tenants] == [("ns/p", Record.GUESSED)]
+    assert [(each.pod, each.record) for each in got.gpus[0].pods] == [("ns/p", Record.GUESSED)]
     assert (got.reported, got.address, got.ready) == (False, "10.0.0.1", True)
 
 
@@ -296,9 +296,9 @@ def test_amounts_that_nobody_recorded_lie_on_no_gpu() -> None:
         "a", {"aliyun.com/gpu-mem": "30"}, **{"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "2"}
     )
     got = only(shared, pod("p", {"aliyun.com/gpu-mem": 5}), pod("q", {"nvidia.com/mig-1g.5gb": 1}))
-    assert [each.tenants for each in got.gpus] == [(), ()]
+    assert [each.pods for each in got.gpus] == [(), ()]
     assert [(each.pod, each.memory_mib) for each in got.unplaced] == [("ns/p", 5120), ("ns/q", 0)]
-    assert (got.unplaced_mib, got.granted_mib, got.memory_mib) == (5120, 0, 2 * 15360)
+    assert (got.unplaced_mib, got.allocated_mib, got.memory_mib) == (5120, 0, 2 * 15360)
 
 
 def test_only_nodes_with_gpus_are_shown_unless_they_are_named() -> None:
@@ -317,7 +317,7 @@ def test_a_large_cluster_is_looked_at_in_one_go() -> None:
     nodes = [each for name in names for each in (node(name), gpunode(name, *(gpu(i, node=name) for i in range(8))))]
     pods = [pod(f"p{number}", NEED, share(number % 8, 4096), node=names[number // 8]) for number in range(2400)]
     got = seen(*nodes, *pods)
-    assert sum(len(each.tenants) for view in got.nodes for each in view.gpus) == 2400
+    assert sum(len(each.pods) for view in got.nodes for each in view.gpus) == 2400
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_one_instance_can_hold_all_media_engines(names: list[str], policy: str) 
 def same(layout: GpuLayout) -> tuple[object, ...]:
     """Return what stays the same when the instances exist."""
     pieces = [(piece.placement, piece.mode, piece.clients, piece.pods) for piece in layout.slices]
-    return layout.node, layout.gpu, layout.mig, layout.granted_mib, *pieces
+    return layout.node, layout.gpu, layout.mig, layout.allocated_mib, *pieces
 
 
 @settings(max_examples=60, deadline=None)

@@ -96,11 +96,11 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
 
 
 def test_a_container_that_has_a_device_twice_is_counted_once_with_all_that_it_was_granted() -> None:
-    twice = [A, msgspec.structs.replace(A, granted_mib=512), A]
+    twice = [A, msgspec.structs.replace(A, allocated_mib=512), A]
     (found,) = device_of(GpuReading(), twice, {}).containers
-    assert found == ContainerUse(tenant=msgspec.structs.replace(A, granted_mib=1536), memory_mib=0)
-    unknown = device_of(GpuReading(), [A, msgspec.structs.replace(A, granted_mib=None)], {})
-    assert unknown.containers[0].tenant.granted_mib is None
+    assert found == ContainerUse(tenant=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0)
+    unknown = device_of(GpuReading(), [A, msgspec.structs.replace(A, allocated_mib=None)], {})
+    assert unknown.containers[0].tenant.allocated_mib is None
 
 
 PROCESSES = st.lists(

@@ -61,7 +61,7 @@ def usage(reading: GpuReading, *tenants: object, owners: dict[int, Owner] | None
 
 
 def test_a_whole_gpu_of_one_pod_has_dcgm_s_labels_and_the_pod_s() -> None:
-    families = node_families(usage(FULL, tenant("a", exclusive=True, granted_mib=40000)))
+    families = node_families(usage(FULL, tenant("a", exclusive=True, allocated_mib=40000)))
     power = next(each for each in families if each.metric.name == "DCGM_FI_DEV_POWER_USAGE")
     assert [dict(each.labels) for each in power.samples] == [
         {
@@ -88,7 +88,7 @@ def test_a_whole_gpu_of_one_pod_has_dcgm_s_labels_and_the_pod_s() -> None:
         "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.125,
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 2,
         "tessera_device_memory_used_bytes": 700 << 20,
-        "tessera_container_memory_granted_bytes": 40000 << 20,
+        "tessera_container_memory_allocated_bytes": 40000 << 20,
         "tessera_gpu_lost": 0,
     }
     assert {name: dict(values(families, name))[()] for name in want} == want
@@ -113,8 +113,8 @@ def test_pods_of_a_shared_gpu_have_their_own_memory_and_the_rest_is_nobody_s() -
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("",): 200, ("a",): 300, ("b",): 0}
     assert dict(values(families, "DCGM_FI_DEV_GPU_UTIL", "pod")) == {("",): 70, ("a",): 60}
     assert dict(values(families, "tessera_device_containers", "gpu")) == {("0",): 2}
-    unlimited = node_families(usage(GpuReading(), tenant("a", granted_mib=None), tenant("b")))
-    assert dict(values(unlimited, "tessera_container_memory_granted_bytes", "pod")) == {("b",): 1 << 30}
+    unlimited = node_families(usage(GpuReading(), tenant("a", allocated_mib=None), tenant("b")))
+    assert dict(values(unlimited, "tessera_container_memory_allocated_bytes", "pod")) == {("b",): 1 << 30}
 
 
 def test_instances_have_their_profile_and_id_and_the_gpu_its_free_slices() -> None:

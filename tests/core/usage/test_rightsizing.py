@@ -11,12 +11,12 @@ A100, T4 = model("A100-40GB"), model("T4")
 SMALL, LARGE = (next(each.memory_mib for each in A100.profiles if each.name == name) for name in ("1g.5gb", "3g.20gb"))
 
 
-def whole(granted_mib: int | None, peak_mib: int | None) -> DeviceUsage:
-    return DeviceUsage(granted_mib=granted_mib, peak_mib=peak_mib)
+def whole(allocated_mib: int | None, peak_mib: int | None) -> DeviceUsage:
+    return DeviceUsage(allocated_mib=allocated_mib, peak_mib=peak_mib)
 
 
-def amount(granted_mib: int, peak_mib: int) -> DeviceUsage:
-    return DeviceUsage(amount=True, granted_mib=granted_mib, peak_mib=peak_mib)
+def amount(allocated_mib: int, peak_mib: int) -> DeviceUsage:
+    return DeviceUsage(amount=True, allocated_mib=allocated_mib, peak_mib=peak_mib)
 
 
 CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
@@ -58,10 +58,12 @@ def test_advice(case: str) -> None:
 
 
 @given(st.integers(1, 80_000), st.integers(0, 80_000), st.booleans())
-def test_what_is_advised_holds_the_peak_with_a_fifth_to_spare(granted_mib: int, peak_mib: int, by_amount: bool) -> None:
-    advice = advise(DeviceUsage(amount=by_amount, granted_mib=granted_mib, peak_mib=peak_mib), A100)
-    assert 0 <= advice.saved_mib <= granted_mib
+def test_what_is_advised_holds_the_peak_with_a_fifth_to_spare(
+    allocated_mib: int, peak_mib: int, by_amount: bool
+) -> None:
+    advice = advise(DeviceUsage(amount=by_amount, allocated_mib=allocated_mib, peak_mib=peak_mib), A100)
+    assert 0 <= advice.saved_mib <= allocated_mib
     if advice.verdict is Sizing.TOO_MUCH:
-        left_mib = granted_mib - advice.saved_mib
+        left_mib = allocated_mib - advice.saved_mib
         assert left_mib >= peak_mib * 1.2
         assert advice.saved_mib > 0

@@ -56,7 +56,7 @@ async def test_it_answers_when_it_is_ready(certificates: Path) -> None:
         for loop in ("look", "front-proxy", "watch-pods"):
             assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in said
         assert 'tessera_metrics_requests_total{code="200"} 1' in said
-        assert "tessera_metrics_look_duration_seconds_count 1" in said
+        assert "tessera_metrics_reconcile_duration_seconds_count 1" in said
 
 
 async def test_rules_are_served_beside_its_own_metrics(certificates: Path, tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ class Judged:
             "device": "whole",
             "namespace": "research",
             "container": "main",
-            "granted_mib": 40960,
+            "allocated_mib": 40960,
         }
         facts |= {
             "peak_mib": 3000,

@@ -47,7 +47,7 @@ def running(fleet: Any) -> dict[str, set[str]]:
         for gpu in node.get("gpus", ())
         for part in gpu["parts"]
         if part.get("exists", True)
-        for tenant in part.get("tenants", ())
+        for tenant in part.get("pods", ())
         if tenant["phase"] == "running"
     ):
         found.setdefault(workload, set()).add(mode)

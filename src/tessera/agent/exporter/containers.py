@@ -106,11 +106,11 @@ def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:
 def _tenant(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> DeviceHolder:
     """Return who was allocated a device; of a time-sliced one the fair part, which nothing enforces."""
     namespace, _, pod = entry.pod.partition("/")
-    granted_mib = memory_mib
+    allocated_mib = memory_mib
     if use.exclusivity is Exclusivity.MEMORY:
-        granted_mib = use.memory_mib
+        allocated_mib = use.memory_mib
     elif use.exclusivity is Exclusivity.REPLICA:
-        granted_mib = None if replica_mib is None else replica_mib * max(len(entry.ids) // len(entry.uses), 1)
+        allocated_mib = None if replica_mib is None else replica_mib * max(len(entry.ids) // len(entry.uses), 1)
     return DeviceHolder(
         namespace=namespace,
         pod=pod,
@@ -118,7 +118,7 @@ def _tenant(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: in
         uid=entry.uid,
         device=use.device,
         exclusive=use.exclusivity is Exclusivity.EXCLUSIVE,
-        granted_mib=granted_mib,
+        allocated_mib=allocated_mib,
     )
 
 

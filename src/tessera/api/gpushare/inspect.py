@@ -56,10 +56,10 @@ def gpushare_inspect(inspection: Inspection, node: str = "") -> bytes:
 
 def _device(gpu: GpuInspection, unit_mib: int) -> _Device:
     held: dict[str, int] = {}
-    for tenant in gpu.tenants:
+    for tenant in gpu.pods:
         held[tenant.pod] = held.get(tenant.pod, 0) + gpu.in_units(tenant.share.memory_mib, unit_mib)
     names = ((key.partition("/"), used) for key, used in held.items())
     pods = tuple(_Pod(namespace=namespace, name=name, used=used) for (namespace, _, name), used in names)
     total, used = gpu.memory_mib // unit_mib, sum(pod.used for pod in pods)
-    fits = gpu.granted_mib <= gpu.memory_mib
+    fits = gpu.allocated_mib <= gpu.memory_mib
     return _Device(id=gpu.index, total=total, used=min(used, total) if fits else used, pods=pods)

@@ -248,7 +248,7 @@ def _amounts(layout: GpuLayout) -> str:
     for piece in layout.slices:
         if piece.mode in _AMOUNTS and not piece.clients:
             pods = f"{len(piece.pods)} {'pod' if len(piece.pods) == 1 else 'pods'}"
-            what = f"{_AMOUNTS[piece.mode]} of {layout.granted_mib} MiB in all for {pods}"
+            what = f"{_AMOUNTS[piece.mode]} of {layout.allocated_mib} MiB in all for {pods}"
             return f"planned {what}; no file here says amounts, which are set when a pod starts"
     return ""
 

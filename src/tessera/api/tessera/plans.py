@@ -1,4 +1,4 @@
-"""A plan as JSON, YAML and Python records for programs: `assignments`, `waiting`, `layouts`, `warnings`, a summary."""
+"""A plan as JSON, YAML and Python records for programs: `assignments`, `pending`, `layouts`, `warnings`, a summary."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,10 +17,10 @@ __all__ = [
     "LayoutDocument",
     "LeftOutDocument",
     "NodesDocument",
+    "PendingPodDocument",
     "PlanDocument",
     "SliceDocument",
     "SummaryDocument",
-    "WaitingDocument",
     "document",
 ]
 
@@ -49,8 +49,8 @@ class AssignmentDocument(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceDocument, ...]
 
 
-class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that waits, and why."""
+class PendingPodDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A pending pod and its reason."""
 
     pod: str
     reason: str
@@ -76,7 +76,7 @@ class LayoutDocument(msgspec.Struct, frozen=True, kw_only=True):
     gpu: int
     model: str
     memory_mib: int
-    granted_mib: int
+    allocated_mib: int
     mig: bool
     slices: tuple[SliceDocument, ...]
     guessed: bool = False
@@ -87,7 +87,7 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The plan in numbers; `at_most` and `optimal` only of an exact plan."""
 
     placed: int
-    waiting: int
+    pending: int
     gpus: int
     gpus_used: int
     """GPUs that a pod holds a share of."""
@@ -141,7 +141,7 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     summary: SummaryDocument
     assignments: tuple[AssignmentDocument, ...]
-    waiting: tuple[WaitingDocument, ...]
+    pending: tuple[PendingPodDocument, ...]
     layouts: tuple[LayoutDocument, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -181,7 +181,7 @@ def document(
             )
             for each in plan.assignments
         ),
-        waiting=tuple(WaitingDocument(pod=each.pod, reason=each.reason) for each in plan.pending),
+        pending=tuple(PendingPodDocument(pod=each.pod, reason=each.reason) for each in plan.pending),
         layouts=tuple(_layout(layout) for layout in plan.layouts),
         warnings=plan.warnings,
         notes=plan.notes,
@@ -211,7 +211,7 @@ def _summary(plan: Plan) -> SummaryDocument:
     use, bound = gpu_use(plan.layouts), plan.bound
     return SummaryDocument(
         placed=len(plan.assignments),
-        waiting=len(plan.pending),
+        pending=len(plan.pending),
         gpus=len(plan.layouts),
         gpus_used=sum(each.used for each in use),
         gpus_without_sharing=sum(each.unshared for each in use),
@@ -245,7 +245,7 @@ def _layout(layout: GpuLayout) -> LayoutDocument:
         gpu=layout.gpu,
         model=layout.model,
         memory_mib=layout.memory_mib,
-        granted_mib=layout.granted_mib,
+        allocated_mib=layout.allocated_mib,
         mig=layout.mig,
         slices=tuple(_slice(piece) for piece in layout.slices),
         guessed=layout.guessed,

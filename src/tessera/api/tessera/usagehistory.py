@@ -41,7 +41,7 @@ def history_queries(window: str) -> dict[str, str]:
     activity = f'avg_over_time({SM_ACTIVE.name}{{pod!=""}}[{window}]) * 100'
     present = f"and on ({_OWNER}) {GRANTED.name}"
     return {
-        "granted_mib": f"max by ({_OWNER}) ({GRANTED.name}) / 2^20",
+        "allocated_mib": f"max by ({_OWNER}) ({GRANTED.name}) / 2^20",
         "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
         "mean_percent": f"max by ({_OWNER}) ({load} or {activity}) {present}",
         "observed_s": f"max by ({_OWNER}) (count_over_time({GRANTED.name}[{window}:{_STEP_S}s])) * {_STEP_S} {present}",
@@ -65,7 +65,7 @@ def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport
     labelled = (each.metric for each in found["modes"])
     modes = {(each.get("UUID", ""), each.get("GPU_I_ID", "")): each.get("mode", "") for each in labelled}
     nodes: dict[str, dict[tuple[str, ...], dict[tuple[str, str], list[ContainerReport]]]] = defaultdict(dict)
-    for key in sorted(values["granted_mib"]):
+    for key in sorted(values["allocated_mib"]):
         host, gpu, uuid, product, instance, profile, *_ = key
         devices = nodes[host].setdefault((gpu, uuid, product), defaultdict(list))
         exclusive = modes.get((uuid, instance)) in _EXCLUSIVE
@@ -110,7 +110,7 @@ def _container(key: _Key, values: Mapping[str, _Values], *, exclusive: bool) -> 
     return ContainerReport(
         **facts,
         exclusive=exclusive,
-        granted_mib=round(values["granted_mib"][key]),
+        allocated_mib=round(values["allocated_mib"][key]),
         peak_mib=None if peak is None else round(peak),
         mean_percent=values["mean_percent"].get(key),
         observed_s=values["observed_s"].get(key, 0.0),

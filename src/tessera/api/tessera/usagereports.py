@@ -45,7 +45,7 @@ class ContainerReport(_Record, frozen=True, kw_only=True):
     pod: str
     container: str
     exclusive: bool = False
-    granted_mib: int | None = None
+    allocated_mib: int | None = None
     used_mib: int | None = None
     gpu_percent: float | None = None
     peak_mib: int | None = None
@@ -159,7 +159,7 @@ def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_
         pod=tenant.pod,
         container=tenant.container,
         exclusive=tenant.exclusive,
-        granted_mib=tenant.granted_mib,
+        allocated_mib=tenant.allocated_mib,
         used_mib=each.memory_mib,
         gpu_percent=each.gpu_percent,
         peak_mib=None if history is None else history.peak_mib,
@@ -183,7 +183,7 @@ def advice_of(container: ContainerReport, gpu: GpuReport) -> Advice:
     except InvalidInput:
         known = None
     observed = DeviceUsage(
-        amount=not container.exclusive, granted_mib=container.granted_mib, peak_mib=container.peak_mib
+        amount=not container.exclusive, allocated_mib=container.allocated_mib, peak_mib=container.peak_mib
     )
     return advise(observed, known)
 
@@ -209,7 +209,7 @@ def _recommendations(reports: Iterable[UsageReport]) -> Iterator[Recommendation]
                         namespace=each.namespace,
                         pod=each.pod,
                         container=each.container,
-                        granted_mib=each.granted_mib,
+                        allocated_mib=each.allocated_mib,
                         peak_mib=each.peak_mib,
                         mean_percent=each.mean_percent,
                         observed_s=each.observed_s,

@@ -55,7 +55,7 @@ def _look(node: DrawnNode) -> object:
 
 def _gpu_look(gpu: DrawnGpu) -> object:
     devices = tuple(
-        msgspec.structs.replace(device, tenants=tuple(map(_tenant_look, device.tenants))) for device in gpu.devices
+        msgspec.structs.replace(device, pods=tuple(map(_tenant_look, device.pods))) for device in gpu.devices
     )
     return msgspec.structs.replace(gpu, index=0, devices=devices)
 

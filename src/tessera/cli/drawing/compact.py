@@ -55,8 +55,8 @@ def _tile(kind: Kind) -> tuple[str, float]:
 
 
 def _strip(node: DrawnNode, gpu: DrawnGpu) -> str:
-    pods = "\n".join(tenant.pod for device in gpu.devices for tenant in device.tenants)
-    words = f"{node.name}, GPU {gpu.index}: {gpu.model}, {gib(gpu.granted_mib)} of {gib(gpu.memory_mib)} allocated"
+    pods = "\n".join(tenant.pod for device in gpu.devices for tenant in device.pods)
+    words = f"{node.name}, GPU {gpu.index}: {gpu.model}, {gib(gpu.allocated_mib)} of {gib(gpu.memory_mib)} allocated"
     cells = "".join(_cell(cell) for cell in row(gpu, _STRIP, flat=True).cells)
     return group(title(f"{words}\n{pods}") + rect((0, 0, _STRIP, _HEIGHT), class_="track") + cells, class_="gpu")
 
@@ -73,7 +73,7 @@ def _cell(cell: Cell) -> str:
 def who(node: DrawnNode) -> str:
     """Return a node that is not drawn in words, with all its pods."""
     gpus = [
-        f"GPU {gpu.index}: {listing((tenant.pod for device in gpu.devices for tenant in device.tenants), 10**9)}"
+        f"GPU {gpu.index}: {listing((tenant.pod for device in gpu.devices for tenant in device.pods), 10**9)}"
         for gpu in node.gpus
         if gpu.used
     ]

@@ -77,14 +77,14 @@ def row(gpu: DrawnGpu, width: float, *, flat: bool = False) -> Row:
 def _frame(gpu: DrawnGpu, number: int, width: float, *, flat: bool) -> Frame:
     device = gpu.devices[number]
     unit = width / gpu.memory_slices if gpu.memory_slices and device.size else 0.0
-    shared = not flat and (device.clients != 1 or len(device.tenants) > 1)
+    shared = not flat and (device.clients != 1 or len(device.pods) > 1)
     gap = _GAP / 2 if not flat else 0.5
     x, extent = (device.start * unit, device.size * unit) if unit else (0.0, width)
     return Frame(x=x + gap, width=extent - 2 * gap, device=number, shared=shared)
 
 
 def _tenants(device: DrawnDevice) -> int:
-    return max(device.clients, len(device.tenants))
+    return max(device.clients, len(device.pods))
 
 
 def _wants_lanes(device: DrawnDevice, width: float) -> bool:
@@ -94,7 +94,7 @@ def _wants_lanes(device: DrawnDevice, width: float) -> bool:
 
 def _cells(device: DrawnDevice, frame: Frame, height: float, *, laned: bool) -> list[Cell]:
     if not frame.shared and _tenants(device) == 1:
-        tenant = device.tenants[0] if device.tenants else None
+        tenant = device.pods[0] if device.pods else None
         kind: Literal["tenant", "open"] = "tenant" if tenant else "open"
         return [Cell(kind=kind, x=frame.x, y=0, width=frame.width, height=height, tenant=tenant, device=frame.device)]
     if device.clients == 0:
@@ -117,7 +117,7 @@ def _replicas(device: DrawnDevice, frame: Frame, height: float, *, laned: bool) 
     gap = min(1.5, step / 4)
     cells = []
     for number in range(tenants):
-        tenant = device.tenants[number] if number < len(device.tenants) else None
+        tenant = device.pods[number] if number < len(device.pods) else None
         cells.append(
             Cell(
                 kind="tenant" if tenant else "open",
@@ -135,8 +135,8 @@ def _replicas(device: DrawnDevice, frame: Frame, height: float, *, laned: bool) 
 def _amounts(device: DrawnDevice, frame: Frame, height: float) -> list[Cell]:
     """Return cells as wide as the memory allocated; the rest pays for making thin ones visible."""
     x, y, wide, high = _room(frame, height)
-    left = max(0, device.memory_mib - device.granted_mib)
-    weights = [*(tenant.memory_mib for tenant in device.tenants), left]
+    left = max(0, device.memory_mib - device.allocated_mib)
+    weights = [*(tenant.memory_mib for tenant in device.pods), left]
     scale = wide / max(1, sum(weights))
     thin = min(_SLIVER, wide / max(1, len(weights)))
     widths = [max(thin, weight * scale) for weight in weights[:-1]]
@@ -147,7 +147,7 @@ def _amounts(device: DrawnDevice, frame: Frame, height: float) -> list[Cell]:
         share = min(1.0, over / spare) if spare else 0.0
         widths = [extent - (extent - thin) * share if extent > thin else extent for extent in widths]
     cells = []
-    for tenant, extent in zip((*device.tenants, None), widths, strict=True):
+    for tenant, extent in zip((*device.pods, None), widths, strict=True):
         gap = min(1.5, extent / 4)
         if tenant is not None:
             cells.append(_amount("tenant", (x, y, extent - gap, high), device=frame.device, tenant=tenant))

@@ -56,9 +56,9 @@ def _tiles(sums: Totals) -> Block:
         ("GPUs in use", f"{sums.gpus_used:,} of {sums.gpus:,}", _instances(sums), (sums.gpus_used, sums.gpus)),
         (
             "GPU memory allocated",
-            percent(sums.granted_mib, sums.memory_mib),
-            f"{gib(sums.granted_mib)} of {gib(sums.memory_mib)}",
-            (sums.granted_mib, sums.memory_mib),
+            percent(sums.allocated_mib, sums.memory_mib),
+            f"{gib(sums.allocated_mib)} of {gib(sums.memory_mib)}",
+            (sums.allocated_mib, sums.memory_mib),
         ),
         ("Pods whose memory is isolated", f"{alone:,} of {on_gpus:,}", _grades(sums), (alone, on_gpus)),
     )
@@ -150,7 +150,7 @@ def _marks(fleet: Fleet) -> Iterator[tuple[str, str]]:
     devices = [device for gpu in gpus for device in gpu.devices]
     shared = [device for device in devices if device.clients != 1]
     box = (0.75, 0.75, 10.5, 10.5)
-    if any(tenant.running for device in devices for tenant in device.tenants):
+    if any(tenant.running for device in devices for tenant in device.pods):
         yield rect((1, 1, 10, 10), rx=2, fill="none", class_="edge", stroke_width=2), "running pod"
     if any(device.mode in MIG_MODES and not device.exists for device in devices):
         yield rect(box, rx=2, class_="edge", stroke_width=1) + corner(12, 0, "#5b6b7b"), "MIG instance to be created"
@@ -167,7 +167,7 @@ def _marks(fleet: Fleet) -> Iterator[tuple[str, str]]:
 def _has_rest(gpu: DrawnGpu) -> bool:
     if not gpu.devices:
         return True
-    if any(device.clients == 0 and device.granted_mib < device.memory_mib for device in gpu.devices):
+    if any(device.clients == 0 and device.allocated_mib < device.memory_mib for device in gpu.devices):
         return True
     sizes = sum(device.size for device in gpu.devices)
     return bool(sizes) and sizes < gpu.memory_slices

@@ -51,7 +51,7 @@ def _summary(seen: Fleet) -> str:
     return (
         f"{sums.placed} pods placed, {sums.running} already running, {sums.pending} pending; "
         f"{sums.gpus_used} of {sums.gpus} GPUs in use; "
-        f"{gib(sums.granted_mib)} of {gib(sums.memory_mib)} GPU memory allocated. "
+        f"{gib(sums.allocated_mib)} of {gib(sums.memory_mib)} GPU memory allocated. "
         "Each GPU is a strip to scale; colours are workloads."
     )
 

@@ -57,18 +57,18 @@ def strip(fleet: Fleet, gpus: tuple[DrawnGpu, ...], *, node: str) -> Block:
 
 
 def _gpu_words(node: str, gpu: DrawnGpu) -> str:
-    pods = listing((tenant.pod for device in gpu.devices for tenant in device.tenants), 10**9)
+    pods = listing((tenant.pod for device in gpu.devices for tenant in device.pods), 10**9)
     return f"{node}, GPU {gpu.index}, {gpu.model}, {gib(gpu.memory_mib)}: {pods or 'no pods'}"
 
 
 def _amounts(gpu: DrawnGpu, y: float) -> str:
-    granted = min(gpu.granted_mib, gpu.memory_mib)
+    granted = min(gpu.allocated_mib, gpu.memory_mib)
     share = 104 * granted / gpu.memory_mib if gpu.memory_mib else 0
     body = (
-        text(percent(gpu.granted_mib, gpu.memory_mib), 0, 10, 12, class_="h")
+        text(percent(gpu.allocated_mib, gpu.memory_mib), 0, 10, 12, class_="h")
         + rect((0, 15, 104, 4), rx=2, class_="track")
         + (rect((0, 15, share, 4), rx=2, class_="bar") if granted else "")
-        + text(f"{gib(gpu.granted_mib)} of {gib(gpu.memory_mib)}", 0, 31, 9.5, class_="mute")
+        + text(f"{gib(gpu.allocated_mib)} of {gib(gpu.memory_mib)}", 0, 31, 9.5, class_="mute")
     )
     return group(body, STRIP_X + STRIP + 16, y)
 
@@ -76,7 +76,7 @@ def _amounts(gpu: DrawnGpu, y: float) -> str:
 def device_words(device: DrawnDevice) -> str:
     """Return what a device is, for people."""
     name = device.label or "whole GPU"
-    if device.clients == 1 and len(device.tenants) <= 1:
+    if device.clients == 1 and len(device.pods) <= 1:
         return name
     times = f" \u00d7 {device.clients}" if device.clients else ""
     return f"{name} \u00b7 {MODES[device.mode]}{times}"

@@ -19,7 +19,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     gpus: int
     gpus_used: int
-    granted_mib: int
+    allocated_mib: int
     memory_mib: int
     instances: int
     """MIG instances after the plan."""
@@ -37,7 +37,7 @@ def totals(fleet: Fleet) -> Totals:
     ranks: dict[str, int] = {}
     for device in devices:
         rank = _WEAKEST_FIRST.index(device.isolation)
-        for tenant in device.tenants:
+        for tenant in device.pods:
             ranks[tenant.pod] = min(ranks.get(tenant.pod, rank), rank)
     found = list(ranks.values())
     return Totals(
@@ -47,10 +47,10 @@ def totals(fleet: Fleet) -> Totals:
         nodes=len(fleet.nodes),
         gpus=len(gpus),
         gpus_used=sum(gpu.used for gpu in gpus),
-        granted_mib=sum(gpu.granted_mib for gpu in gpus),
+        allocated_mib=sum(gpu.allocated_mib for gpu in gpus),
         memory_mib=sum(gpu.memory_mib for gpu in gpus),
         instances=len(instances),
         instances_new=sum(not device.exists for device in instances),
-        instances_unused=sum(not device.tenants for device in instances),
+        instances_unused=sum(not device.pods for device in instances),
         grades=tuple((grade, found.count(rank)) for rank, grade in enumerate(_WEAKEST_FIRST)),
     )

@@ -57,7 +57,7 @@ class DrawnDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Most tenants at a time; 0 where amounts of memory decide."""
     exists: bool
     """Whether nothing must be created: the plan says so, or a pod runs on it."""
-    tenants: tuple[DrawnTenant, ...] = ()
+    pods: tuple[DrawnTenant, ...] = ()
 
     @property
     def isolation(self) -> Isolation:
@@ -65,9 +65,9 @@ class DrawnDevice(msgspec.Struct, frozen=True, kw_only=True):
         return self.mode.isolation
 
     @property
-    def granted_mib(self) -> int:
-        """Memory granted to its tenants."""
-        return sum(tenant.memory_mib for tenant in self.tenants)
+    def allocated_mib(self) -> int:
+        """Memory allocated to its pods."""
+        return sum(tenant.memory_mib for tenant in self.pods)
 
 
 class DrawnGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class DrawnGpu(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     memory_mib: int
     memory_slices: int
-    granted_mib: int
+    allocated_mib: int
     mig: bool
     devices: tuple[DrawnDevice, ...] = ()
     openings: tuple[Placement, ...] | None = None
@@ -88,7 +88,7 @@ class DrawnGpu(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def used(self) -> bool:
         """Whether any pod uses it."""
-        return any(device.tenants for device in self.devices)
+        return any(device.pods for device in self.devices)
 
 
 class DrawnNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             tenant
             for node in self.nodes
             for tenant in (
-                *(tenant for gpu in node.gpus for device in gpu.devices for tenant in device.tenants),
+                *(tenant for gpu in node.gpus for device in gpu.devices for tenant in device.pods),
                 *node.others,
             )
         )
@@ -300,7 +300,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
         parts = {assignment.pod: list[Share | None](assignment.shares) for assignment, _ in self.held}
         running = {assignment.pod for assignment, runs in self.held if runs}
         gpus = tuple(self._gpu(layout, parts, running) for layout in sorted(layouts, key=lambda layout: layout.gpu))
-        placed = {tenant.pod for gpu in gpus for device in gpu.devices for tenant in device.tenants}
+        placed = {tenant.pod for gpu in gpus for device in gpu.devices for tenant in device.pods}
         needs = [self.pods[assignment.pod].need for assignment, _ in self.held]
         return DrawnNode(
             name=node.name,
@@ -347,7 +347,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             model=layout.model,
             memory_mib=layout.memory_mib,
             memory_slices=layout.memory_slices,
-            granted_mib=layout.granted_mib,
+            allocated_mib=layout.allocated_mib,
             mig=layout.mig,
             devices=tuple(devices),
             openings=_openings(layout, self.gpus.get(layout.gpu)),
@@ -373,5 +373,5 @@ def _device(part: Slice, tenants: list[DrawnTenant]) -> DrawnDevice:
         memory_mib=part.memory_mib,
         clients=part.clients,
         exists=part.exists or any(tenant.running for tenant in tenants),
-        tenants=tuple(sorted(tenants, key=lambda tenant: not tenant.running)),
+        pods=tuple(sorted(tenants, key=lambda tenant: not tenant.running)),
     )

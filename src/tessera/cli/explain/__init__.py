@@ -120,7 +120,7 @@ def _tables(found: core.Explanation) -> Iterator[RenderableType]:
     yield from ways_tables(found.ways)
     yield from (f"{escape(sentence)}\n" for sentence in found.foreign)
     places = f" ({escape(clean(where(found.placed, found.guessed)))})" if found.placed else ""
-    yield f"{len(found.placed)} placed{places}, {len(found.waiting)} pending; {_room(found.room)}\n"
+    yield f"{len(found.placed)} placed{places}, {len(found.pending)} pending; {_room(found.room)}\n"
     verdicts = [(each.node, each.obstacle.text if each.obstacle else "has room", each.detail) for each in found.nodes]
     columns = "node verdict detail" if any(detail for *_, detail in verdicts) else "node verdict"
     answers = ((node, tuple(cells[: columns.count(" ")])) for node, *cells in verdicts)

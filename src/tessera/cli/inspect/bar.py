@@ -63,7 +63,7 @@ def signs(gpu: GpuInspection) -> set[str]:
     """Return the signs that the bar of a GPU may show, for a legend."""
     states = {each.state for each in gpu.slices}
     found = {sign for state, sign in (("unused", _UNUSED), ("desired", _WANTED), ("free", FREE)) if state in states}
-    if not gpu.slices and gpu.granted_mib < gpu.memory_mib:
+    if not gpu.slices and gpu.allocated_mib < gpu.memory_mib:
         found.add(FREE)
     return found | ({_CLASH} if any(len(each) > 1 for each in _owners(gpu)) else set())
 
@@ -105,10 +105,10 @@ def _instance(each: SliceUsage, extent: int, numbers: Mapping[str, int]) -> _Pie
 def _shares(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterator[_Piece]:
     """Yield the shares of a GPU, as wide as their memory, and what is left."""
     whole = room - 1
-    total = max(gpu.memory_mib, gpu.granted_mib, 1)
+    total = max(gpu.memory_mib, gpu.allocated_mib, 1)
     given = 0
     edge = 0
-    for tenant in gpu.tenants:
+    for tenant in gpu.pods:
         given += tenant.share.memory_mib
         upto = min(whole, max(edge + 2, whole * given // total))
         if upto > edge:

@@ -55,13 +55,13 @@ def devices(inspection: Inspection, width: int) -> RenderableType:
     """Return all GPUs, then pending pods, problems, what the signs mean, and the sum."""
     numbers = _numbers(inspection)
     lines = _wide(inspection.nodes, width, numbers) if width >= _ONE_LINE else _narrow(inspection.nodes, width, numbers)
-    return Group(*lines, *_waiting(inspection), *_wrong(inspection), *_legend(inspection), _sum(inspection))
+    return Group(*lines, *_pending(inspection), *_wrong(inspection), *_legend(inspection), _sum(inspection))
 
 
 def _numbers(inspection: Inspection) -> Mapping[str, int]:
     """Return a number for each pod, in order of appearance."""
     gpus = (gpu for node in inspection.nodes for gpu in node.gpus)
-    return {pod: n for n, pod in enumerate(dict.fromkeys(tenant.pod for gpu in gpus for tenant in gpu.tenants))}
+    return {pod: n for n, pod in enumerate(dict.fromkeys(tenant.pod for gpu in gpus for tenant in gpu.pods))}
 
 
 # One line a GPU
@@ -87,7 +87,7 @@ def _wide(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, int
                 _mode(gpu),
                 _level(gpu),
                 _granted(gpu),
-                f"{gpu.granted_percent} %",
+                f"{gpu.allocated_percent} %",
                 _used(gpu),
                 _health(gpu),
                 _fragmentation(gpu),
@@ -163,7 +163,7 @@ def _table(*, headed: bool = True) -> Table:
 
 def _mode(gpu: GpuInspection) -> Text:
     """Return the modes in force; those that are only offered in brackets."""
-    if gpu.tenants:
+    if gpu.pods:
         return Text(" + ".join(_MODES[mode] for mode in gpu.modes))
     offered = "auto" if gpu.auto else " + ".join(_MODES[mode] for mode in gpu.modes) or "nothing"
     return Text(f"({offered})", "dim")
@@ -174,7 +174,7 @@ def _level(gpu: GpuInspection) -> Text:
 
 
 def _granted(gpu: GpuInspection) -> str:
-    return f"{_number(gpu.granted_mib)}/{_number(gpu.memory_mib)} GiB"
+    return f"{_number(gpu.allocated_mib)}/{_number(gpu.memory_mib)} GiB"
 
 
 def _number(mib: int) -> str:
@@ -197,7 +197,7 @@ def _fragmentation(gpu: GpuInspection) -> str:
 
 def _pods(gpu: GpuInspection) -> Text:
     marks: dict[str, str] = {}
-    for tenant in gpu.tenants:
+    for tenant in gpu.pods:
         marks.setdefault(clean(tenant.pod), _marks(tenant))
     return Text(listing((f"{pod}{mark}" for pod, mark in marks.items()), _MOST_PODS), "dim")
 
@@ -215,12 +215,12 @@ def _marks(tenant: GpuPod) -> str:
 # Below the GPUs
 
 
-def _waiting(inspection: Inspection) -> Iterator[RenderableType]:
-    for each in inspection.waiting[:_MOST_PODS]:
+def _pending(inspection: Inspection) -> Iterator[RenderableType]:
+    for each in inspection.pending[:_MOST_PODS]:
         yield Text.assemble(
             ("pending: ", "bold yellow"), f"{clean(each.pod)} needs {clean(each.need)}; see tessera explain pod"
         )
-    more = len(inspection.waiting) - _MOST_PODS
+    more = len(inspection.pending) - _MOST_PODS
     if more > 0:
         yield Text(f"and {counted(more, 'more pod')} pending")
 
@@ -256,14 +256,14 @@ def _legend(inspection: Inspection) -> Iterator[RenderableType]:
 
 def _sum(inspection: Inspection) -> Text:
     gpus = [gpu for node in inspection.nodes for gpu in node.gpus]
-    granted, memory = (sum(getattr(gpu, name) for gpu in gpus) for name in ("granted_mib", "memory_mib"))
+    granted, memory = (sum(getattr(gpu, name) for gpu in gpus) for name in ("allocated_mib", "memory_mib"))
     unhealthy = sum(gpu.health is Health.UNHEALTHY for gpu in gpus)
     parts = (
-        f"{sum(bool(gpu.tenants) for gpu in gpus):,} of {counted(len(gpus), 'GPU')} in use",
+        f"{sum(bool(gpu.pods) for gpu in gpus):,} of {counted(len(gpus), 'GPU')} in use",
         f"{gib(granted)} of {gib(memory)} allocated ({percent(granted, memory)})",
         _fragments(gpus),
         f"{counted(unhealthy, 'GPU')} unhealthy" if unhealthy else "",
-        f"{counted(len(inspection.waiting), 'pod')} pending" if inspection.waiting else "",
+        f"{counted(len(inspection.pending), 'pod')} pending" if inspection.pending else "",
     )
     return Text("; ".join(part for part in parts if part), "bold")
 

@@ -47,7 +47,7 @@ class _Row:
 def _row(node: NodeInspection, gpus: int, unit: int) -> _Row:
     if node.problem:
         return _Row(node, [_UNKNOWN] * gpus, "", _UNKNOWN)
-    cells = [f"{gpu.in_units(gpu.granted_mib, unit)}/{gpu.memory_mib // unit}" for gpu in node.gpus]
+    cells = [f"{gpu.in_units(gpu.allocated_mib, unit)}/{gpu.memory_mib // unit}" for gpu in node.gpus]
     pending = f"{_units(node.unplaced_mib, unit)}" if node.unplaced else ""
     allocated, total = _sums([node], unit)
     return _Row(node, cells + ["0/0"] * (gpus - len(cells)), pending, f"{allocated}/{total}")
@@ -100,7 +100,7 @@ def _sums(nodes: Iterable[NodeInspection], unit: int) -> tuple[int, int]:
     """Return units allocated, pods without a GPU included, and units there are, GPU by GPU."""
     allocated = total = 0
     for node in nodes:
-        allocated += sum(gpu.in_units(gpu.granted_mib, unit) for gpu in node.gpus) + _units(node.unplaced_mib, unit)
+        allocated += sum(gpu.in_units(gpu.allocated_mib, unit) for gpu in node.gpus) + _units(node.unplaced_mib, unit)
         total += sum(gpu.memory_mib // unit for gpu in node.gpus)
     return allocated, total
 
@@ -136,7 +136,7 @@ def _node(node: NodeInspection, unit: int) -> str:
     lines = [["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus), *pending]]
     for number, gpu in enumerate(node.gpus):
         held = Counter[str]()
-        for tenant in gpu.tenants:
+        for tenant in gpu.pods:
             held[tenant.pod] += tenant.share.memory_mib
         for pod, mib in held.items():
             lines.append(_line(pod, number, gpu.in_units(mib, unit), len(node.gpus) + len(pending)))

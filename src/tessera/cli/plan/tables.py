@@ -237,10 +237,10 @@ def _together(
 def _device_words(gpu: DrawnGpu, number: int) -> tuple[tuple[str, ...], Style]:
     """Return what may stand for all clients of a device together, longest first, and the colours of the first."""
     device = gpu.devices[number]
-    counts = Counter(letter(tenant.workload) for tenant in device.tenants)
+    counts = Counter(letter(tenant.workload) for tenant in device.pods)
     if not counts:
         return ("- unused", "-"), Style(dim=True)
-    look = tone(device.tenants[0].workload)
+    look = tone(device.pods[0].workload)
     many = "+".join(f"{key}\u00d7{count}" for key, count in counts.items())
     close = "".join(f"{key}{count}" for key, count in counts.items())
     return (f"{many} of {device.clients}", many, close, "".join(counts)), Style(color=look.ink, bgcolor=look.fill)
@@ -288,8 +288,8 @@ def _gpus(seen: Fleet) -> Table:
 
 
 def _granted(gpu: DrawnGpu) -> str:
-    amount = f"{gib(gpu.granted_mib).removesuffix(' GiB')} of {gib(gpu.memory_mib)}"
-    return f"{amount} {percent(gpu.granted_mib, gpu.memory_mib):>5}"
+    amount = f"{gib(gpu.allocated_mib).removesuffix(' GiB')} of {gib(gpu.memory_mib)}"
+    return f"{amount} {percent(gpu.allocated_mib, gpu.memory_mib):>5}"
 
 
 def _node_words(kind: Kind) -> str:
@@ -326,7 +326,7 @@ def _sum(seen: Fleet, left_out: Sequence[LeftOut]) -> Text:
         f"{counted(sums.instances, 'MIG instance')}, {sums.instances_new or 'none'} to be created"
         if sums.instances
         else "",
-        f"{percent(sums.granted_mib, sums.memory_mib)} of GPU memory allocated",
+        f"{percent(sums.allocated_mib, sums.memory_mib)} of GPU memory allocated",
         f"{counted(seen.skipped, 'node')} left out: GPUs not known" if seen.skipped else "",
         f"policy {clean(seen.policy)}",
         seen.proof,

@@ -29,7 +29,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     namespace: str
     pod: str
     container: str
-    granted_mib: int | None
+    allocated_mib: int | None
     peak_mib: int | None
     mean_percent: float | None
     observed_s: float
@@ -90,7 +90,7 @@ def recommend(output: str, **given: Unpack[_Given]) -> None:
             Text(clean(f"{each.namespace}/{each.pod}/{each.container}")),
             Text(clean(each.node)),
             Text(f"{each.gpu} {clean(each.device)}"),
-            _gib(each.granted_mib),
+            _gib(each.allocated_mib),
             _gib(each.peak_mib),
             percent,
             _duration(each.observed_s),

@@ -61,7 +61,7 @@ def _use_of(device: DeviceReport) -> tuple[str, str, str]:
 
 
 def _use_by(each: ContainerReport) -> tuple[str, str, str]:
-    return _use(each.used_mib, each.granted_mib, each.gpu_percent)
+    return _use(each.used_mib, each.allocated_mib, each.gpu_percent)
 
 
 def _use(used_mib: int | None, of_mib: int | None, percent: float | None) -> tuple[str, str, str]:

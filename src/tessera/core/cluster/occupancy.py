@@ -28,14 +28,14 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
     holdings: tuple[Holding, ...] = ()
 
     @property
-    def granted_mib(self) -> int:
+    def allocated_mib(self) -> int:
         """Memory granted; never more than the GPU's."""
         return sum(holding.share.memory_mib for holding in self.holdings)
 
     @property
     def left_mib(self) -> int:
         """Memory an amount could still get here: none where devices hold the GPU."""
-        return self.gpu.memory_mib - self.granted_mib if self.amounts or not self.holdings else 0
+        return self.gpu.memory_mib - self.allocated_mib if self.amounts or not self.holdings else 0
 
     @property
     def left_percent(self) -> int:

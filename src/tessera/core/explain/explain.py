@@ -39,7 +39,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     placed: tuple[Assignment, ...]
     guessed: tuple[NodeName, ...] = ()
     """Nodes of these pods whose GPU indices are guesses."""
-    waiting: tuple[PodKey, ...]
+    pending: tuple[PodKey, ...]
     foreign: tuple[str, ...] = ()
     """Names in the need that belong to other systems, each with Tessera's form for the same."""
     nodes: tuple[NodeFit, ...]
@@ -79,7 +79,7 @@ def _explain(
         ways=ways(after.nodes, need),
         placed=placed,
         guessed=tuple(dict.fromkeys(each.node for each in made.layouts if each.guessed and each.node in nodes)),
-        waiting=tuple(pod for pod in pods if pod not in going),
+        pending=tuple(pod for pod in pods if pod not in going),
         foreign=foreign_names(need.asks),
         nodes=reasons.verdicts(need),
         room=room,

@@ -40,7 +40,7 @@ def _hidden_names(view: FleetView, scope: Scope) -> frozenset[str]:
     tenants = (
         tenant
         for node in view.nodes
-        for tenant in (*node.unplaced, *(each for gpu in node.gpus for part in gpu.parts for each in part.tenants))
+        for tenant in (*node.unplaced, *(each for gpu in node.gpus for part in gpu.parts for each in part.pods))
     )
     named = [
         *((each.namespace, each.pod) for each in tenants),
@@ -75,7 +75,7 @@ class _Shown:
         )
 
     def _gpu(self, gpu: GpuView) -> GpuView:
-        own = all(self._scope.shows(tenant.namespace) for part in gpu.parts for tenant in part.tenants)
+        own = all(self._scope.shows(tenant.namespace) for part in gpu.parts for tenant in part.pods)
         return msgspec.structs.replace(
             gpu,
             parts=tuple(map(self._part, gpu.parts)),
@@ -87,8 +87,8 @@ class _Shown:
         )
 
     def _part(self, part: Part) -> Part:
-        own = all(self._scope.shows(tenant.namespace) for tenant in part.tenants)
-        return msgspec.structs.replace(part, idle=part.idle and own, tenants=tuple(map(self._tenant, part.tenants)))
+        own = all(self._scope.shows(tenant.namespace) for tenant in part.pods)
+        return msgspec.structs.replace(part, idle=part.idle and own, pods=tuple(map(self._tenant, part.pods)))
 
     def _tenant(self, tenant: PodView) -> PodView:
         if self._scope.shows(tenant.namespace):

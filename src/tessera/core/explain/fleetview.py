@@ -137,7 +137,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """False for a MIG instance that is planned and not created yet."""
     idle: bool = False
     """Whether it is allocated, and known not to be used."""
-    tenants: tuple[PodView, ...] = ()
+    pods: tuple[PodView, ...] = ()
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -245,7 +245,7 @@ def fleet_view(seen: Observation) -> FleetView:
         nodes=tuple(_node(each, nodes[each.name], seen) for each in found.nodes),
         pending=tuple(
             PendingView(namespace=namespace, pod=pod, need=each.need, reason=each.message)
-            for each in found.waiting
+            for each in found.pending
             for namespace, pod in (_split(each.pod),)
         ),
         services=seen.services,
@@ -316,10 +316,10 @@ def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, obser
         model=found.model,
         memory_mib=found.memory_mib,
         width=found.memory_slices if found.slices else found.memory_mib,
-        mode=", ".join(mode.value for mode in found.modes) if found.tenants else "",
+        mode=", ".join(mode.value for mode in found.modes) if found.pods else "",
         health=found.health.value,
         parts=tuple(parts.of_slices() if found.slices else parts.of_shares()),
-        allocated_mib=found.granted_mib,
+        allocated_mib=found.allocated_mib,
         used_mib=found.used_mib,
         problems=(*(found.reasons if found.health is Health.UNHEALTHY else ()), *found.conflicts),
         slowdowns=tuple(parts.slowdowns(observed.throttled.get(found.uuid, ()))),
@@ -343,31 +343,31 @@ class _Parts:
 
     def of_slices(self) -> Iterator[Part]:
         """Yield the MIG instances and runs of free memory slices."""
-        tenants = defaultdict[tuple[str | None, int | None], list[InspectedTenant]](list)
-        for each in self._gpu.tenants:
-            tenants[each.share.profile, each.share.start].append(each)
-        yield from (self._instance(each, tenants[each.profile, each.start]) for each in self._gpu.slices)
+        pods = defaultdict[tuple[str | None, int | None], list[InspectedTenant]](list)
+        for each in self._gpu.pods:
+            pods[each.share.profile, each.share.start].append(each)
+        yield from (self._instance(each, pods[each.profile, each.start]) for each in self._gpu.slices)
 
-    def _instance(self, part: SliceUsage, tenants: Sequence[InspectedTenant]) -> Part:
+    def _instance(self, part: SliceUsage, pods: Sequence[InspectedTenant]) -> Part:
         return Part(
             start=part.start,
             size=part.size,
             label=part.profile,
             state=part.state,
             exists=part.state == "free" or (part.profile, part.start) in self._layout,
-            idle=part.state == "held" and self._is_idle(tenants, self._used_mib.get(part.start)),
-            tenants=tuple(map(self._tenant, tenants)),
+            idle=part.state == "held" and self._is_idle(pods, self._used_mib.get(part.start)),
+            pods=tuple(map(self._tenant, pods)),
         )
 
     def of_shares(self) -> Iterator[Part]:
         """Yield the pods on a GPU without instances, one after the other, and what is free behind them."""
         start = 0
-        alone = len(self._gpu.tenants) == 1
-        for each in self._gpu.tenants:
+        alone = len(self._gpu.pods) == 1
+        for each in self._gpu.pods:
             size = self._gpu.memory_mib if each.share.mode is Mode.WHOLE else each.share.memory_mib
             label = "whole" if each.share.mode is Mode.WHOLE else f"{round(size / 1024, 1):g} GiB"
             idle = self._is_idle([each], self._used_mib.get(None) if alone else None)
-            yield Part(start=start, size=size, label=label, state="held", idle=idle, tenants=(self._tenant(each),))
+            yield Part(start=start, size=size, label=label, state="held", idle=idle, pods=(self._tenant(each),))
             start += size
         if start < self._gpu.memory_mib:
             yield Part(start=start, size=self._gpu.memory_mib - start, state="free")
@@ -375,7 +375,7 @@ class _Parts:
     def slowdowns(self, causes: Iterable[str]) -> Iterator[Slowdown]:
         """Yield why clocks are lowered, and whether a shared GPU is saturated, with the pods that drive it."""
         # Activity is that of a pod's instance, or what its processes take of the whole GPU.
-        parts = ((each, each.share.memory_mib / self._gpu.memory_mib) for each in self._gpu.tenants)
+        parts = ((each, each.share.memory_mib / self._gpu.memory_mib) for each in self._gpu.pods)
         loads = [
             (each, self._activity[each.pod] * (part if self._gpu.slices else 1.0))
             for each, part in parts
@@ -383,14 +383,14 @@ class _Parts:
         ]
         for cause in causes:
             yield Slowdown(cause=cause, drivers=tuple(map(self._tenant, busiest(loads))))
-        if len(self._gpu.tenants) > 1 and not self._gpu.slices and sum(load for _, load in loads) >= SATURATED_PERCENT:
-            fair = 100 / len(self._gpu.tenants)
+        if len(self._gpu.pods) > 1 and not self._gpu.slices and sum(load for _, load in loads) >= SATURATED_PERCENT:
+            fair = 100 / len(self._gpu.pods)
             drivers = (each for each, load in sorted(loads, key=lambda pair: -pair[1]) if load > fair)
             yield Slowdown(cause=SATURATED, drivers=tuple(map(self._tenant, drivers)))
 
-    def _is_idle(self, tenants: Iterable[InspectedTenant], used_mib: int | None) -> bool:
+    def _is_idle(self, pods: Iterable[InspectedTenant], used_mib: int | None) -> bool:
         """Return whether all are known to do nothing; where that is not known, whether no process has memory there."""
-        active = [self._activity.get(each.pod) for each in tenants]
+        active = [self._activity.get(each.pod) for each in pods]
         known = [percent for percent in active if percent is not None]
         return max(known) < _IDLE_PERCENT if len(known) == len(active) else used_mib == 0
 

@@ -97,9 +97,9 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     """The weakest isolation in force among the pods on it; None without pods."""
     slices: tuple[SliceUsage, ...] = ()
     """All of its memory slices, in order; empty where MIG is off."""
-    tenants: tuple[GpuPod, ...] = ()
-    granted_mib: int = 0
-    granted_percent: int = 0
+    pods: tuple[GpuPod, ...] = ()
+    allocated_mib: int = 0
+    allocated_percent: int = 0
     """Compute allocated."""
     used_mib: int | None = None
     """Memory in use as the driver counts it; None where no agent reports it."""
@@ -150,9 +150,9 @@ class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
     @property
-    def granted_mib(self) -> int:
+    def allocated_mib(self) -> int:
         """Memory allocated on all its GPUs."""
-        return sum(gpu.granted_mib for gpu in self.gpus)
+        return sum(gpu.allocated_mib for gpu in self.gpus)
 
     @property
     def memory_mib(self) -> int:
@@ -179,7 +179,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU usage of a cluster at one moment."""
 
     nodes: tuple[NodeInspection, ...]
-    waiting: tuple[PendingPod, ...] = ()
+    pending: tuple[PendingPod, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -215,7 +215,7 @@ def inspect(
     pending = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
     return Inspection(
         nodes=tuple(view.node([next(rest) for _ in view.seen.node.gpus]) for view in views),
-        waiting=tuple(
+        pending=tuple(
             PendingPod(pod=pod.pod.key, need=describe_need(pod.pod.need), scheduler=pod.scheduler, message=pod.message)
             for pod in pending
             if not namespace or _within(pod, namespace)
@@ -279,33 +279,33 @@ class _NodeUsage:
         )
 
     def _gpu(self, gpu: Gpu, rest: Stranded) -> GpuInspection:
-        tenants = tuple(self._tenant(gpu, pod, share) for pod, share in self._by_gpu.get(gpu.index, ()))
+        pods = tuple(self._tenant(gpu, pod, share) for pod, share in self._by_gpu.get(gpu.index, ()))
         state = self.seen.state if self.seen.state and self.seen.state.reported else None
         reasons = _reasons(gpu, state) if state else ()
         health = Health.UNKNOWN if state is None else Health.UNHEALTHY if reasons else Health.HEALTHY
-        wrong = holding_faults(gpu, [Holding(tenant.pod, tenant.share) for tenant in tenants])
+        wrong = holding_faults(gpu, [Holding(tenant.pod, tenant.share) for tenant in pods])
         return GpuInspection(
             index=gpu.index,
             uuid=gpu.uuid,
             model=gpu.model.name,
             # Instances that fill a GPU have more than the driver says is usable of it without MIG.
-            memory_mib=max(gpu.memory_mib, sum(each.share.memory_mib for each in tenants if each.share.profile)),
+            memory_mib=max(gpu.memory_mib, sum(each.share.memory_mib for each in pods if each.share.profile)),
             memory_slices=gpu.model.memory_slices,
-            modes=tuple(dict.fromkeys(tenant.share.mode for tenant in tenants))
+            modes=tuple(dict.fromkeys(tenant.share.mode for tenant in pods))
             or tuple(dict.fromkeys(device.mode for device in gpu.devices))
             or gpu.sharing.modes,
             auto=gpu.sharing.managed,
-            level=min((tenant.level for tenant in tenants), key=_WEAKEST_FIRST.index, default=None),
-            slices=_slices(gpu, tenants, _desired(gpu, state)),
-            tenants=tenants,
-            granted_mib=sum(tenant.share.memory_mib for tenant in tenants),
-            granted_percent=sum(tenant.share.compute_percent for tenant in tenants),
+            level=min((tenant.level for tenant in pods), key=_WEAKEST_FIRST.index, default=None),
+            slices=_slices(gpu, pods, _desired(gpu, state)),
+            pods=pods,
+            allocated_mib=sum(tenant.share.memory_mib for tenant in pods),
+            allocated_percent=sum(tenant.share.compute_percent for tenant in pods),
             used_mib=_used(gpu, state) if state else None,
             free_percent=rest.free_percent,
             fragmentation_percent=None if reasons else rest.fragmentation_percent,
             health=health,
             reasons=reasons,
-            conflicts=(*wrong, *(_absent(gpu, tenants) if state else ())),
+            conflicts=(*wrong, *(_absent(gpu, pods) if state else ())),
         )
 
     def _tenant(self, gpu: Gpu, pod: SeenPod, share: Share) -> GpuPod:
@@ -358,22 +358,22 @@ def _desired(gpu: Gpu, state: GpuNodeState | None) -> Layout:
     return tuple(place for each in state.desired if each.gpu == gpu.uuid for place in each.instances) if state else ()
 
 
-def _absent(gpu: Gpu, tenants: Sequence[GpuPod]) -> Iterable[str]:
+def _absent(gpu: Gpu, pods: Sequence[GpuPod]) -> Iterable[str]:
     """Yield the instances that running pods are allocated and the driver does not show."""
     there = {(each.profile, each.start) for each in gpu.sharing.layout or ()}
-    for tenant in tenants:
+    for tenant in pods:
         profile, start = tenant.share.profile, tenant.share.start
         if tenant.phase is Phase.RUNNING and profile is not None and (profile, start) not in there:
             yield f"{tenant.pod} holds {profile} at {start}, which does not exist now"
 
 
-def _slices(gpu: Gpu, tenants: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsage, ...]:
+def _slices(gpu: Gpu, pods: Sequence[GpuPod], desired: Layout) -> tuple[SliceUsage, ...]:
     """Return a GPU's memory slices, instance by instance; empty where MIG is off and no pod uses an instance."""
     known: dict[tuple[str | None, int | None], Placement] = {
         (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))
     }
     holders = defaultdict[Placement, list[PodKey]](list)
-    for tenant in tenants:
+    for tenant in pods:
         place = known.get((tenant.share.profile, tenant.share.start))
         if place is not None:
             holders[place].append(tenant.pod)

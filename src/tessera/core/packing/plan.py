@@ -76,7 +76,7 @@ class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     memory_slices: int
     """Length of the MIG placement axis; 0 without MIG."""
-    granted_mib: int
+    allocated_mib: int
     mig: bool
     """Whether the GPU is in MIG mode after the plan."""
     slices: tuple[Slice, ...] = ()
@@ -302,7 +302,7 @@ def _layout(node: NodeName, held: Occupancy, running: set[PodKey], guess: Guess 
         model=gpu.model.name,
         memory_mib=gpu.memory_mib,
         memory_slices=gpu.model.memory_slices,
-        granted_mib=held.granted_mib,
+        allocated_mib=held.allocated_mib,
         mig=bool(held.instances) or (gpu.sharing.layout is not None and not held.holdings),
         slices=slices,
         guessed=guess is not None,

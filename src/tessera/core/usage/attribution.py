@@ -28,7 +28,7 @@ class DeviceHolder(msgspec.Struct, frozen=True, kw_only=True):
     device: DeviceId
     exclusive: bool = True
     """Whether the device is its own."""
-    granted_mib: int | None = None
+    allocated_mib: int | None = None
     """None where nothing says how much of a shared device it was granted."""
 
     @property
@@ -136,10 +136,12 @@ def _merged(tenants: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
     for each in dict.fromkeys(tenants):
         known = found.setdefault((each.key, each.device), each)
         if known is not each:
-            parts = (known.granted_mib, each.granted_mib)
-            granted_mib = None if None in parts else sum(part or 0 for part in parts)
+            parts = (known.allocated_mib, each.allocated_mib)
+            allocated_mib = None if None in parts else sum(part or 0 for part in parts)
             exclusive = known.exclusive and each.exclusive
-            found[each.key, each.device] = msgspec.structs.replace(known, granted_mib=granted_mib, exclusive=exclusive)
+            found[each.key, each.device] = msgspec.structs.replace(
+                known, allocated_mib=allocated_mib, exclusive=exclusive
+            )
     return sorted(found.values(), key=lambda each: (each.namespace, each.pod, each.container, each.uid))
 
 

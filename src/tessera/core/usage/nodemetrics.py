@@ -77,10 +77,12 @@ _ROWS = (
     Metric("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Rows remapped for uncorrected errors."),
     _gauge("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed."),
 )
-GRANTED = _gauge("tessera_container_memory_granted_bytes", "Memory of a device that a container was allocated.", *_POD)
+GRANTED = _gauge(
+    "tessera_container_memory_allocated_bytes", "Memory of a device that a container was allocated.", *_POD
+)
 _MEMORY = _gauge("tessera_device_memory_bytes", "Memory of a device that can be allocated.")
 _USED = _gauge("tessera_device_memory_used_bytes", "Memory of a device in use, by whomever.")
-_GRANTED = _gauge("tessera_device_memory_granted_bytes", "Memory of a device that containers were allocated.")
+_GRANTED = _gauge("tessera_device_memory_allocated_bytes", "Memory of a device that containers were allocated.")
 _CLIENTS = _gauge("tessera_device_containers", "Containers that were allocated a device or a part of it.")
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
 _ORPHANED = _gauge(
@@ -322,8 +324,8 @@ def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
         _add(samples, FB_USED, pod, each.memory_mib)
         if alone is None:
             _add(samples, GPU_UTIL, pod, each.gpu_percent)
-        _add(samples, GRANTED, pod, None if each.tenant.granted_mib is None else each.tenant.granted_mib * _MIB)
-    granted = [each.tenant.granted_mib or 0 for each in device.containers]
+        _add(samples, GRANTED, pod, None if each.tenant.allocated_mib is None else each.tenant.allocated_mib * _MIB)
+    granted = [each.tenant.allocated_mib or 0 for each in device.containers]
     _add(samples, _MEMORY, own, device.memory_mib * _MIB)
     _add(samples, _USED, own, None if device.used_mib is None else device.used_mib * _MIB)
     _add(samples, _GRANTED, own, sum(granted) * _MIB)

@@ -75,10 +75,12 @@ QUOTA_BORROWED = Metric(
 )
 QUOTA_LEFT_OUT = Metric("tessera_quota_left_out", "gauge", "Amounts without series, because there are too many.")
 CONTROLLER_LOOKS = Metric(
-    "tessera_controller_looks_total", "counter", "How often the controller looked at the cluster.", ("result",)
+    "tessera_controller_reconciles_total", "counter", "Reconciliations of the cluster, by result.", ("result",)
 )
 LOOK_TIME = Metric(
-    "tessera_controller_look_duration_seconds", "histogram", "How long a look took: reading, planning, writing."
+    "tessera_controller_reconcile_duration_seconds",
+    "histogram",
+    "Seconds to observe, plan and write.",
 )
 DECISIONS = Metric(
     "tessera_controller_decisions_total", "counter", "What the controller decided for nodes, by event.", ("reason",)
@@ -90,7 +92,7 @@ PENDING = Metric(
     ("policy", "reason"),
 )
 METRICS_LOOK_TIME = Metric(
-    "tessera_metrics_look_duration_seconds", "histogram", "How long a look at all model servers took."
+    "tessera_metrics_reconcile_duration_seconds", "histogram", "Seconds to observe all model servers and decide."
 )
 METRICS_SAMPLES = Metric(
     "tessera_metrics_samples_total",

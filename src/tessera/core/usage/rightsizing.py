@@ -40,7 +40,7 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     amount: bool = False
     """Whether it has an amount of memory, which can be any."""
-    granted_mib: int | None = None
+    allocated_mib: int | None = None
     peak_mib: int | None = None
     """The most that it used."""
 
@@ -66,7 +66,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     namespace: str
     pod: str
     container: str
-    granted_mib: int | None = None
+    allocated_mib: int | None = None
     peak_mib: int | None = None
     """The most that it used in the time observed."""
     mean_percent: float | None = None
@@ -84,17 +84,17 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
         model: of the GPU; None where it is not known, and then no profile is named.
 
     """
-    granted_mib, peak_mib = observed.granted_mib, observed.peak_mib
-    if granted_mib is None or peak_mib is None:
+    allocated_mib, peak_mib = observed.allocated_mib, observed.peak_mib
+    if allocated_mib is None or peak_mib is None:
         return Advice(verdict=Sizing.UNKNOWN)
     if peak_mib == 0:
-        return Advice(verdict=Sizing.UNUSED, saved_mib=granted_mib)
-    tight = peak_mib > _TIGHT * granted_mib
-    fits, fits_mib = _fitting(observed, model, least_mib=granted_mib + 1 if tight else 0)
+        return Advice(verdict=Sizing.UNUSED, saved_mib=allocated_mib)
+    tight = peak_mib > _TIGHT * allocated_mib
+    fits, fits_mib = _fitting(observed, model, least_mib=allocated_mib + 1 if tight else 0)
     if tight:
         return Advice(verdict=Sizing.TOO_LITTLE, fits=fits)
-    if fits and fits_mib < granted_mib:
-        return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=granted_mib - fits_mib)
+    if fits and fits_mib < allocated_mib:
+        return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=allocated_mib - fits_mib)
     return Advice(verdict=Sizing.FITS)
 
 

@@ -36,7 +36,7 @@ def test_a_forged_claim_to_a_whole_gpu_puts_nobody_into_conflict() -> None:
     assert inspect(look(HONEST, forged, known=None)).nodes[0].gpus[0].conflicts, "without keys it is believed"
     found = inspected(HONEST, forged)
     assert (found.gpus[0].conflicts, found.conflicts) == ((), ())
-    assert [each.pod for each in found.gpus[0].tenants] == ["ns/honest"]
+    assert [each.pod for each in found.gpus[0].pods] == ["ns/honest"]
     (marked,) = found.unplaced
     assert (marked.pod, marked.memory_mib) == ("ns/forged", 0)
     assert "assignment not signed by Tessera, pod ns/forged" in marked.problem

@@ -42,7 +42,7 @@ function complete(node) {
     problems: [],
     slowdowns: [],
     ...gpu,
-    parts: gpu.parts.map((part) => ({ label: "", exists: true, idle: false, tenants: [], ...part })),
+    parts: gpu.parts.map((part) => ({ label: "", exists: true, idle: false, pods: [], ...part })),
   }));
   return { ready: true, driver: "", policy: "", problem: "", unplaced: [], images: [], models: [], ...node, gpus };
 }
@@ -78,7 +78,7 @@ export function matcher(filters) {
     (!name || node.name.includes(name)) &&
     (!model || gpu.model === model) &&
     (!state || (state === "problem" && (!node.ready || node.problem)) || STATES[state]?.(gpu)) &&
-    (!namespace || gpu.parts.some((part) => part.tenants.some((tenant) => tenant.namespace === namespace)));
+    (!namespace || gpu.parts.some((part) => part.pods.some((tenant) => tenant.namespace === namespace)));
 }
 
 export function totals(fleet) {
@@ -92,7 +92,7 @@ export function totals(fleet) {
       if (gpu.allocated_mib > 0) sum.used += 1;
       if (gpu.problems.length) sum.problems += 1;
       for (const part of gpu.parts) {
-        if (part.idle) sum.idle += part.tenants.reduce((mib, tenant) => mib + (tenant.memory_mib ?? 0), 0);
+        if (part.idle) sum.idle += part.pods.reduce((mib, tenant) => mib + (tenant.memory_mib ?? 0), 0);
       }
     }
   }

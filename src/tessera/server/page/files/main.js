@@ -95,7 +95,7 @@ function drawLegend() {
       for (const part of gpu.parts) {
         idle ||= part.idle;
         planned ||= !part.exists;
-        for (const tenant of part.tenants) {
+        for (const tenant of part.pods) {
           const name = owner(tenant, filters.color);
           if (name) present.add(name);
           else others = true;

@@ -61,7 +61,7 @@ export function drawSlow(section, nodes, filters) {
   const items = [];
   for (const node of nodes) {
     for (const gpu of node.gpus) {
-      const concerned = gpu.parts.some((part) => part.tenants.some((each) => each.namespace === filters.namespace));
+      const concerned = gpu.parts.some((part) => part.pods.some((each) => each.namespace === filters.namespace));
       if (filters.namespace && !concerned) continue;
       for (const slowdown of gpu.slowdowns) {
         const item = element("li");
@@ -98,7 +98,7 @@ export function drawSizes(section, rest, filters) {
   const shown = rest.recommendations.filter((each) => !filters.namespace || each.namespace === filters.namespace);
   const groups = new Map();
   for (const each of shown) {
-    const key = [each.namespace, workload(each.pod), each.container, each.device, each.granted_mib, each.verdict, each.fits];
+    const key = [each.namespace, workload(each.pod), each.container, each.device, each.allocated_mib, each.verdict, each.fits];
     groups.set(key.join("\n"), [...(groups.get(key.join("\n")) ?? []), each]);
   }
   const items = [...groups.values()].slice(0, MOST).map((group) => {
@@ -110,7 +110,7 @@ export function drawSizes(section, rest, filters) {
     const item = element("li");
     item.append(element("b", "", `${first.namespace}/${name}`));
     const used = peak ? `at most ${gib(peak)} used` : "nothing used";
-    item.append(element("span", "need", `${gib(first.granted_mib ?? 0)}${device} allocated, ${used} in ${duration(observed)}`));
+    item.append(element("span", "need", `${gib(first.allocated_mib ?? 0)}${device} allocated, ${used} in ${duration(observed)}`));
     item.append(element("p", "", advice(first, total(group))));
     return item;
   });
@@ -258,7 +258,7 @@ function table(gpu, palette, filters) {
   for (const part of gpu.parts) {
     const label = part.label || gib(part.size > 64 ? part.size : (part.size * gpu.memory_mib) / gpu.width);
     const state = part.exists ? part.state : "to be created";
-    for (const tenant of part.tenants.length ? part.tenants : [null]) {
+    for (const tenant of part.pods.length ? part.pods : [null]) {
       const row = element("tr");
       row.append(element("td", "", label));
       const pod = element("td");
