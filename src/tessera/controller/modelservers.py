@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tessera.api.kubernetes.podstates import is_terminating
 from tessera.api.tessera.modelservers import (
     API_VERSION,
     KIND,
@@ -186,7 +187,7 @@ class ModelServers:
         """
         failure: Exception | None = None
         servers = sorted(self._servers.objects.values(), key=name_of)
-        alive = [each for each in servers if not (each.get("metadata") or {}).get("deletionTimestamp")]
+        alive = [each for each in servers if not is_terminating(each)]
         await self._sleeping.ask(server for each in alive if (server := self._sleeper(each)) is not None)
         for found in alive:
             try:

@@ -1,12 +1,11 @@
 """What the objects of Tessera's kinds have in common: their name, their form, the object of a node."""
 
-import time
 from typing import Any
 
 import msgspec
 import pytest
 
-from tessera.api.tessera.objects import Metadata, coverage, object_of_node, read_object, read_time, subject_of
+from tessera.api.tessera.objects import Metadata, coverage, object_of_node, read_object, subject_of
 from tessera.errors import InvalidInput
 
 
@@ -31,17 +30,6 @@ def test_an_object_of_another_form_is_refused_whatever_it_is(each: dict[str, Any
 
 def test_an_error_calls_it_by_its_name() -> None:
     assert subject_of("Thing", {"metadata": {"name": "a"}}) == "Thing a"
-
-
-@pytest.mark.parametrize("text", ["2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "2026-01-31T12:00:00"])
-def test_a_time_without_a_zone_is_in_utc(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    try:
-        assert read_time(text) == 1769860800
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 def test_the_object_of_a_node_goes_when_the_node_goes() -> None:

@@ -13,8 +13,8 @@ import msgspec
 
 from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
 from tessera.agent.pods.observing import PodObserver
-from tessera.agent.pods.podsview import created_ns
 from tessera.api.kubernetes.containerlimits import was_created
+from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.allocations import (

@@ -14,7 +14,8 @@ import msgspec
 from tessera.agent.deviceplugin.allocationrecord import AllocationRecord
 from tessera.agent.deviceplugin.refusals import Refusals
 from tessera.agent.pods.observing import PodObserver
-from tessera.agent.pods.podsview import PodsInView, by_uid, created_ns
+from tessera.agent.pods.podsview import PodsInView, by_uid
+from tessera.api.kubernetes.podstates import created_ns
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use, clashes, replaces
 from tessera.core.deviceplugin.lastgate import GateDecision, ObservedPods

@@ -1,7 +1,6 @@
 """What an agent observes of its node's pods: the API server's objects, the kubelet's record, running processes."""
 
 import asyncio
-import datetime as dt
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
+from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
@@ -20,7 +20,6 @@ __all__ = [
     "PodsInView",
     "PodsView",
     "by_uid",
-    "created_ns",
     "is_ended",
     "is_ending",
     "observed_pod",
@@ -259,23 +258,14 @@ def observed_pod(pod: Object) -> ObservedPod:
     )
 
 
-def created_ns(pod: Object) -> int:
-    """Return when a pod was made, in nanoseconds since 1970; 0 where it does not say."""
-    try:
-        made = dt.datetime.fromisoformat(str((pod.get("metadata") or {}).get("creationTimestamp")))
-    except ValueError:
-        return 0
-    return round(made.timestamp()) * 10**9
-
-
 def is_ended(pod: Object | None) -> bool:
     """Return whether a pod is gone, or has run to its end."""
-    return pod is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return pod is None or is_finished(pod)
 
 
 def is_ending(pod: Object | None) -> bool:
     """Return whether a pod is gone, has run to its end, or is being deleted."""
-    return is_ended(pod) or bool(((pod or {}).get("metadata") or {}).get("deletionTimestamp"))
+    return pod is None or is_finished(pod) or is_terminating(pod)
 
 
 def _unchanged(known: Object | None, pod: Object) -> Object:

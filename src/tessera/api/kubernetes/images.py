@@ -8,13 +8,13 @@ import msgspec
 
 from tessera.api.documents import Plain
 from tessera.api.fields import Field, checked_name
+from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.oci.references import read_reference
 from tessera.errors import InvalidInput
 
 __all__ = ["NodeImages", "held_images", "images_of", "node_images", "pod_images"]
 
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
-_ENDED = ("Succeeded", "Failed")
 
 
 class NodeImages(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ def images_of(objects: Iterable[Field]) -> tuple[str, ...]:
     """Return the names of the images that objects run, each once, in the order written; pods that ended run none."""
     found: dict[str, None] = {}
     for each in objects:
-        if each.get("kind").value == "Pod" and each.get("status", "phase").value in _ENDED:
+        if each.get("kind").value == "Pod" and is_finished(each):
             continue
         _collect(each.value, found)
     return tuple(found)

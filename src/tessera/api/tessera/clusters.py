@@ -15,7 +15,7 @@ from tessera.api.fields import Field, identity, in_place
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.images import held_images, pod_images
 from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
-from tessera.api.kubernetes.workloads import is_finished
+from tessera.api.kubernetes.podstates import is_finished, is_terminating
 from tessera.api.tessera.fleets import close_unhealthy
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.nodereports import ENFORCEMENT
@@ -238,7 +238,7 @@ class _Pods:
             shares=held.shares,
             record=held.record,
             phase=_phase(field, held.node),
-            ending=field.get("metadata", "deletionTimestamp").given,
+            ending=is_terminating(field),
             scheduler=str(scheduler),
             message=_message(field),
             unread=held.unread,

@@ -14,6 +14,7 @@ import msgspec
 
 from tessera.api.fields import in_place
 from tessera.api.kubernetes.conditions import Conditions, settled
+from tessera.api.kubernetes.times import read_time
 from tessera.api.oci.references import is_digest, read_reference
 from tessera.api.tessera.gpupolicies import LabelSelector
 from tessera.api.tessera.objects import (
@@ -23,7 +24,6 @@ from tessera.api.tessera.objects import (
     invalid,
     object_of_node,
     read_object,
-    read_time,
     subject_of,
 )
 from tessera.core.storage.images import warmup as core

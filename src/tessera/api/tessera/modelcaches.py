@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tessera.api.kubernetes.conditions import Conditions, settled
+from tessera.api.kubernetes.times import read_time
 from tessera.api.tessera.gpupolicies import LabelSelector
 from tessera.api.tessera.objects import (
     API_VERSION,
@@ -22,7 +23,6 @@ from tessera.api.tessera.objects import (
     invalid,
     object_of_node,
     read_object,
-    read_time,
     subject_of,
 )
 from tessera.core.storage.models import cache as core

@@ -1,6 +1,5 @@
 """What the objects of Tessera's kinds (tessera.dev/v1alpha1) have in common."""
 
-import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -9,7 +8,7 @@ import msgspec
 from tessera.api.kubernetes.conditions import Finding
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["API_VERSION", "Metadata", "coverage", "invalid", "object_of_node", "read_object", "read_time", "subject_of"]
+__all__ = ["API_VERSION", "Metadata", "coverage", "invalid", "object_of_node", "read_object", "subject_of"]
 
 API_VERSION: Final = "tessera.dev/v1alpha1"
 Form = TypeVar("Form", bound=msgspec.Struct)
@@ -41,17 +40,6 @@ def read_object(kind: str, each: Mapping[str, Any], form: type[Form]) -> Form:
     except msgspec.ValidationError as error:
         hint = f"see `kubectl explain {kind.lower()}` for {API_VERSION}"
         raise InvalidInput(subject_of(kind, each), found=str(error), hint=hint) from error
-
-
-def read_time(text: str) -> float:
-    """Return the seconds since 1970 of an RFC 3339 time; one without a zone is in UTC.
-
-    Raises:
-        ValueError: it is not a time.
-
-    """
-    found = dt.datetime.fromisoformat(text)
-    return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp()
 
 
 def object_of_node(kind: str, node: str, uid: str) -> dict[str, Any]:

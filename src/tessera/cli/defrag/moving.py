@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from tessera.api.kubernetes.leaving import read_leaves
+from tessera.api.kubernetes.podstates import is_terminating
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.cli.livecluster import authority_of
 from tessera.clients.kube import (
@@ -166,7 +167,7 @@ class Mover:
                     found=f"it was deleted or replaced, and the move is of UID {move.uid}",
                     hint="run it again",
                 )
-            if pod["metadata"].get("deletionTimestamp"):
+            if is_terminating(pod):
                 return
             try:
                 await self._kube.evict(name, namespace)
@@ -245,4 +246,4 @@ def _runs(pod: Object) -> bool:
     """Return whether a pod runs and is ready, where its status says whether it is."""
     status = pod.get("status") or {}
     ready = [each["status"] for each in status.get("conditions") or () if each.get("type") == "Ready"]
-    return status.get("phase") == "Running" and ready != ["False"] and not pod["metadata"].get("deletionTimestamp")
+    return status.get("phase") == "Running" and ready != ["False"] and not is_terminating(pod)

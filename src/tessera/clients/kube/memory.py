@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from tessera.api.kubernetes.podstates import is_terminating
 from tessera.clients.kube.accounts import Accounts
 from tessera.clients.kube.ownership import UNNAMED, Owner, Owners, applied, contested, fields_of, updated
 from tessera.clients.kube.protocol import (
@@ -372,7 +373,7 @@ def _unbindable(pod: Object, uid: str) -> str:
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     if metadata["uid"] != uid:
         return f"another pod of that name, {metadata['uid']}"
-    if metadata.get("deletionTimestamp"):
+    if is_terminating(pod):
         return "a pod that is being deleted"
     if spec.get("nodeName"):
         return f"a pod that is assigned to node {spec['nodeName']} already"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from tessera.api.kubernetes.conditions import is_true
+from tessera.api.kubernetes.podstates import is_terminating
 from tessera.api.tessera.pods.signatures import NAMESPACE
 from tessera.api.tessera.usagereports import UsageReport, read_usage
 from tessera.clients.kube import PODS, Forbidden, Kube, Object, Selection, annotations_of, name_of
@@ -82,4 +83,4 @@ def _lacking(subject: str, error: Forbidden) -> Unavailable:
 
 
 def _is_ready(pod: Object) -> bool:
-    return is_true(pod, "Ready") and not pod["metadata"].get("deletionTimestamp")
+    return is_true(pod, "Ready") and not is_terminating(pod)

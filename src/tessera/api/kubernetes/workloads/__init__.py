@@ -18,6 +18,7 @@ from tessera.api.documents import Document
 from tessera.api.documents import Path as DocumentPath
 from tessera.api.fields import Field, checked_name, identity, objects
 from tessera.api.kubernetes.podspecs import PREFIX, ignored_constraints, read_need
+from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.kubernetes.workloads.autoscalers import AUTOSCALERS, Target, scales
 from tessera.api.kubernetes.workloads.counting import DAEMON_TOLERATIONS, CountedPart, Scale, follow, places
 from tessera.api.kubernetes.workloads.kinds import KINDS, TEMPLATES, Kind, Part, runs_no_pods
@@ -26,7 +27,7 @@ from tessera.core.cluster.snapshot import LeftOut, Node
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.workload.need import Need, Pod, PodKey, Requirement, SelectorTerm
 
-__all__ = ["Workloads", "controller", "is_finished", "read"]
+__all__ = ["Workloads", "controller", "read"]
 
 _MAX_PODS = 1_000_000
 """Most pods read at once; Kubernetes supports 150,000 in a cluster."""
@@ -107,11 +108,6 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024, nodes: Se
         left_out=tuple(part for each in found for part in each.left_out),
         notes=tuple(maker.notes),
     )
-
-
-def is_finished(pod: Field) -> bool:
-    """Return whether a Pod object has run to its end and holds nothing."""
-    return pod.get("status", "phase").value in ("Succeeded", "Failed")
 
 
 def controller(pod: Field, namespace: str) -> str:

@@ -11,8 +11,7 @@ from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
-from tessera.api.kubernetes.workloads import is_finished
-from tessera.api.tessera.objects import read_time
+from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
 from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
@@ -37,7 +36,6 @@ _ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 read by the agent and gpushare's programs. Source: as above."""
 _TIME_NS = re.compile(r"[0-9]{1,19}")
 """Nanoseconds since 1970, of 64 bits at most."""
-_NS = 10**9
 
 
 class AssignedRequests(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +87,7 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
     if shares is None:
         return
     running = pod.get("status", "phase").value == "Running"
-    ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod, need)
+    ending, since_ns = is_terminating(pod), _since_ns(pod, need)
     initial, uid = dict(_initial(pod, need)), str(pod.get("metadata", "uid").value or "")
     for part in _parts(pod, need, shares, share_unit_mib, initial):
         yield AssignedRequest(
@@ -219,13 +217,7 @@ def _since_ns(pod: Field, need: Need) -> int:
     bound = any(ask.form is Form.SHARE for ask in need.asks) and assumed.given
     if bound and _TIME_NS.fullmatch(assumed.text()):
         return int(assumed.text())
-    created = pod.get("metadata", "creationTimestamp")
-    if not created.given:
-        return 0
-    try:
-        return max(0, int(read_time(created.text()))) * _NS
-    except ValueError as error:
-        raise created.refuse("a time, as 2026-01-31T12:00:00Z") from error
+    return created_ns(pod)
 
 
 def unshown(
@@ -248,7 +240,7 @@ def unshown(
     for pod in pods:
         metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
         name = (metadata.get("namespace") or "", metadata.get("name") or "")
-        running = (pod.get("status") or {}).get("phase") == "Running" and not metadata.get("deletionTimestamp")
+        running = (pod.get("status") or {}).get("phase") == "Running" and not is_terminating(pod)
         if running and name not in shown and any(_has_devices(each, names) for each in spec.get("containers") or ()):
             missing.append("/".join(name))
     return tuple(sorted(missing))

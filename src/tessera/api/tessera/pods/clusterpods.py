@@ -9,6 +9,7 @@ from tessera.api.documents import Document
 from tessera.api.fields import Field, in_words
 from tessera.api.kubernetes.asks import is_zero, names_device, names_gpu
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
+from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
@@ -17,8 +18,6 @@ from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import InvalidInput
 
 __all__ = ["LivePod", "asks_gpus", "object_field", "read_live_pod"]
-
-_FINISHED = ("Succeeded", "Failed")
 
 
 class LivePod(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +58,7 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
         keys: whose signatures count on its node; without them every annotation is taken at its word.
 
     """
-    metadata, spec, status = (_mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
     field = object_field("Pod", pod)
     need, wrong = _need(field, share_unit_mib, keys)
     shares, unread, doubted = _shares(field, None if wrong else need, share_unit_mib, keys)
@@ -71,7 +70,7 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
         need=need,
         shares=shares,
         priority=priority if isinstance(priority, int) else 0,
-        finished=status.get("phase") in _FINISHED,
+        finished=is_finished(pod),
         gpus=asks_gpus(pod),
         wrong=wrong,
         unread=unread,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tessera.api.fields import Field
-from tessera.api.kubernetes.workloads import is_finished
+from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import read_shares
 from tessera.api.tessera.pods.clusterpods import object_field
 from tessera.core.cluster.cluster import FinishedPod

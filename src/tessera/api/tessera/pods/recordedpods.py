@@ -9,7 +9,7 @@ from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import read_need
-from tessera.api.kubernetes.workloads import is_finished
+from tessera.api.kubernetes.podstates import is_finished
 from tessera.api.tessera.pods.assignments import check_requested, read_shares, signed_ask, write_shares
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Share

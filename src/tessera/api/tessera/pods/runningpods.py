@@ -13,7 +13,8 @@ from tessera.api.fields import Field, identity, in_words
 from tessera.api.hami import ALLOCATED, read_allocated
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import read_need
-from tessera.api.kubernetes.workloads import controller, is_finished
+from tessera.api.kubernetes.podstates import is_finished
+from tessera.api.kubernetes.workloads import controller
 from tessera.api.tessera.pods.assignments import read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot

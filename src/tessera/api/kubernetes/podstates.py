@@ -1,0 +1,51 @@
+"""How far a pod is: when it was created, whether it has run to its end, whether it is being deleted."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.api.fields import Field
+from tessera.api.kubernetes.times import read_time
+
+__all__ = ["created_ns", "is_finished", "is_terminating"]
+
+_NS = 10**9
+
+
+def is_finished(pod: Field | Mapping[str, Any]) -> bool:
+    """Return whether a pod has run to its end and holds nothing."""
+    return _value(pod, "status", "phase") in ("Succeeded", "Failed")
+
+
+def is_terminating(each: Field | Mapping[str, Any]) -> bool:
+    """Return whether an object is being deleted: a pod's containers run until they end or their grace period does."""
+    return bool(_value(each, "metadata", "deletionTimestamp"))
+
+
+def created_ns(pod: Field | Mapping[str, Any]) -> int:
+    """Return when a pod was created, in nanoseconds since 1970; 0 where it does not say, or a live object says no time.
+
+    Raises:
+        InvalidInput: what a document says is no time.
+
+    """
+    if isinstance(pod, Field):
+        field = pod.get("metadata", "creationTimestamp")
+        try:
+            return _read_ns(field.text()) if field.given else 0
+        except ValueError as error:
+            raise field.refuse("a time, as 2026-01-31T12:00:00Z") from error
+    try:
+        return _read_ns(str(_value(pod, "metadata", "creationTimestamp")))
+    except ValueError:
+        return 0
+
+
+def _read_ns(text: str) -> int:
+    return max(0, int(read_time(text))) * _NS
+
+
+def _value(each: Field | Mapping[str, Any], part: str, key: str) -> Any:
+    if isinstance(each, Field):
+        return each.get(part, key).value
+    inside = each.get(part)
+    return inside.get(key) if isinstance(inside, Mapping) else None

@@ -1,0 +1,52 @@
+"""How far a pod is, read from a live object and from a document."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tessera.api.documents import Document
+from tessera.api.fields import Field
+from tessera.api.kubernetes.podstates import created_ns, is_finished, is_terminating
+from tessera.errors import InvalidInput
+
+
+def field(pod: Mapping[str, Any]) -> Field:
+    return Field(Document(source="pods.yaml", number=1, data=dict(pod), first_line=1), dict(pod))
+
+
+@pytest.mark.parametrize(
+    ("phase", "finished"),
+    [("Succeeded", True), ("Failed", True), ("Running", False), ("Pending", False), (None, False)],
+)
+def test_a_pod_has_finished_however_it_ended(phase: str | None, finished: bool) -> None:
+    pod = {"status": {"phase": phase}}
+    assert is_finished(pod) is is_finished(field(pod)) is finished
+
+
+def test_an_object_terminates_from_when_its_deletion_was_asked_for() -> None:
+    pod = {"metadata": {"deletionTimestamp": "2026-01-31T12:00:00Z"}}
+    assert is_terminating(pod) is is_terminating(field(pod)) is True
+    living: dict[str, Any] = {"metadata": {"name": "a"}}
+    assert is_terminating(living) is is_terminating(field(living)) is False
+
+
+@pytest.mark.parametrize(
+    ("made", "want_ns"),
+    [("1970-01-02T00:00:00Z", 86_400 * 10**9), ("1969-12-31T00:00:00Z", 0), (None, 0)],
+)
+def test_when_a_pod_was_created(made: str | None, want_ns: int) -> None:
+    pod = {"metadata": {"creationTimestamp": made}}
+    assert created_ns(pod) == created_ns(field(pod)) == want_ns
+
+
+def test_a_creation_time_that_is_none_is_refused_in_a_document_alone() -> None:
+    pod = {"metadata": {"creationTimestamp": "yesterday"}}
+    assert created_ns(pod) == 0
+    with pytest.raises(InvalidInput, match=r"pods.yaml.*creationTimestamp.*as 2026-01-31T12:00:00Z"):
+        created_ns(field(pod))
+
+
+@pytest.mark.parametrize("pod", [{}, {"metadata": None, "status": None}, {"metadata": "a", "status": ["Failed"]}])
+def test_a_live_object_of_another_form_is_neither(pod: Mapping[str, Any]) -> None:
+    assert (is_finished(pod), is_terminating(pod), created_ns(pod)) == (False, False, 0)
