@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from builders.kubeobjects import gpu, pod, share
 from builders.signed import AGENT, STRANGER, config_map, signed
 from harness.servers import FULL, LARGE, NEED, Asked, FaultyKube, check, make_node, make_pod, servers, settle
+from tessera.api.tessera.objects import NAMESPACE
 from tessera.api.tessera.pods.signatures import (
     KEYS,
-    NAMESPACE,
     SECRET,
     Authority,
     is_signed,

@@ -11,7 +11,8 @@ import msgspec
 from tessera._planning import read_documents
 from tessera.api.fields import objects
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
-from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Authority, published_keys
+from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.pods.signatures import KEYS, Authority, published_keys
 from tessera.cli.options import with_options
 from tessera.clients.kube import (
     CONFIG_MAPS,

@@ -13,11 +13,11 @@ from tessera.api.documents import Plain
 from tessera.api.fields import Field
 from tessera.api.kubernetes.helmtemplates import Chart, at_least, render
 from tessera.api.tessera.installation import read_values
+from tessera.api.tessera.objects import NAMESPACE
 from tessera.errors import InvalidInput, Unsupported
 
 __all__ = ["chart_folder", "manifests", "render_chart"]
 
-_NAMESPACE = "tessera-system"
 _FIRST = ("templates/namespace", "templates/crds/", "templates/rbac/")
 """What others lie in or name."""
 _EPILOG = """
@@ -77,7 +77,7 @@ def render_chart(values: dict[str, Any], kube_version: str) -> dict[str, str]:
         raise InvalidInput("--kube-version", found=kube_version, expected=wanted)
     built_in = {
         "Chart": {"Name": "tessera", "Version": __version__, "AppVersion": __version__},
-        "Release": {"Name": "tessera", "Namespace": _NAMESPACE, "Service": "Tessera"},
+        "Release": {"Name": "tessera", "Namespace": NAMESPACE, "Service": "Tessera"},
         "Capabilities": {"KubeVersion": {"Version": version}},
     }
     texts = render(Chart(files=files, built_in=built_in), values)

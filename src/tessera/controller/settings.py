@@ -2,13 +2,15 @@
 
 import msgspec
 
+from tessera.api.tessera.objects import NAMESPACE
+
 __all__ = ["Settings"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a controller."""
 
-    namespace: str = "tessera-system"
+    namespace: str = NAMESPACE
     """Where the Lease is."""
     lease: str = "tessera-controller"
     """Name of the Lease that the leader holds."""

@@ -14,6 +14,7 @@ from tessera.agent.nodestate.ownobject import create_own
 from tessera.api.oci.dockerconfig import Credential, credential, read_pull_secret
 from tessera.api.oci.references import read_reference
 from tessera.api.tessera.imagewarmups import API_VERSION, NODE_IMAGES, new_node_images, node_status, read_node_images
+from tessera.api.tessera.objects import NAMESPACE
 from tessera.clients.kube import NODE_IMAGES as KIND
 from tessera.clients.kube import SECRETS, Kube, Selection, Store
 from tessera.clients.runtime import Runtime
@@ -28,7 +29,6 @@ from tessera.wakeup import WakeUp
 __all__ = ["ImageWarmer"]
 
 _MANAGER = "tessera-agent"
-_NAMESPACE = "tessera-system"
 
 
 class ImageWarmer:
@@ -183,10 +183,10 @@ class ImageWarmer:
         """
         configs = []
         for name in image.secrets:
-            found = await self._kube.get(SECRETS, name, _NAMESPACE)
+            found = await self._kube.get(SECRETS, name, NAMESPACE)
             if found is None:
                 raise InvalidInput(
-                    f"Secret {_NAMESPACE}/{name}",
+                    f"Secret {NAMESPACE}/{name}",
                     found="there is no Secret of this name",
                     hint="create it, or correct the name",
                 )

@@ -23,7 +23,7 @@ from tessera.api.nvidia import migparted, sharingconfig
 from tessera.api.nvidia.migparted import Group
 from tessera.core.cluster.snapshot import Gpu, Node, Snapshot
 from tessera.core.gpu.mig import counts_of, named_layouts
-from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, mig_resource
+from tessera.core.gpu.sharing import AMOUNT_MODES, GPU_RESOURCE, Mode, mig_resource
 from tessera.core.node.nodelabels import MIG_CONFIG, PLUGIN_CONFIG
 from tessera.core.node.nodesharing import Entry, NodeSharing
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
@@ -34,7 +34,7 @@ __all__ = ["render"]
 _GPUSHARE = "gpushare"
 _GKE = "cloud.google.com/gke-accelerator"
 _NAMED_PODS = 3
-_AMOUNTS = {Mode.MPS: "MPS limits", Mode.MEMORY_SHARE: "memory shares"}
+_AMOUNT_WORDS = {Mode.MPS: "MPS limits", Mode.MEMORY_SHARE: "memory shares"}
 _REPLICATED = {
     Mode.TIME_SLICING: Mode.TIME_SLICING,
     Mode.MIG_TIME_SLICING: Mode.TIME_SLICING,
@@ -246,9 +246,9 @@ def _resource(piece: Slice, *, single: bool) -> str:
 
 def _amounts(layout: GpuLayout) -> str:
     for piece in layout.slices:
-        if piece.mode in _AMOUNTS and not piece.clients:
+        if piece.mode in AMOUNT_MODES and not piece.clients:
             pods = f"{len(piece.pods)} {'pod' if len(piece.pods) == 1 else 'pods'}"
-            what = f"{_AMOUNTS[piece.mode]} of {layout.allocated_mib} MiB in all for {pods}"
+            what = f"{_AMOUNT_WORDS[piece.mode]} of {layout.allocated_mib} MiB in all for {pods}"
             return f"planned {what}; no file here says amounts, which are set when a pod starts"
     return ""
 

@@ -14,6 +14,7 @@ import msgspec
 
 from tessera.api.kubernetes.podspecs import GPU_MODEL, ISOLATION
 from tessera.api.scheduler.configuration import SCHEDULER_NAME
+from tessera.api.tessera.objects import NAMESPACE
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
@@ -27,7 +28,7 @@ pods to `tessera-scheduler`."""
 _CHOOSY = (GPU_MODEL, ISOLATION)
 """Annotations by which an exact request is choosy about the devices of its name."""
 _DEVICES = "nvidia.com/"
-_SYSTEM = ("kube-system", "tessera-system")
+_SYSTEM = ("kube-system", NAMESPACE)
 _DEFAULT = ("", "default-scheduler")
 _VERSION = "admission.k8s.io/v1"
 

@@ -6,6 +6,7 @@
 from typing import Final
 
 from tessera.api.documents import Plain
+from tessera.api.tessera.objects import NAMESPACE
 from tessera.core.gpu.gpumodels import CATALOGUE
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
@@ -59,7 +60,7 @@ def configuration(url: str) -> dict[str, Plain]:
         "leaderElection": {
             "leaderElect": True,
             "resourceName": SCHEDULER_NAME,
-            "resourceNamespace": "tessera-system",
+            "resourceNamespace": NAMESPACE,
         },
         # The best node counts, not the best of a sample.
         "percentageOfNodesToScore": 100,

@@ -8,9 +8,11 @@ import msgspec
 from tessera.api.kubernetes.conditions import Finding
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["API_VERSION", "Metadata", "coverage", "invalid", "object_of_node", "read_object", "subject_of"]
+__all__ = ["API_VERSION", "NAMESPACE", "Metadata", "coverage", "invalid", "object_of_node", "read_object", "subject_of"]
 
 API_VERSION: Final = "tessera.dev/v1alpha1"
+NAMESPACE: Final = "tessera-system"
+"""Where Tessera runs: its programs, and the objects that they share. The chart refuses another."""
 Form = TypeVar("Form", bound=msgspec.Struct)
 
 

@@ -7,11 +7,9 @@ import msgspec
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement, placement_at
-from tessera.core.gpu.sharing import Mode, Offer, Sharing
+from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, Offer, Sharing
 
 __all__ = ["without_new"]
-
-_AMOUNTS = {Mode.MPS, Mode.MEMORY_SHARE}
 
 
 def without_new(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice], held: Sequence[Share]) -> Gpu:
@@ -41,7 +39,7 @@ def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
         layout = tuple(sorted(holders))
         offers = tuple(Offer(placement=each, mode=holders[each][0].mode, clients=len(holders[each])) for each in layout)
         sharing = Sharing(modes=modes, layout=layout, allow_repartition=False, offers=offers)
-    elif modes and (modes[0] not in _AMOUNTS or gpu.sharing.replicas):
+    elif modes and (modes[0] not in AMOUNT_MODES or gpu.sharing.replicas):
         sharing = Sharing(modes=modes[:1], offers=(Offer(mode=modes[0], clients=len(held)),))
     elif modes:
         left = sum(share.memory_mib for share in held)

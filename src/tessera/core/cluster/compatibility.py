@@ -9,11 +9,10 @@ from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.instancecounts import occupied, starts
 from tessera.core.gpu.mig import Placement, placement_at, why_illegal
-from tessera.core.gpu.sharing import Mode
+from tessera.core.gpu.sharing import AMOUNT_MODES, Mode
 
-__all__ = ["AMOUNTS", "Fault", "Rule", "describe", "faults"]
+__all__ = ["Fault", "Rule", "describe", "faults"]
 
-AMOUNTS: Final = (Mode.MPS, Mode.MEMORY_SHARE)
 """Modes that grant amounts of a GPU."""
 _FULL: Final = 100
 
@@ -95,7 +94,7 @@ def _alone(gpu_type: GpuType, share: Share) -> _Found | None:
 
 def _made(gpu_type: GpuType, share: Share) -> _Found | None:
     """Return why a share that is no existing device could not be made; None if it could."""
-    if share.mode in AMOUNTS and share.profile is None:
+    if share.mode in AMOUNT_MODES and share.profile is None:
         facts: dict[str, object] = {"memory": share.memory_mib, "most": gpu_type.memory_mib}
         return (Rule.SIZE, facts) if share.memory_mib > gpu_type.memory_mib else None
     if share.mode is not Mode.MIG:
@@ -116,7 +115,7 @@ def _together(gpu_type: GpuType, shares: Sequence[Share]) -> Iterator[_Found]:
     amounts: list[Share] = []
     instances: list[Share] = []
     for share in shares:
-        (amounts if share.mode in AMOUNTS and gpu_type.device_of(share) is None else instances).append(share)
+        (amounts if share.mode in AMOUNT_MODES and gpu_type.device_of(share) is None else instances).append(share)
     modes = sorted({share.mode.value for share in amounts} | ({"mig"} if instances else set()))
     if amounts and len(modes) > 1:
         yield Rule.MODES, {"modes": ", ".join(modes)}

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.cluster.compatibility import AMOUNTS
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Share, Snapshot
 from tessera.core.gpu.mig import Placement, open_placements, placement_at
-from tessera.core.gpu.sharing import Mode
+from tessera.core.gpu.sharing import AMOUNT_MODES, Mode
 from tessera.core.workload.need import PodKey
 
 __all__ = ["Holding", "Occupancy", "occupancy"]
@@ -46,7 +45,7 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
     def amounts(self) -> Mode | None:
         """The amount mode the GPU is committed to."""
         modes = {h.share.mode for h in self.holdings if h.share.profile is None}
-        amount = modes.intersection(AMOUNTS) if not self.gpu.sharing.replicas else set[Mode]()
+        amount = modes.intersection(AMOUNT_MODES) if not self.gpu.sharing.replicas else set[Mode]()
         return next(iter(amount), None)
 
     def holdings_on(self, placement: Placement | None) -> tuple[Holding, ...]:

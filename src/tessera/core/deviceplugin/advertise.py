@@ -12,7 +12,7 @@ from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.sharing import Device, Mode, Sharing, devices
+from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Sharing, devices
 from tessera.core.workload.resources import GPU_MEMORY, SHARE_RESOURCES
 
 __all__ = [
@@ -34,7 +34,6 @@ LONGEST_ID = 63
 MOST_DEVICES = 40_000
 """Devices of one resource that fit the 4 MiB which the kubelet accepts in one message, at 100 bytes a device."""
 
-_AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
 _DEVICES = (Mode.WHOLE, Mode.MIG)
 
 
@@ -245,10 +244,14 @@ def _clients(device: Device, facts: GpuFacts, options: OfferOptions) -> Iterator
 
 def _counted(gpu: Gpu, able: list[Device], options: OfferOptions) -> tuple[str, ...]:
     """Return the resources under which a GPU's memory is counted: both for amounts, that of needs for devices alone."""
-    if gpu.sharing.creates_devices and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS):
+    if gpu.sharing.creates_devices and any(_is_enforced(gpu, mode, options) for mode in AMOUNT_MODES):
         return SHARE_RESOURCES
-    made = gpu.sharing.managed and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _DEVICES)
+    made = gpu.sharing.managed and any(_is_enforced(gpu, mode, options) for mode in _DEVICES)
     return (GPU_MEMORY,) if made or (able and gpu.sharing.allocator == "scheduler") else ()
+
+
+def _is_enforced(gpu: Gpu, mode: Mode, options: OfferOptions) -> bool:
+    return mode in gpu.sharing.modes and mode in options.enforced
 
 
 def _unit_count(gpu: Gpu, facts: GpuFacts, unit_mib: int) -> int:
@@ -267,7 +270,7 @@ def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> s
 
 def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
     """Return the units of one GPU's own memory, whatever its neighbours have; a part of a unit is lost."""
-    able = (mode for mode in _AMOUNTS if mode in gpu.sharing.modes and mode in options.enforced)
+    able = (mode for mode in AMOUNT_MODES if _is_enforced(gpu, mode, options))
     mode = next(able, gpu.sharing.modes[0])
     for number in range(_unit_count(gpu, facts, options.unit_mib)):
         yield PluginDevice(

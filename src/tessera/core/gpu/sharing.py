@@ -5,7 +5,7 @@ Modes belong to a GPU (or to one MIG instance of it), never to a node.
 
 import enum
 from collections.abc import Collection
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.workload.need import Ask, Form, Isolation
 
 __all__ = [
+    "AMOUNT_MODES",
     "AUTO",
     "GPU_RESOURCE",
     "MPS_MODES",
@@ -53,6 +54,8 @@ class Mode(enum.StrEnum):
         return _ISOLATION[self]
 
 
+AMOUNT_MODES: Final = (Mode.MEMORY_SHARE, Mode.MPS)
+"""The modes in which pods get amounts of one GPU, weakest isolation first."""
 MPS_MODES = frozenset({Mode.MPS, Mode.MIG_MPS})
 """The modes that need a control daemon of MPS."""
 
@@ -163,7 +166,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def amount(self) -> bool:
         """Whether the share is an amount of the GPU, limited by what is left, and not a device of its own."""
-        return not self.exists and self.mode in {Mode.MPS, Mode.MEMORY_SHARE}
+        return not self.exists and self.mode in AMOUNT_MODES
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,7 +339,7 @@ def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
         return ()
     return tuple(
         Option(mode=mode, memory_mib=ask.memory_mib, compute_percent=ask.compute_percent)
-        for mode in (Mode.MEMORY_SHARE, Mode.MPS)
+        for mode in AMOUNT_MODES
         if mode in sharing.modes and mode.isolation.covers(ask.isolation) and not _needs_several_daemons(ask, mode)
     )
 

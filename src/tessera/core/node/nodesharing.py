@@ -16,6 +16,7 @@ from tessera.core.gpu.gpumodels import GpuModel, profile
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.gpu.sharing import (
+    AMOUNT_MODES,
     GPU_RESOURCE,
     MPS_MODES,
     NO_MPS_LIMITS,
@@ -417,7 +418,7 @@ def _nothing(layout: Layout | None) -> Sharing:
 
 def _amounts(sharing: Sharing) -> Sharing:
     """Return the sharing without any device; of a managed GPU whose memory is shared, that stays."""
-    modes = tuple(mode for mode in sharing.modes if mode in {Mode.MPS, Mode.MEMORY_SHARE})
+    modes = tuple(mode for mode in sharing.modes if mode in AMOUNT_MODES)
     if sharing.layout is not None or not sharing.managed or not modes:
         return _nothing(sharing.layout)
     return msgspec.structs.replace(sharing, modes=modes)

@@ -16,7 +16,7 @@ import msgspec
 from tessera.core.cluster.occupancy import occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Share, Snapshot
 from tessera.core.gpu.mig import ALL_MEDIA, Placement, placement_at, placements
-from tessera.core.gpu.sharing import Mode, Option
+from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, Option
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.linear import Budget, Program, Solution
 from tessera.core.workload.need import Ask, Form, Need
@@ -263,7 +263,7 @@ def made_modes(gpu: Gpu) -> tuple[Mode, ...]:
     sharing = gpu.sharing
     if not sharing.creates_devices or sharing.modes == (Mode.WHOLE,):
         return ()
-    made = {Mode.WHOLE, Mode.MPS, Mode.MEMORY_SHARE} | ({Mode.MIG} if sharing.can_repartition else set())
+    made = {Mode.WHOLE, *AMOUNT_MODES} | ({Mode.MIG} if sharing.can_repartition else set())
     return tuple(mode for mode in sharing.modes if mode in made)
 
 

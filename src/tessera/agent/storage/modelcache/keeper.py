@@ -29,6 +29,7 @@ from tessera.api.tessera.modelcaches import (
     read_credentials,
     read_node_models,
 )
+from tessera.api.tessera.objects import NAMESPACE
 from tessera.clients.kube import NODE_MODELS as KIND
 from tessera.clients.kube import SECRETS, Kube, Object, Selection, Store
 from tessera.clients.store import Store as ObjectStore
@@ -48,7 +49,6 @@ from tessera.wakeup import WakeUp
 __all__ = ["ModelKeeper", "Places"]
 
 _MANAGER = "tessera-agent"
-_NAMESPACE = "tessera-system"
 _TEND_S = 0.2
 """A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
 _FIRST_MEET_S, _MEET_S = 1.0, 30.0
@@ -293,9 +293,9 @@ class ModelKeeper:
         await self._meet(model)
         credentials: dict[str, str] = {}
         if model.secret:
-            subject, hint = f"Secret {_NAMESPACE}/{model.secret}", "name it in the chart's value agent.modelSecrets"
+            subject, hint = f"Secret {NAMESPACE}/{model.secret}", "name it in the chart's value agent.modelSecrets"
             try:
-                secret = await self._kube.get(SECRETS, model.secret, _NAMESPACE)
+                secret = await self._kube.get(SECRETS, model.secret, NAMESPACE)
             except Unavailable as error:
                 raise Unavailable(subject, found=error.found, hint=hint) from error
             if secret is None:

@@ -12,7 +12,7 @@ from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import Keys, Ungranted, assignment_of, check_signature
 from tessera.api.tessera.shares import AskFields, AssignmentFields, ShareFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share
-from tessera.core.gpu.sharing import Mode, mig_resource
+from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, mig_resource
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import UNDECODABLE, InvalidInput, shown
@@ -29,7 +29,6 @@ _GPU_INDEX = r"[0-9]{1,3}"
 _MOST_UNITS = 2**20
 """Of gpushare's on one GPU: more than any has, in MiB too."""
 _GIB = 1024
-_AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
 
 _DECODER = msgspec.json.Decoder(AssignmentFields | tuple[UnversionedShareFields, ...])
 _Gpu = Annotated[str, msgspec.Meta(pattern=f"^{_GPU_INDEX}$")]
@@ -210,7 +209,7 @@ def _serves(share: Share, ask: Ask) -> bool:
 
 
 def _is_part(share: Share) -> bool:
-    return share.profile is None and share.mode in _AMOUNTS
+    return share.profile is None and share.mode in AMOUNT_MODES
 
 
 def _kind(resource: str) -> str:

@@ -19,12 +19,12 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
+from tessera.api.tessera.objects import NAMESPACE
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
     "KEYS",
-    "NAMESPACE",
     "SECRET",
     "Authority",
     "Keys",
@@ -45,8 +45,6 @@ __all__ = [
     "signed_text",
 ]
 
-NAMESPACE = "tessera-system"
-"""Where the two objects are."""
 SECRET = "tessera-assignment-key"  # noqa: S105 (the name of an object)
 """The Secret with the servers' private key."""
 KEYS = "tessera-assignment-keys"

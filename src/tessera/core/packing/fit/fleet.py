@@ -5,12 +5,12 @@ from typing import Final
 
 import numpy as np
 
-from tessera.core.cluster.compatibility import AMOUNTS, describe
+from tessera.core.cluster.compatibility import describe
 from tessera.core.cluster.gputypes import MODE_BIT, GpuType, GpuTypes, Ints
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.instancecounts import occupied, starts
 from tessera.core.gpu.mig import Placement, placement_at
-from tessera.core.gpu.sharing import Device, Mode, Option
+from tessera.core.gpu.sharing import AMOUNT_MODES, Device, Mode, Option
 from tessera.core.workload.need import Need
 from tessera.errors import InvalidInput
 
@@ -19,7 +19,7 @@ __all__ = ["CPU", "MEMORY", "PODS", "Fleet", "broken_nodes"]
 CPU: Final = 0
 MEMORY: Final = 1
 PODS: Final = 2
-_AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNTS)
+_AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNT_MODES)
 
 VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
 """Stands where no node is."""
@@ -54,7 +54,7 @@ class Fleet:
             modes, one that holds something only the mode it is committed to.
         compute_left: percent of the GPU that amounts may still take.
         memory_left: MiB that amounts may still take.
-        amounts: `compute_left` where amounts are served in the modes of `AMOUNTS`, -1 elsewhere; `(2, gpus, nodes)`.
+        amounts: `compute_left` where amounts are served, by `AMOUNT_MODES`, -1 elsewhere; `(2, gpus, nodes)`.
         used: MIG state, see `instancecounts`.
         left: percent of the GPU that is idle in any mode, rounded down: for amounts the scarcer of compute and memory,
             for MIG the free units, for fixed devices the free clients.
@@ -84,7 +84,7 @@ class Fleet:
         self.kind: Ints = self._types.all_of(gpus, max(map(len, gpus), default=0))
         self.serves, self.memory_left, self.compute_left = (np.zeros_like(self.kind) for _ in range(3))
         self.left, self.used, self.clients = (np.zeros_like(self.kind) for _ in range(3))
-        self.amounts: Ints = np.zeros((len(AMOUNTS), *self.kind.shape), dtype=np.int64)
+        self.amounts: Ints = np.zeros((len(AMOUNT_MODES), *self.kind.shape), dtype=np.int64)
         self._number_classes()
         self.offers: Ints = np.zeros((len(self.classes), *self.kind.shape), dtype=np.int64)
         self._reset(slice(None))
@@ -167,7 +167,7 @@ class Fleet:
         for name in ("kind", "serves", "memory_left", "compute_left", "left", "used", "clients", "room", "size"):
             array = getattr(self, name)
             setattr(self, name, _padded(array, (len(array) if name in {"room", "size"} else rows, columns), 0))
-        self.amounts = _padded(self.amounts, (len(AMOUNTS), rows, columns), -1)
+        self.amounts = _padded(self.amounts, (len(AMOUNT_MODES), rows, columns), -1)
         self.offers = _padded(self.offers, (len(self.classes), rows, columns), 0)
 
     def _rewire(self, column: int, index: tuple[int, ...], kinds: Sequence[int]) -> None:

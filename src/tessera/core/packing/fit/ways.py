@@ -9,10 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tessera.core.cluster.compatibility import AMOUNTS
 from tessera.core.cluster.gputypes import MODE_BIT, Counts, Ints
 from tessera.core.gpu.instancecounts import profile_of, rooms
-from tessera.core.gpu.sharing import Mode, Option
+from tessera.core.gpu.sharing import AMOUNT_MODES, Mode, Option
 from tessera.core.packing.fit.fleet import Fleet, class_of
 from tessera.core.packing.fit.spread import Spread
 from tessera.core.workload.need import Ask, Form
@@ -56,7 +55,7 @@ class Amount:
         option = next(iter(by_type.values()))
         self.compute_percent = option.compute_percent
         self.memory_mib = option.memory_mib
-        self._mode = AMOUNTS.index(option.mode)
+        self._mode = AMOUNT_MODES.index(option.mode)
         self._only = _only(fleet, by_type, MODE_BIT[option.mode])
 
     def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
