@@ -15,7 +15,7 @@ from tessera.core.serving.render.queuetime import queue_time_query
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.processmetrics import PROCESS_METRICS
 from tessera.log import logger
-from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.modelservers import ModelServerMetrics
 from tessera.server.metrics.samples import ScrapedSamples
 
 ROOT = Path(__file__).parents[1]
@@ -73,9 +73,9 @@ def test_each_alert_has_a_case() -> None:
 
 def test_prometheus_adapter_serves_the_metrics_of_tessera_metrics_from_what_is_recorded() -> None:
     """All but the replicas, which `tessera metrics` alone decides."""
-    looks = Looks(MemoryKube(), ScrapedSamples(MemoryMetrics()), logger())
-    assert {("pods", each["name"]["as"]) for each in ADAPTER["rules"]} == looks.custom()
-    assert {each["name"]["as"] for each in ADAPTER["externalRules"]} == looks.external() - {"tessera_replicas"}
+    metrics = ModelServerMetrics(MemoryKube(), ScrapedSamples(MemoryMetrics()), logger())
+    assert {("pods", each["name"]["as"]) for each in ADAPTER["rules"]} == metrics.custom()
+    assert {each["name"]["as"] for each in ADAPTER["externalRules"]} == metrics.external() - {"tessera_replicas"}
     requested = {each["seriesQuery"].partition("{")[0] for each in (*ADAPTER["rules"], *ADAPTER["externalRules"])}
     assert requested == RECORDED
 

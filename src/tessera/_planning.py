@@ -12,7 +12,7 @@ import msgspec
 from tessera.api import documents
 from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
-from tessera.api.kubernetes.nodemodels import model_rules
+from tessera.api.kubernetes.gpulabels import model_rules
 from tessera.api.tessera import fleets
 from tessera.api.tessera.modelservers import with_pods
 from tessera.api.tessera.plans import (

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from builders.kubeobjects import cut, gpu, place, pod
 from builders.measuredservers import autoscaler, deployment, model_pod, triton
-from harness.looks import Scene, scene
+from harness.metricsscenes import Scene, scene
 from harness.servers import make_node
 from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, NODES, PODS
 from tessera.core.gpu.sharing import Mode, Sharing

@@ -3,17 +3,17 @@
 import pytest
 
 from builders.measuredservers import triton
-from harness.looks import DOWN, WHOLE, Scene, scene
+from harness.metricsscenes import DOWN, WHOLE, Scene, scene
 from tessera.log import logger
 from tessera.measures import Measures
-from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.modelservers import ModelServerMetrics
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_what_prometheus_is_told() -> None:
     one, measures = Scene(), Measures()
-    one.looks = Looks(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
+    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
 
     def told() -> dict[str, float]:
         """Return what is said of the server, and of its samples."""

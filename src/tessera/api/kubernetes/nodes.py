@@ -1,7 +1,7 @@
 """Kubernetes Node objects as core nodes: capacity, taints, and GPUs as labels and allocatable resources show them.
 
 Where an agent has reported the node's GPUs in its GPUNode object, they are taken from there. Otherwise they are read
-from HAMi's annotation, from GPU feature discovery's labels, from those of the cloud (`nodemodels`), and from what the
+from HAMi's annotation, from GPU feature discovery's labels, from those of the cloud (`gpulabels`), and from what the
 device plugins advertise. What labels do not show is filled in by rule: MIG instances lie on the lowest GPU indices,
 spread evenly where that is possible.
 
@@ -18,7 +18,7 @@ from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami import REGISTERED, read_registered
 from tessera.api.kubernetes.asks import is_zero, names_device
-from tessera.api.kubernetes.nodemodels import INSTANCE_TYPE_LABELS, NodeModel, read_node_model
+from tessera.api.kubernetes.gpulabels import INSTANCE_TYPE_LABELS, LabelledGpus, read_labelled_gpus
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model, profile
@@ -208,7 +208,7 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         return registered, 0
     advertised = sum(count for name, count in seen.capacity.items() if name == SHARE_MEMORY or names_device(name))
     try:
-        known = read_node_model(seen.field.get("metadata", "labels"), given) or _unnamed(seen)
+        known = read_labelled_gpus(seen.field.get("metadata", "labels"), given) or _unnamed(seen)
     except InvalidInput as error:
         known = _unnamed(seen)
         if known is None:
@@ -238,10 +238,10 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
     ), lost
 
 
-def _unnamed(seen: _Seen) -> NodeModel | None:
+def _unnamed(seen: _Seen) -> LabelledGpus | None:
     """Return the GPUs of a node that shares out their memory, which needs no model; None where it does not."""
     nothing_known = GpuModel(name=_UNKNOWN, arch=_UNKNOWN, memory_mib=_MOST_MIB)
-    return NodeModel(model=nothing_known, memory_mib=_MOST_MIB) if seen.allocatable.get(SHARE_MEMORY) else None
+    return LabelledGpus(model=nothing_known, memory_mib=_MOST_MIB) if seen.allocatable.get(SHARE_MEMORY) else None
 
 
 def _fix(seen: _Seen) -> str:
@@ -284,7 +284,7 @@ def _labelled(seen: _Seen, sharing: Sharing, model: GpuModel) -> Sharing:
     return Sharing(modes=(Mode.WHOLE,)) if label == "whole" else sharing
 
 
-def _memory_mib(seen: _Seen, known: NodeModel, count: int) -> int:
+def _memory_mib(seen: _Seen, known: LabelledGpus, count: int) -> int:
     """Return the memory of each GPU: the label's figure where it is that of a whole GPU, at most what is shared out."""
     label = seen.number("nvidia.com/gpu.memory") or 0
     near = abs(label - known.memory_mib) * 100 <= _NEAR_PERCENT * known.memory_mib
@@ -296,7 +296,7 @@ def _memory_mib(seen: _Seen, known: NodeModel, count: int) -> int:
     return shared_mib if shared_mib + unit_mib <= memory_mib else memory_mib
 
 
-def _sharings(seen: _Seen, known: NodeModel) -> tuple[list[Sharing], int]:
+def _sharings(seen: _Seen, known: LabelledGpus) -> tuple[list[Sharing], int]:
     """Return the sharing of each GPU of a node, in order of index, and how many of them are offered no more."""
     if seen.allocatable.get(SHARE_MEMORY):
         both = (Mode.WHOLE, Mode.MEMORY_SHARE) if seen.allocatable.get(GPU_RESOURCE) else (Mode.MEMORY_SHARE,)
@@ -314,7 +314,7 @@ def _sharings(seen: _Seen, known: NodeModel) -> tuple[list[Sharing], int]:
     return _whole(seen, known, known.count if labelled is None else labelled)
 
 
-def _whole(seen: _Seen, known: NodeModel, count: int | None) -> tuple[list[Sharing], int]:
+def _whole(seen: _Seen, known: LabelledGpus, count: int | None) -> tuple[list[Sharing], int]:
     """Return GPUs without MIG; the device plugin advertises each as often as it has replicas."""
     advertised, most = _advertised(seen, GPU_RESOURCE), _advertised(seen, GPU_RESOURCE, seen.capacity)
     mode, replicas = _clients(seen, GPU_RESOURCE)
@@ -381,7 +381,7 @@ def _instances(seen: _Seen, layout: Layout, *, single: bool) -> Sharing:
     )
 
 
-def _gke_partitions(seen: _Seen, known: NodeModel) -> list[Sharing]:
+def _gke_partitions(seen: _Seen, known: LabelledGpus) -> list[Sharing]:
     """Return GPUs that GKE partitioned: as many instances of one size as fit, advertised as `nvidia.com/gpu`."""
     label = seen.label(f"{_GKE}gpu-partition-size")
     size = in_place(label, partial(profile, known.model, label.text()))
@@ -414,7 +414,7 @@ def _single(seen: _Seen, model: GpuModel, name: str) -> list[Sharing]:
     return _withheld(seen, sharings, size.name, GPU_RESOURCE)
 
 
-def _mixed(seen: _Seen, known: NodeModel) -> list[Sharing]:
+def _mixed(seen: _Seen, known: LabelledGpus) -> list[Sharing]:
     """Return GPUs under MIG strategy mixed: those with instances first, then the whole ones."""
     model = known.model
     counts: dict[str, int] = {}

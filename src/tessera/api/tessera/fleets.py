@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.documents import Document, Plain
 from tessera.api.fields import Field, checked_name, identity, in_place, objects, read_model
-from tessera.api.kubernetes.nodemodels import ModelRule
+from tessera.api.kubernetes.gpulabels import ModelRule
 from tessera.api.kubernetes.nodes import (
     CPU_MILLI,
     MEMORY_MIB,
@@ -26,9 +26,9 @@ from tessera.api.kubernetes.nodes import (
 from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
 from tessera.api.nvidia.gpulabels import expected_labels
 from tessera.api.nvidia.migparted import read_config_map
+from tessera.api.nvidia.operatorconfigs import OperatorConfigs, mig_counts, read_configs, with_plugin
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.gpusharing import read_sharing
-from tessera.api.tessera.operatorconfigs import OperatorConfigs, mig_counts, read_configs, with_plugin
 from tessera.api.tessera.pods.runningpods import PodsOfCluster, read_pods
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice

@@ -15,7 +15,7 @@ from tessera.server.listening import HttpServer, listening
 from tessera.server.metrics.access import Access
 from tessera.server.metrics.app import MetricsApp
 from tessera.server.metrics.fronts import Fronts
-from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.modelservers import ModelServerMetrics
 from tessera.server.metrics.ruled import RuledMetrics, RulesSource
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Sources
@@ -71,9 +71,9 @@ class MetricsServer:
         self._log = logger()
         self._measures = Measures()
         self._access = Access(kube)
-        self._looks = Looks(kube, samples, self._log, fronts=fronts, measures=self._measures)
-        self._ruled = RuledMetrics(rules, kube, self._log, self._measures, taken=self._looks) if rules else None
-        sources = Sources((self._looks, self._ruled) if self._ruled else (self._looks,))
+        self._model_servers = ModelServerMetrics(kube, samples, self._log, fronts=fronts, measures=self._measures)
+        self._ruled = RuledMetrics(rules, kube, self._log, self._measures, taken=self._model_servers) if rules else None
+        sources = Sources((self._model_servers, self._ruled) if self._ruled else (self._model_servers,))
         self._app = MetricsApp(sources, self._access, self._log, self._measures)
         own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
         self._own = own
@@ -88,7 +88,7 @@ class MetricsServer:
             return f"making the certificate{self._own.trouble and f' ({self._own.trouble})'}"
         if self._ruled is not None and not self._ruled.tried.is_set():
             return "asking Prometheus which series there are for the rules"
-        return self._looks.waiting_for
+        return self._model_servers.waiting_for
 
     def metrics(self) -> bytes:
         """Return what the process counts of itself and of model servers, in Prometheus' text format."""
@@ -96,7 +96,7 @@ class MetricsServer:
 
     async def ready(self) -> None:
         """Wait until there is nothing more to wait for."""
-        await self._looks.looked.wait()
+        await self._model_servers.looked.wait()
         await self._access.known.wait()
         if self._ruled is not None:
             await self._ruled.tried.wait()
@@ -121,7 +121,7 @@ class MetricsServer:
             self.port = listener.getsockname()[1]
             self._log.info("listening", host=settings.host, port=self.port, tls=True, serves="metrics")
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._looks.run())
+                tasks.create_task(self._model_servers.run())
                 if self._ruled is not None:
                     tasks.create_task(self._ruled.run())
                 tasks.create_task(self._follow_proxy(http))

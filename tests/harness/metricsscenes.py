@@ -1,4 +1,4 @@
-"""Looks at model servers of a cluster of this process, in virtual time."""
+"""The metrics of model servers of a cluster of this process, in virtual time."""
 
 import asyncio
 import contextlib
@@ -12,18 +12,18 @@ from tessera.clients.kube import AUTOSCALERS, DEPLOYMENTS, EVENTS, PODS, MemoryK
 from tessera.clients.prometheus import MemoryMetrics
 from tessera.errors import Unavailable
 from tessera.log import logger
-from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.modelservers import ModelServerMetrics
 from tessera.server.metrics.samples import ScrapedSamples
 
 
 class Scene:
-    """A cluster in memory, its pods' metrics, a clock, and the looks."""
+    """A cluster in memory, its pods' metrics, a clock, and what is measured of its model servers."""
 
     def __init__(self) -> None:
         self.kube = MemoryKube()
         self.metrics = MemoryMetrics()
         self.now_s = 2000.0
-        self.looks = Looks(self.kube, self.scraped(), logger(), now_s=lambda: self.now_s)
+        self.servers = ModelServerMetrics(self.kube, self.scraped(), logger(), now_s=lambda: self.now_s)
 
     def scraped(self) -> ScrapedSamples:
         return ScrapedSamples(self.metrics, now_s=lambda: self.now_s)
@@ -33,15 +33,15 @@ class Scene:
         self.now_s += seconds
         for number, content in enumerate(contents, 1):
             self.metrics.contents[f"http://10.0.0.{number}:8002/metrics"] = content
-        await self.looks.look()
+        await self.servers.look()
 
     async def replicas(self) -> float:
-        (series,) = await self.looks.series(External(metric="tessera_replicas", namespace="ns"))
+        (series,) = await self.servers.series(External(metric="tessera_replicas", namespace="ns"))
         return series.value
 
     async def pods(self, metric: str = "tessera_queue_time_seconds", **requested: Any) -> dict[str, float]:
         """Return a metric of pods by their names."""
-        values = await self.looks.values(
+        values = await self.servers.values(
             Custom(version="v1beta1", resource="pods", namespace="ns", metric=metric, **requested)
         )
         return {each.name: each.value for each in values}
@@ -56,9 +56,9 @@ async def scene(*objects: tuple[Any, dict[str, Any]], one: Scene | None = None) 
     one = one or Scene()
     for kind, each in objects:
         await one.kube.create(kind, each)
-    task = asyncio.create_task(one.looks.run())
-    await one.looks.looked.wait()
-    assert not one.looks.waiting_for
+    task = asyncio.create_task(one.servers.run())
+    await one.servers.looked.wait()
+    assert not one.servers.waiting_for
     try:
         yield one
     finally:

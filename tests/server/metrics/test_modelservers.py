@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from builders.measuredservers import SERVER, autoscaler, deployment, model_pod, triton
-from harness.looks import DOWN, WHOLE, Scene, scene
+from harness.metricsscenes import DOWN, WHOLE, Scene, scene
 from tessera.api.kubernetes.labelselectors import read_selector
 from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.kubernetes.modelpods import ModelPod
@@ -19,7 +19,7 @@ from tessera.core.serving.queuetime import Counters, Missing
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
-from tessera.server.metrics.looks import Looks
+from tessera.server.metrics.modelservers import ModelServerMetrics
 from tessera.server.metrics.samples import PodName
 from tessera.server.metrics.sources import Absent
 
@@ -38,7 +38,7 @@ async def test_what_is_measured() -> None:
         assert await one.pods("tessera_requests_in_flight", name="llm-1") == {"llm-1": 5}
         assert await one.pods(selector=read_selector(f"{SERVER}=llm", "s")) == {"llm-1": 0.5, "llm-2": 0.1}
         for metric, want in (("queue_time_seconds", 0.2), ("requests_waiting", 3), ("requests_in_flight", 6)):
-            (series,) = await one.looks.series(External(metric=f"tessera_{metric}", namespace="ns"))
+            (series,) = await one.servers.series(External(metric=f"tessera_{metric}", namespace="ns"))
             assert series.value == pytest.approx(want)
             assert series.labels == {SERVER: "llm"}
 
@@ -57,8 +57,8 @@ async def test_replicas_follow_the_load_and_each_decision_is_an_event() -> None:
 
 async def test_what_is_served() -> None:
     async with scene() as one:
-        assert ("pods", "avg_time_queue_us") in one.looks.custom()
-        assert "tessera_replicas" in one.looks.external()
+        assert ("pods", "avg_time_queue_us") in one.servers.custom()
+        assert "tessera_replicas" in one.servers.external()
 
 
 BAD_INPUT: dict[str, tuple[bytes | Unavailable, str]] = {
@@ -149,7 +149,7 @@ async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: 
 async def test_a_first_scrape_that_is_seen_again_is_nobodys_fault() -> None:
     """As from a Prometheus that scrapes less often than we look."""
     one = Scene()
-    one.looks = Looks(one.kube, Repeated(), logger(), now_s=lambda: one.now_s)
+    one.servers = ModelServerMetrics(one.kube, Repeated(), logger(), now_s=lambda: one.now_s)
     async with scene(*WHOLE, one=one):
         with capture_logs() as logs:
             await one.look()
@@ -163,7 +163,7 @@ async def test_a_first_scrape_that_is_seen_again_is_nobodys_fault() -> None:
 async def test_a_server_whose_pods_start_is_nobodys_fault() -> None:
     """Its model loads, for longer than a decision is kept."""
     one, measures = Scene(), Measures()
-    one.looks = Looks(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
+    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), measures=measures, now_s=lambda: one.now_s)
     starts = model_pod()
     starts["status"]["conditions"] = []
     async with scene((DEPLOYMENTS, deployment(slots="4")), (AUTOSCALERS, autoscaler()), (PODS, starts), one=one):
@@ -192,7 +192,9 @@ class Queue:
 
 async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back() -> None:
     one, queue, measures = Scene(), Queue(), Measures()
-    one.looks = Looks(one.kube, one.scraped(), logger(), fronts=queue, measures=measures, now_s=lambda: one.now_s)
+    one.servers = ModelServerMetrics(
+        one.kube, one.scraped(), logger(), fronts=queue, measures=measures, now_s=lambda: one.now_s
+    )
     objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
     async with scene(*objects, one=one):
         queue.waiting = {("ns", "another"): 3.0, ("elsewhere", "llm"): 3.0}
@@ -253,7 +255,7 @@ class Hanging(MemoryMetrics):
 async def test_pods_that_give_no_answer_are_asked_last() -> None:
     one = Scene()
     one.metrics = Hanging("10.0.0.1")
-    one.looks = Looks(one.kube, one.scraped(), logger(), now_s=lambda: one.now_s)
+    one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), now_s=lambda: one.now_s)
     async with scene(*WHOLE, one=one):
         one.metrics.requested.clear()
         await one.look(b"", triton(ended=100))

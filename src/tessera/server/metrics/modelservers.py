@@ -49,7 +49,7 @@ from tessera.server.metrics.published import Seen, publish
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Absent
 
-__all__ = ["LOOK_S", "Looks"]
+__all__ = ["LOOK_S", "ModelServerMetrics"]
 
 LOOK_S: Final = 15.0
 _STALE_S: Final = 60.0
@@ -69,7 +69,7 @@ _Name = tuple[str, str]
 """Namespace and name."""
 
 
-class Looks:
+class ModelServerMetrics:
     """The model servers of a cluster.
 
     Args:
