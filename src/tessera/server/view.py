@@ -23,9 +23,9 @@ from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.resources import GPU_MEMORY
 from tessera.errors import InvalidInput
 from tessera.log import Logger
-from tessera.server.claims.claimedshares import ClaimedShares
 from tessera.server.knownkeys import KnownKeys
-from tessera.server.podcache import PodCache
+from tessera.server.pods.claimedshares import ClaimedShares
+from tessera.server.pods.podcache import PodCache
 from tessera.server.recent import Recent
 from tessera.wakeup import WakeUp
 

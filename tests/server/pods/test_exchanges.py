@@ -11,7 +11,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.ledger import Hold, Ledger
 from tessera.core.workload.need import PodKey
-from tessera.server.claims.exchanges import Exchanges
+from tessera.server.pods.exchanges import Exchanges
 
 NODE = "a"
 

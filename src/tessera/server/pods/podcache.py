@@ -13,9 +13,9 @@ from tessera.clients.kube import Listing, Object, annotations_of, uid_of, versio
 from tessera.core.cluster.protocols.claims import Fate
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.packing.ledger import Holder, HolderId, Ledger
-from tessera.server.claims.exchanges import Exchanges
-from tessera.server.claims.retention import Retention
 from tessera.server.knownkeys import KnownKeys
+from tessera.server.pods.exchanges import Exchanges
+from tessera.server.pods.retention import Retention
 from tessera.server.recent import Recent
 
 __all__ = ["PodCache"]

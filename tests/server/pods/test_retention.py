@@ -16,7 +16,7 @@ from tessera.clients.kube import Object
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.packing.ledger import Ledger
 from tessera.log import logger
-from tessera.server.claims.retention import Retention
+from tessera.server.pods.retention import Retention
 from tessera.server.view import View
 from tessera.signing import Signer
 
