@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
+from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
 from tessera.agent.deviceplugin.changerequests import ChangeRequest, Enforce
 from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.pods.assignments import write_shares
@@ -209,9 +209,9 @@ class Bench:
         return 1e3 * (time.perf_counter() - begin)
 
 
-def paths(kubelet: MemoryKubelet, root: Path) -> Paths:
+def paths(kubelet: MemoryKubelet, root: Path) -> PluginPaths:
     """Return the files of a node in a folder of ours."""
-    return Paths(
+    return PluginPaths(
         plugins=kubelet.plugins,
         cdi=root / "cdi",
         driver_specs=(),

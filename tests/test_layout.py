@@ -1,11 +1,12 @@
 """A module's tests are found by its path: tests of `src/tessera/a/b.py` are in `tests/a/test_b.py`.
 
 Where a package is tested as one, through what it offers others, they are in `tests/a/b/test_b.py` or
-`tests/a/test_b.py`; where they are many, also in `test_b_<topic>.py` beside. A module that decides nothing needs none:
-records, names, Protocols.
+`tests/a/test_b.py`; where they are many, also in `test_b_<topic>.py` beside. What is tested in no other way is listed
+here, and the list only shrinks. A module that decides nothing needs no tests: records, names, Protocols.
 """
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,56 @@ ELSEWHERE = {
 }
 """Modules whose tests are elsewhere: lazy imports of another, the inside of one, one for all clients, a real one."""
 
+BY_PACKAGE = {
+    "agent/declarations": "declared",
+    "agent/exporter": "containers",
+    "agent/storage/disks": "keeper preparing",
+    "agent/storage/modelcache": "disk fetching keeper peers plugin sources",
+    "api/kubernetes/workloads": "counting shapes",
+    "cli/drawing": "alike compact elements geometry header lettering palette sheet strips totals views",
+    "cli/explain": "pod tables",
+    "cli": "inputs nodeoptions",
+    "cli/inspect": "bar devices summary watching",
+    "cli/mig": "holders node tables",
+    "cli/processes": "agent controller disk_agent metrics metricsoptions peeroptions prometheusoptions server",
+    "cli/sim_gpus": "tables",
+    "cli/simulate": "cluster",
+    "cli/usage": "agents asking history tables top",
+    "cli/work": "asking attach following forwarding inputs jobs logs naming stop",
+    "clients/gpu": "feed refusals",
+    "clients/store": "folders http1 hub memory opening peers ranges web",
+    "core/explain": "fleetscope",
+    "core/gpu/gpumodels": "estimates migproducts",
+    "core/packing/defrag": "search trial",
+    "core/packing/fit": "demand fleet onenode spread ways",
+    "core/packing/ledger": "held records",
+    "core/packing/pack": "fgd packer policies slicescores",
+    "core/packing/partitioning": "managedgpus matches observing turn",
+    "core/serving/render": "engines objects pods queuetime",
+    "server/page": "app feed served signin source",
+    "sim/embedded": "nodes run scheduling workloads",
+    "sim/nvmlsim": "building products tree",
+    "sim/report": "figures lines replicas style table",
+    "sim/serving": "clairvoyant compare policies run",
+}
+"""Modules that only the tests of their package test, by folder. A new one has tests of its own: none is added here."""
+
+SEVERAL = {
+    2: (
+        "Absent Access Admission Agent Answer Authority Budget Candidate Change Clocks Cluster Condition Content "
+        "Controller Credential Declared Demand Desired DeviceState Disks Endpoint Entry Facts Feed Fleet Folder Form "
+        "Group Health Image Manifest Memory Model ModelCache Mount Move Mover Node NodeImages NodeSpec NodeStatus "
+        "Observation ObservedFields Outcome PendingPod Places Plan PluginOptions Pod ProblemFields Program Proposal "
+        "RateLimit Recommendation Refusal Repartition Rule Rules Run Runtime Sample Series Sharing SharingFields "
+        "Sizing Source Stage Store Summary Target Use User Value Workload Workloads"
+    ),
+    3: "Bounds Cause DesiredFields History Kind Metrics Part Replicas Resource Row Step",
+    4: "Server Settings",
+    5: "Status",
+    6: "Spec",
+}
+"""Names that several classes have, by how many: what is written next gets another name, and none is added here."""
+
 
 def decides(module: Path) -> bool:
     """Return whether a function of a module does not always do the same."""
@@ -37,12 +88,19 @@ def decides(module: Path) -> bool:
 def homes(module: Path) -> list[Path]:
     """Return where tests of a module may be."""
     path = module.relative_to(SOURCE)
-    folder, package = TESTS / path.parent, path.parent.name or "tessera"
+    folder, name = TESTS / path.parent, path.stem.lstrip("_")
     if path.as_posix().removesuffix(".py") in ELSEWHERE:
         return [TESTS / ELSEWHERE[path.as_posix().removesuffix(".py")]]
-    name = package if path.stem == "__init__" else path.stem.lstrip("_")
-    inside = [] if path.stem == "__init__" else [folder / name / f"test_{name}.py", *folder.glob(f"test_{name}_*.py")]
-    return [folder / f"test_{name}.py", *inside, folder / f"test_{package}.py", folder.parent / f"test_{package}.py"]
+    if path.stem == "__init__":
+        return of_package(module)
+    return [folder / f"test_{name}.py", folder / name / f"test_{name}.py", *folder.glob(f"test_{name}_*.py")]
+
+
+def of_package(module: Path) -> list[Path]:
+    """Return where a module's package may be tested as one."""
+    folder = TESTS / module.relative_to(SOURCE).parent
+    package = folder.name if folder != TESTS else "tessera"
+    return [folder / f"test_{package}.py", folder.parent / f"test_{package}.py"]
 
 
 @pytest.mark.parametrize(
@@ -53,5 +111,31 @@ def homes(module: Path) -> list[Path]:
     ids=lambda module: module.relative_to(SOURCE).as_posix(),
 )
 def test_a_module_has_tests_at_its_path(module: Path) -> None:
+    path = module.relative_to(SOURCE)
     found = homes(module)
+    if module.stem in BY_PACKAGE.get(path.parent.as_posix(), "").split():
+        assert not any(each.exists() for each in found), f"it has tests of its own: take {path} off BY_PACKAGE"
+        found = of_package(module)
     assert any(each.exists() for each in found), f"write {found[0].relative_to(ROOT)}"
+
+
+def test_what_only_its_package_tests_exists() -> None:
+    listed = [SOURCE / folder / f"{name}.py" for folder, names in BY_PACKAGE.items() for name in names.split()]
+    gone = [each.relative_to(SOURCE).as_posix() for each in listed if not each.exists() or not decides(each)]
+    assert not gone, f"take {', '.join(gone)} off BY_PACKAGE"
+
+
+def test_the_name_of_a_class_is_defined_once() -> None:
+    counted = Counter(
+        node.name
+        for module in SOURCE.rglob("*.py")
+        if not module.stem.endswith("_pb2")
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    several = {name: count for name, count in counted.items() if count > 1}
+    former = {name: count for count, names in SEVERAL.items() for name in names.split()}
+    more = sorted(name for name, count in several.items() if count > former.get(name, 1))
+    assert not more, f"give {', '.join(more)} names that no other class has"
+    fewer = sorted(name for name, count in former.items() if count > several.get(name, 1))
+    assert not fewer, f"take {', '.join(fewer)} off SEVERAL, or count them down"

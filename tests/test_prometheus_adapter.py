@@ -35,7 +35,7 @@ from tessera.errors import InvalidInput
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.metrics.ruled import RuledMetrics, RulesFile, RulesSource
-from tessera.server.metrics.sources import Sources
+from tessera.server.metrics.sources import JoinedSources
 from testbed.programs import ADAPTER, programs
 from testbed.requirements import missing
 
@@ -256,7 +256,7 @@ async def reading(rules: Path, prometheus: str) -> RuledMetrics:
     for each in Api.answers["/api/v1/namespaces/default/services"]["items"]:
         await kube.create(SERVICES, each)
     source = RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=prometheus)
-    one = RuledMetrics(source, kube, logger(), Measures(), taken=Sources(()))
+    one = RuledMetrics(source, kube, logger(), Measures(), taken=JoinedSources(()))
     await one.look()
     return one
 

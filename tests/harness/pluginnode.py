@@ -14,7 +14,7 @@ from builders.gpunodes import facts, shared
 from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
 from judges.grants import shares_of
-from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
+from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
 from tessera.agent.deviceplugin.changerequests import ChangeRequest, CreateInstance, DisableMig
 from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.pods.assignments import write_shares
@@ -82,7 +82,7 @@ class Node:
 
     def started(self, *, driver_folder: str = "") -> Plugins:
         """Return the plugins of an agent that has just started."""
-        paths = Paths(
+        paths = PluginPaths(
             plugins=self.kubelet.plugins,
             cdi=self.cdi,
             driver_specs=(self.root / "nvidia.yaml",),

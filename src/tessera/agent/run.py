@@ -16,8 +16,7 @@ import msgspec
 
 from tessera.agent.declarations.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.declarations.declared import Declarations, Declared
-from tessera.agent.deviceplugin import AssignedPods, Plugins
-from tessera.agent.deviceplugin import Paths as PluginPaths
+from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
 from tessera.agent.deviceplugin.changerequests import (
     ChangeRequest,
     ChangeRequests,

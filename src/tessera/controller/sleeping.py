@@ -25,7 +25,7 @@ from tessera.clients.kube import (
 )
 from tessera.core.serving.modelserver import ModelServer
 from tessera.core.serving.render import SERVER_LABEL
-from tessera.core.serving.scaletozero import Asked, awake, step
+from tessera.core.serving.scaletozero import ReplicasMetric, awake, step
 from tessera.errors import Conflict, TesseraError
 from tessera.log import logger
 
@@ -45,7 +45,7 @@ class _Known(msgspec.Struct, frozen=True):
     uid: str
     asked_s: float
     """When it was asked, on the loop's clock."""
-    asked: Asked | None = None
+    asked: ReplicasMetric | None = None
     trouble: str = ""
     """Why nobody knows how many replicas it needs; empty where that is known."""
     zero_s: float | None = None
@@ -90,7 +90,7 @@ class Sleeping:
             said = former.trouble if same else trouble
             self._known[name] = msgspec.structs.replace(former, asked_s=now_s, asked=asked, trouble=said)
 
-    async def _ask(self, server: ModelServer) -> tuple[Asked | None, str]:
+    async def _ask(self, server: ModelServer) -> tuple[ReplicasMetric | None, str]:
         selection = Selection(namespace=server.namespace, labels=((SERVER_LABEL, server.name),))
         subject = f"{ASKED_REPLICAS.plural} of {server.namespace}/{server.name}"
         try:

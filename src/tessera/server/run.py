@@ -37,7 +37,7 @@ from tessera.server.binder import Binder, Clocks
 from tessera.server.claims.claimer import Claimer
 from tessera.server.claims.nominations import Nominations
 from tessera.server.listening import HttpServer, listening
-from tessera.server.page import NO_METRICS, FleetPage, PageMetrics, Sources
+from tessera.server.page import NO_METRICS, FleetPage, PageMetrics, PageSources
 from tessera.server.quotas import Quotas
 from tessera.server.selfsigned import SelfSigned
 from tessera.server.settings import Settings
@@ -103,7 +103,7 @@ class Server:
         admission = settings.admission
         self._own = SelfSigned(kube, admission.tls, self._log) if admission and admission.self_signed else None
         """The certificate of the admission webhook, where the servers make it."""
-        sources = Sources(view=self.view, kube=kube, metrics=metrics, waiting_for=self.waiting_for)
+        sources = PageSources(view=self.view, kube=kube, metrics=metrics, waiting_for=self.waiting_for)
         self.page = FleetPage(sources, settings.page, self._measures, self._log) if settings.page else None
 
     def waiting_for(self) -> str:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from builders.kubeobjects import amount, pod
 from builders.signed import Trusting, signed
 from harness.pluginnode import Unchanged
-from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
+from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
 from tessera.agent.pods.podsview import PodsView
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
@@ -35,7 +35,9 @@ def started(folder: Path) -> Plugins:
         raise AssertionError
 
     view = PodsView(lambda: (POD,), relist, DeviceCheckpoint(folder), PodResources(folder / "none"), proc=folder)
-    paths = Paths(plugins=folder, cdi=folder, memory=folder / "shares.json", allocations=folder / "allocations.json")
+    paths = PluginPaths(
+        plugins=folder, cdi=folder, memory=folder / "shares.json", allocations=folder / "allocations.json"
+    )
     return Plugins(paths, view, AssignedPods(view.pods, write, Trusting("a")), Unchanged(), logger())
 
 

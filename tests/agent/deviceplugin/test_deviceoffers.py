@@ -13,7 +13,7 @@ from builders.kubeobjects import share
 from builders.nodeviews import of_the_host
 from builders.signed import SERVER, Trusting
 from harness.pluginnode import Unchanged
-from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
+from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
 from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
@@ -136,7 +136,7 @@ class Node:
         self.link = GpuNodeLink(kube, "n1", log, wake=lambda: None)
         checkpoint, proc = DeviceCheckpoint(kubelet.plugins), of_the_host(folder / "proc")
         view = PodsView(lambda: self.watched, self._relist, checkpoint, record, proc=proc)
-        paths = Paths(
+        paths = PluginPaths(
             plugins=kubelet.plugins, cdi=folder / "cdi", driver_specs=(), memory=None, allocations=None, dev=folder
         )
         assigned = AssignedPods(view.pods, self._correct, Trusting("n1"))

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from builders.cards import at
 from builders.gpunodes import facts, shared
 from harness.agentmachine import Machine
-from tessera.agent.nodestate.gpunode import Asked, GpuNodeLink
+from tessera.agent.nodestate.gpunode import GpuNodeLink, GpuNodeRequest
 from tessera.api.tessera.gpunodes import desired_field, read_gpu_node
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -99,7 +99,7 @@ async def test_an_agent_that_may_not_ask_goes_on_asking_and_says_so_until_it_is_
         await running
 
 
-async def until(link: GpuNodeLink, want: Asked) -> None:
+async def until(link: GpuNodeLink, want: GpuNodeRequest) -> None:
     for _ in range(1000):
         if link.asked() == want:
             return
@@ -116,13 +116,13 @@ async def stored(kube: MemoryKube) -> Object:
 async def test_the_object_is_made_and_belongs_to_the_node() -> None:
     kube = MemoryKube()
     async with following(kube) as link:
-        assert link.asked() == Asked(desired=())
+        assert link.asked() == GpuNodeRequest(desired=())
         await link.report(STATE, NODE, generation=0)
         found = await stored(kube)
         (owner,) = found["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", "uid-of-n1")
         assert read_gpu_node(found).gpus == STATE.gpus
-        await until(link, Asked(desired=(), generation=1))
+        await until(link, GpuNodeRequest(desired=(), generation=1))
         await kube.delete(GPU_NODES, "n1")
         async with asyncio.timeout(20):
             while await kube.get(GPU_NODES, "n1") is None:
@@ -136,7 +136,7 @@ async def test_the_status_is_written_when_it_differs_and_never_twice() -> None:
     kube = Counting()
     async with following(kube) as link:
         await link.report(STATE, NODE, generation=0)
-        await until(link, Asked(desired=(), generation=1))
+        await until(link, GpuNodeRequest(desired=(), generation=1))
         for _ in range(3):
             await link.report(STATE, NODE, generation=1)
         assert kube.writes == 2  # as it was made, and that generation 1 was seen
@@ -159,17 +159,17 @@ async def test_generations_are_reported_for_what_concerns_an_agent_alone() -> No
         await link.report(STATE, NODE, generation=0)
         desired = DesiredDevices(gpu=facts(0).uuid, instances=HALF)
         await kube.patch(GPU_NODES, "n1", {"spec": {"desired": desired_field([desired])}})
-        await until(link, Asked(desired=(desired,), generation=2))
+        await until(link, GpuNodeRequest(desired=(desired,), generation=2))
         await link.report(STATE, NODE, generation=2)
         assert (await stored(kube))["status"]["observedGeneration"] == 2
         writes = kube.writes
         await kube.patch(GPU_NODES, "n1", {"spec": {"claims": [{"uid": "u", "pod": "a/b", "shares": []}]}})
-        await until(link, Asked(desired=(desired,), generation=3))
+        await until(link, GpuNodeRequest(desired=(desired,), generation=3))
         await link.report(STATE, NODE, generation=3)
         assert kube.writes == writes
         await kube.patch(GPU_NODES, "n1", {"spec": {"policy": {"name": "p", "document": DOCUMENT}}})
         policy = msgspec.json.encode(DOCUMENT).decode()
-        await until(link, Asked(desired=(desired,), policy_name="p", policy=policy, generation=4))
+        await until(link, GpuNodeRequest(desired=(desired,), policy_name="p", policy=policy, generation=4))
         await link.report(STATE, NODE, generation=3)
         assert (await stored(kube))["status"]["observedGeneration"] == 2
         await link.report(STATE, NODE, generation=4)
@@ -182,7 +182,7 @@ async def test_an_object_that_is_no_good_leaves_in_force_what_it_asked_before() 
     async with following(kube) as link:
         await link.report(STATE, NODE, generation=0)
         await kube.patch(GPU_NODES, "n1", {"spec": {"desired": desired_field([desired])}})
-        await until(link, Asked(desired=(desired,), generation=2))
+        await until(link, GpuNodeRequest(desired=(desired,), generation=2))
         await kube.patch(GPU_NODES, "n1", {"spec": {"desired": "all of them"}})
         for _ in range(1000):
             if link.asked().problem:
@@ -197,14 +197,14 @@ async def test_without_the_kind_it_says_once_what_to_install() -> None:
     kube.uninstall(GPU_NODES)
     with capture_logs() as logs:
         async with following(kube) as link:
-            assert link.asked() == Asked()
+            assert link.asked() == GpuNodeRequest()
             await link.report(STATE, NODE, generation=0)
             async with asyncio.timeout(20):
                 await kube.often.wait()
             (line,) = [each for each in logs if each["event"] == "gpunode_not_followed"]
             assert "it comes with the chart, see docs/install.md" in line["reason"]
             await kube.create(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": "gpunodes.tessera.dev"}})
-            await until(link, Asked(desired=()))
+            await until(link, GpuNodeRequest(desired=()))
             await link.report(STATE, NODE, generation=0)
             assert read_gpu_node(await stored(kube)).reported
 

@@ -20,10 +20,10 @@ from tessera.api.tessera.imagewarmups import (
 )
 from tessera.core.storage.images.warmup import (
     DesiredImage,
+    ImageProblem,
     ImageSummary,
     NodeImages,
     ObservedImage,
-    Problem,
     Summary,
     Warmup,
 )
@@ -147,7 +147,7 @@ def test_a_status_names_images_and_problems() -> None:
     found, _ = read_image_warmup(warmup({"images": ["a"]}))
     summary = Summary(
         images=(ImageSummary(image="a", digest=DIGEST, nodes=1, pending_pods=2),),
-        problems=(Problem(node="n1", image="a", reason="x" * 1000),),
+        problems=(ImageProblem(node="n1", image="a", reason="x" * 1000),),
     )
     status = warmup_status(found, summary, NOW)
     assert msgspec.to_builtins(status.images) == ({"image": "a", "digest": DIGEST, "nodes": 1, "pendingPods": 2},)

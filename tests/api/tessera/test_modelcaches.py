@@ -18,7 +18,14 @@ from tessera.api.tessera.modelcaches import (
     read_node_models,
     refused_status,
 )
-from tessera.core.storage.models.cache import DesiredModel, ModelCache, ModelSummary, NodeModels, ObservedModel, Problem
+from tessera.core.storage.models.cache import (
+    DesiredModel,
+    ModelCache,
+    ModelProblem,
+    ModelSummary,
+    NodeModels,
+    ObservedModel,
+)
 from tessera.errors import InvalidInput
 
 NOW = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
@@ -204,7 +211,7 @@ def test_a_status_has_the_summary_and_is_the_same_for_the_same() -> None:
         bytes=7,
         containers=3,
         pending_pods=4,
-        problems=(Problem(node="n2", reason="r" * 600),),
+        problems=(ModelProblem(node="n2", reason="r" * 600),),
     )
     status = cache_status(each, found, NOW)
     fields = msgspec.to_builtins(status)

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.serving.scaletozero import Asked, Step, awake, step
+from tessera.core.serving.scaletozero import ReplicasMetric, Step, awake, step
 
 
-def zero(at_s: float) -> Asked:
-    return Asked(replicas=0, at_s=at_s)
+def zero(at_s: float) -> ReplicasMetric:
+    return ReplicasMetric(replicas=0, at_s=at_s)
 
 
-CASES: dict[str, tuple[float | None, int, Asked | None, bool, Step]] = {
+CASES: dict[str, tuple[float | None, int, ReplicasMetric | None, bool, Step]] = {
     "none, and none is needed": (None, 0, zero(100), False, Step(replicas=None)),
     "none, and nobody knows": (None, 0, None, False, Step(replicas=None)),
     "none, and woken": (None, 0, zero(100), True, Step(replicas=1)),
@@ -19,7 +19,7 @@ CASES: dict[str, tuple[float | None, int, Asked | None, bool, Step]] = {
     "none, and three are asked for: the autoscaler does the rest": (
         None,
         0,
-        Asked(replicas=3, at_s=100),
+        ReplicasMetric(replicas=3, at_s=100),
         False,
         Step(replicas=1),
     ),
@@ -29,7 +29,7 @@ CASES: dict[str, tuple[float | None, int, Asked | None, bool, Step]] = {
     "two later": (100, 2, zero(130), False, Step(replicas=0)),
     "a clock that went back": (100, 2, zero(40), False, Step(replicas=None, zero_s=40)),
     "woken meanwhile": (100, 2, zero(130), True, Step(replicas=None)),
-    "asked for again": (100, 2, Asked(replicas=1, at_s=130), False, Step(replicas=None)),
+    "asked for again": (100, 2, ReplicasMetric(replicas=1, at_s=130), False, Step(replicas=None)),
     "nobody knows any more": (100, 2, None, False, Step(replicas=None)),
 }
 
@@ -55,7 +55,7 @@ def test_a_replica_goes_only_by_two_measurements_of_zero_of_it(looks: list[tuple
     for number, (asked, woken, others) in enumerate(looks):
         replicas += others == "grow"
         said.append(asked)
-        found = step(zero_s, replicas, Asked(replicas=asked, at_s=15.0 * number), woken=woken)
+        found = step(zero_s, replicas, ReplicasMetric(replicas=asked, at_s=15.0 * number), woken=woken)
         if found.replicas == 0:
             assert not woken
             assert not any(said[number - 2 :])

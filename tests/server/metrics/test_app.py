@@ -11,7 +11,7 @@ from tessera.api.kubernetes.metrics.answers import Series, Value
 from tessera.api.kubernetes.metrics.paths import Custom, External
 from tessera.clients.connections import Broken, Unreachable
 from tessera.errors import Unavailable
-from tessera.server.metrics.sources import Absent, Sources
+from tessera.server.metrics.sources import Absent, JoinedSources
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +62,7 @@ def fleet() -> Fleet:
 
 @pytest.fixture
 async def server(certificates: Path, fleet: Fleet) -> AsyncIterator[MetricsServer]:
-    async with serving_metrics(Sources((fleet,)), certificates) as one:
+    async with serving_metrics(JoinedSources((fleet,)), certificates) as one:
         yield one
 
 

@@ -24,7 +24,7 @@ from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import logger
 from tessera.measures import Measures
 from tessera.server.metrics.ruled import RuledMetrics, RulesFile, RulesSource
-from tessera.server.metrics.sources import Absent, Sources
+from tessera.server.metrics.sources import Absent, JoinedSources
 
 pytestmark = pytest.mark.anyio
 RULES: Final = """\
@@ -38,7 +38,7 @@ externalRules:
   name: {as: all_depth}
   metricsQuery: sum(<<.Series>>{<<.LabelMatchers>>}) by (queue)
 """
-NO_METRICS: Final = Sources(())
+NO_METRICS: Final = JoinedSources(())
 
 
 @pytest.fixture

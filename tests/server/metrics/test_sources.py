@@ -6,7 +6,7 @@ import pytest
 
 from tessera.api.kubernetes.metrics.answers import Series, Value
 from tessera.api.kubernetes.metrics.paths import Custom, External
-from tessera.server.metrics.sources import Absent, Sources
+from tessera.server.metrics.sources import Absent, JoinedSources
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ class Numbers:
         return [Series(labels={"metric": requested.metric}, value=self.number, at_s=0.0)]
 
 
-BOTH = Sources((Numbers(1, "a", "b"), Numbers(2, "b", "c")))
+BOTH = JoinedSources((Numbers(1, "a", "b"), Numbers(2, "b", "c")))
 
 
 @pytest.mark.parametrize(("metric", "want"), [("a", 1), ("b", 1), ("c", 2)])
@@ -54,6 +54,6 @@ async def test_a_metric_that_nobody_serves_is_refused_with_those_of_its_resource
 
 
 async def test_of_many_metrics_twenty_are_named() -> None:
-    many = Sources((Numbers(1, *(f"m{number:02}" for number in range(21))),))
+    many = JoinedSources((Numbers(1, *(f"m{number:02}" for number in range(21))),))
     with pytest.raises(Absent, match=r"m18, m19, \.\.\.$"):
         await many.series(External(namespace="ns", metric="x"))

@@ -11,7 +11,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.ledger import Hold, Ledger
 from tessera.core.workload.need import PodKey
-from tessera.server.pods.exchanges import Exchanges
+from tessera.server.pods.exchanges import ExchangeHolds
 
 NODE = "a"
 
@@ -22,7 +22,7 @@ class Seen:
     def __init__(self, places: list[int]) -> None:
         self.now_s = 0.0
         self.ledger = Ledger()
-        self.exchanges = Exchanges(self.ledger, lambda: self.now_s)
+        self.exchanges = ExchangeHolds(self.ledger, lambda: self.now_s)
         self.pods = {uid: live(uid, place) for uid, place in enumerate(places)}
 
     def write(self, uid: int, place: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from tessera.agent.declarations.configuration import Configuration, ConfigurationFiles, GivenPolicy
-from tessera.agent.nodestate.gpunode import Asked
+from tessera.agent.nodestate.gpunode import GpuNodeRequest
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import Object, labels_of
 from tessera.core.cluster.gpunodestate import Impairment
@@ -27,7 +27,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """None where the files are refused and nothing was in force before: then nothing may be offered."""
     gpus: tuple[Gpu, ...] = ()
     """With the sharing in force, before anything is desired or withheld of it."""
-    asked: Asked = Asked()
+    asked: GpuNodeRequest = GpuNodeRequest()
     layout_name: str = ""
     """The label `nvidia.com/mig.config`; empty for none."""
     generation: str = ""
@@ -56,7 +56,7 @@ class Declarations:
         files: ConfigurationFiles,
         *,
         node: Callable[[], Object],
-        asked: Callable[[], Asked],
+        asked: Callable[[], GpuNodeRequest],
         no_mps: Callable[[], str],
     ) -> None:
         self._driver = driver
@@ -104,7 +104,7 @@ class Declarations:
         )
 
 
-def _impairments(found: Configuration, asked: Asked) -> Iterator[Impairment]:
+def _impairments(found: Configuration, asked: GpuNodeRequest) -> Iterator[Impairment]:
     """Yield what is not in force of what is declared."""
     for problem in (found.problem, asked.problem):
         if problem:

@@ -5,7 +5,7 @@
 
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
-from tessera.agent.deviceplugin.devicemaker import GpuChanges, Paths
+from tessera.agent.deviceplugin.devicemaker import GpuChanges, PluginPaths
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.deviceplugin.plugins import Plugins
 from tessera.agent.deviceplugin.resource import OfferedResource
@@ -17,7 +17,7 @@ __all__ = [
     "Gate",
     "GpuChanges",
     "OfferedResource",
-    "Paths",
+    "PluginPaths",
     "Plugins",
     "ShareAllocator",
 ]

@@ -22,14 +22,14 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import MPS_MODES, Mode
 from tessera.errors import Conflict, TesseraError, Unavailable
 
-__all__ = ["DeviceMaker", "GpuChanges", "Paths", "naming"]
+__all__ = ["DeviceMaker", "GpuChanges", "PluginPaths", "naming"]
 
 _ENFORCED = MPS_MODES | {Mode.MEMORY_SHARE}
 """Shares that daemons and limits stand behind; whole devices and time-slices need none."""
 _OPTIONAL_NODES = ("nvidia-modeset", "nvidia-uvm-tools")
 
 
-class Paths(msgspec.Struct, frozen=True, kw_only=True):
+class PluginPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Where things are on the node."""
 
     plugins: Path = Path("/var/lib/kubelet/device-plugins")
@@ -65,7 +65,7 @@ class DeviceMaker:
 
     """
 
-    def __init__(self, paths: Paths, changes: GpuChanges, complain: Callable[[BaseException], None]) -> None:
+    def __init__(self, paths: PluginPaths, changes: GpuChanges, complain: Callable[[BaseException], None]) -> None:
         self._paths = paths
         self._changes = changes
         self._complain = complain

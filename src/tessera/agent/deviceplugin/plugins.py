@@ -7,7 +7,7 @@ from functools import partial
 from tessera.agent.cdisupport import first_file
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
-from tessera.agent.deviceplugin.devicemaker import DeviceMaker, GpuChanges, Paths, naming
+from tessera.agent.deviceplugin.devicemaker import DeviceMaker, GpuChanges, PluginPaths, naming
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
@@ -57,7 +57,7 @@ class Plugins:
 
     def __init__(
         self,
-        paths: Paths,
+        paths: PluginPaths,
         view: PodsInView,
         assigned: AssignedPods,
         changes: GpuChanges,

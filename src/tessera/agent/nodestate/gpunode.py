@@ -18,13 +18,13 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 from tessera.log import Complaint, Logger
 
-__all__ = ["Asked", "GpuNodeLink"]
+__all__ = ["GpuNodeLink", "GpuNodeRequest"]
 
 _REMIND_S = 60.0
 """How often it is said what an agent waits for that does not know yet whether the cluster has the kind."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class GpuNodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the GPUNode asks of this node, at one moment."""
 
     desired: tuple[DesiredDevices, ...] | None = None
@@ -62,7 +62,7 @@ class GpuNodeLink:
         self._absent = False
         self._known = asyncio.Event()
         """Whether it is known if the cluster has the kind."""
-        self._read: tuple[Object | None, Asked] = (None, Asked())
+        self._read: tuple[Object | None, GpuNodeRequest] = (None, GpuNodeRequest())
         self._acted: tuple[Any, Any] | None = None
         """What of the spec concerns an agent, when its generation was reported last."""
         self._written: tuple[dict[str, Any], str] = ({}, "")
@@ -117,16 +117,16 @@ class GpuNodeLink:
     def _object(self) -> Object | None:
         return self.store.objects.get(("", self._node)) if self._installed else None
 
-    def asked(self) -> Asked:
+    def asked(self) -> GpuNodeRequest:
         """Return what the object asks; where it cannot be read or was deleted, what it asked before.
 
         One that was recreated asks that too, until a controller has written its part.
         """
         if not self._installed:
-            return Asked()
+            return GpuNodeRequest()
         found, (known, asked) = self._object, self._read
         if found is None:
-            return Asked(desired=()) if known is None else asked
+            return GpuNodeRequest(desired=()) if known is None else asked
         if found is not known:
             made_anew = known is not None and uid_of(known) != uid_of(found)
             if made_anew and not (found.get("spec") or {}).keys() & {"policy", "desired"}:
@@ -292,7 +292,7 @@ def _is_later(each: Object, other: Object) -> bool:
     return first.isdecimal() and second.isdecimal() and int(first) > int(second)
 
 
-def _asked(found: Object, former: Asked) -> Asked:
+def _asked(found: Object, former: GpuNodeRequest) -> GpuNodeRequest:
     generation = (found.get("metadata") or {}).get("generation", 0)
     try:
         state = read_gpu_node(found)
@@ -300,7 +300,7 @@ def _asked(found: Object, former: Asked) -> Asked:
         desired = former.desired or ()
         return msgspec.structs.replace(former, desired=desired, generation=generation, problem=str(error))
     document = ((found.get("spec") or {}).get("policy") or {}).get("document")
-    return Asked(
+    return GpuNodeRequest(
         desired=state.desired,
         policy_name=state.policy,
         policy=msgspec.json.encode(document).decode() if document else "",

@@ -13,7 +13,7 @@ from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.cli.completion import complete_configurations
 from tessera.cli.mig import node, tables
-from tessera.cli.mig.node import Asked, Brought, Cluster, Desired, Means, Outcome, Seen
+from tessera.cli.mig.node import Brought, Cluster, Desired, LayoutTargets, Means, NodeInUse, Outcome
 from tessera.cli.options import CommandGroup, Seconds, output_option, with_options
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
@@ -237,24 +237,24 @@ def restore(means: Means | None, /, **given: Any) -> None:
     _bring(means, lambda inventory: _recorded(recorded, inventory), given | {"checkpoint": None, "evict": False})
 
 
-def _requested(name: str, configurations: Configurations, inventory: Inventory, *, mode_only: bool) -> Asked:
+def _requested(name: str, configurations: Configurations, inventory: Inventory, *, mode_only: bool) -> LayoutTargets:
     targets = (
         msgspec.structs.replace(target, mode_only=mode_only) for target in resolve(name, configurations, inventory)
     )
-    return Asked(targets=tuple(targets), unseen=unseen_gpus(name, configurations, inventory))
+    return LayoutTargets(targets=tuple(targets), unseen=unseen_gpus(name, configurations, inventory))
 
 
-def _recorded(recorded: tuple[Recorded, ...], inventory: Inventory) -> Asked:
+def _recorded(recorded: tuple[Recorded, ...], inventory: Inventory) -> LayoutTargets:
     absent = {each.uuid for each in recorded} - {gpu.uuid for gpu in inventory.gpus}
-    return Asked(targets=recorded_targets(recorded, inventory), unseen=inventory.unseen if absent else ())
+    return LayoutTargets(targets=recorded_targets(recorded, inventory), unseen=inventory.unseen if absent else ())
 
 
-def _bring(means: Means | None, requested_of: Callable[[Inventory], Asked], given: Any) -> None:
+def _bring(means: Means | None, requested_of: Callable[[Inventory], LayoutTargets], given: Any) -> None:
     """Plan or make a change, print the outcome for each GPU, and raise if one is not as desired, or cannot be."""
     locks = node.locks_in(given["state_dir"])
 
     async def work(node_gpus: NodeGpus) -> Brought:
-        seen: Seen = await node.look(node_gpus)
+        seen: NodeInUse = await node.look(node_gpus)
         requested = requested_of(seen.inventory)
         if not requested.targets and not requested.unseen:
             click.echo("note: the configuration matches no GPU of this node, so nothing changes", err=True)

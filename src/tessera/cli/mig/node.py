@@ -38,13 +38,13 @@ from tessera.core.node.layouts import (
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = [
-    "Asked",
     "Brought",
     "Cluster",
     "Desired",
+    "LayoutTargets",
     "Means",
+    "NodeInUse",
     "Outcome",
-    "Seen",
     "bring",
     "configuration_of",
     "configurations_in",
@@ -67,14 +67,14 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     kube: Kube | None = None
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class NodeInUse(msgspec.Struct, frozen=True, kw_only=True):
     """The node at one moment."""
 
     inventory: Inventory
     users: tuple[User, ...]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutTargets(msgspec.Struct, frozen=True, kw_only=True):
     """The desired layout of GPUs."""
 
     targets: tuple[Target, ...]
@@ -203,7 +203,7 @@ def locks_in(state: Path | None) -> NodeLocks:
     return NodeLocks(paths.locks)
 
 
-async def look(node_gpus: NodeGpus) -> Seen:
+async def look(node_gpus: NodeGpus) -> NodeInUse:
     """Return the node as it is.
 
     Raises:
@@ -218,7 +218,7 @@ async def look(node_gpus: NodeGpus) -> Seen:
             found="no answer before the deadline",
             hint="give a longer --timeout; see `tessera doctor`",
         ) from error
-    return Seen(inventory=inventory, users=users)
+    return NodeInUse(inventory=inventory, users=users)
 
 
 def configurations_in(file: str | None) -> Mapping[str, tuple[Group, ...]]:
@@ -253,7 +253,7 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
     return next(iter(configurations))
 
 
-def planned(seen: Seen, requested: Asked, *, evict: bool = False) -> tuple[Outcome, ...]:
+def planned(seen: NodeInUse, requested: LayoutTargets, *, evict: bool = False) -> tuple[Outcome, ...]:
     """Return what would be done to each GPU, and what blocks it; pods that are evicted do not."""
     gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
     return (
@@ -284,7 +284,7 @@ def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: b
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the node, and how."""
 
-    requested: Asked
+    requested: LayoutTargets
     timeout_s: float
     """When what is not done is given up."""
     locks: NodeLocks

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tessera.cli.mig.node import Outcome, Seen
+from tessera.cli.mig.node import NodeInUse, Outcome
 from tessera.cli.printing import ruled_table
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Placement, open_placements
@@ -32,7 +32,7 @@ def _users(users: Iterable[User]) -> str:
     return ", ".join(f"pod {user.pod}" if user.pod else f"process {user.pid}" for user in users)
 
 
-def node_table(seen: Seen, names: Sequence[str]) -> RenderableType:
+def node_table(seen: NodeInUse, names: Sequence[str]) -> RenderableType:
     """Return every GPU with its MIG instances and what uses them, then the configurations this node supports."""
     table = ruled_table("GPU", "model, MIG", "used by", "UUID")
     for gpu in seen.inventory.gpus:
@@ -51,7 +51,7 @@ def node_table(seen: Seen, names: Sequence[str]) -> RenderableType:
     return Group(table, "", configurations, *notes)
 
 
-def node_json(seen: Seen, names: Sequence[str]) -> dict[str, Any]:
+def node_json(seen: NodeInUse, names: Sequence[str]) -> dict[str, Any]:
     """Return the same as plain values."""
     return {
         "driver": seen.inventory.driver,

@@ -23,7 +23,7 @@ from tessera.core.workload.need import Isolation
 from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Asked", "asking_options", "place_of", "request_of"]
+__all__ = ["WorkOptions", "asking_options", "place_of", "request_of"]
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _LONGEST_PREFIX = 40
@@ -33,7 +33,7 @@ _NAMED = 5
 _FOLDER = click.Path(path_type=Path)
 
 
-class Asked(TypedDict):
+class WorkOptions(TypedDict):
     """The options that both have, as click passes them."""
 
     image: str
@@ -103,13 +103,13 @@ asking_options = with_options(
 """Adds the options that both have."""
 
 
-def place_of(given: Asked) -> ClusterSource:
+def place_of(given: WorkOptions) -> ClusterSource:
     """Return the cluster that the options name."""
     return ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"])
 
 
 def request_of(
-    given: Asked, command: tuple[str, ...], *, notebook: bool = False
+    given: WorkOptions, command: tuple[str, ...], *, notebook: bool = False
 ) -> tuple[JobRequest, dict[str, bytes]]:
     """Return what is asked for, and the files of its own Secret.
 
@@ -159,7 +159,7 @@ def request_of(
     return msgspec.structs.replace(asked, prefix=prefix, image=image, secret=own, code=ARCHIVE in files), files
 
 
-def _image_of(given: Asked, *, notebook: bool) -> tuple[str, str]:
+def _image_of(given: WorkOptions, *, notebook: bool) -> tuple[str, str]:
     """Return the image, and what it is called in names."""
     image, environment = given["image"], given["environment"]
     if bool(image) == bool(environment):
@@ -173,7 +173,7 @@ def _image_of(given: Asked, *, notebook: bool) -> tuple[str, str]:
     return image, image.rpartition("/")[2].partition(":")[0].partition("@")[0].lower()
 
 
-def _limits(given: Asked) -> dict[str, str]:
+def _limits(given: WorkOptions) -> dict[str, str]:
     """Return the amounts by resource."""
     for option in ("--gpu-compute", "--isolation"):
         refuse_without(option, "--gpu-memory")
@@ -193,7 +193,7 @@ def _limits(given: Asked) -> dict[str, str]:
     return limits | {kind: checked(f"--{kind}", amount, Form.AMOUNT) for kind, amount in others if amount}
 
 
-def _namespace(given: Asked) -> str:
+def _namespace(given: WorkOptions) -> str:
     try:
         return checked("--namespace", namespace_of(place_of(given), given["namespace"]), Form.LABEL)
     except InvalidInput:

@@ -6,7 +6,7 @@ import click
 
 from tessera.api.kubernetes.jobs import NOTEBOOK_KEY, notebook_command
 from tessera.cli.options import Seconds
-from tessera.cli.work.asking import Asked, asking_options, request_of
+from tessera.cli.work.asking import WorkOptions, asking_options, request_of
 from tessera.cli.work.forwarding import follow_notebook, port_option
 from tessera.cli.work.submitting import submit
 
@@ -15,7 +15,7 @@ __all__ = ["notebook"]
 _LEAST_IDLE_S = 60.0
 
 
-class _Given(Asked):
+class _Given(WorkOptions):
     """The options as click passes them."""
 
     port: int | None

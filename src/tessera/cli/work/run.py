@@ -4,14 +4,14 @@ from typing import Unpack
 
 import click
 
-from tessera.cli.work.asking import Asked, asking_options, request_of
+from tessera.cli.work.asking import WorkOptions, asking_options, request_of
 from tessera.cli.work.following import follow_job
 from tessera.cli.work.submitting import submit
 
 __all__ = ["run"]
 
 
-class _Given(Asked):
+class _Given(WorkOptions):
     """The options as click passes them."""
 
     command: tuple[str, ...]

@@ -20,7 +20,7 @@ from tessera.api.kubernetes.jobs import (
 )
 from tessera.cli.livecluster import ClusterSource, connected, observe
 from tessera.cli.printing import yaml_text
-from tessera.cli.work.asking import Asked, place_of
+from tessera.cli.work.asking import WorkOptions, place_of
 from tessera.cli.work.following import INTERRUPTED, ended_or_interrupted
 from tessera.clients.kube import JOBS, SECRETS, Forbidden, Kube, Object, Selection, Unanswered, name_of
 from tessera.core.explain.podexplanation import explain_pod
@@ -33,7 +33,7 @@ Follow = Callable[[Kube, str], Awaitable[int]]
 """Follows the Job of this name to its end, and returns the exit code of its command."""
 
 
-def submit(given: Asked, asked: JobRequest, files: Mapping[str, bytes], follow: Follow) -> int:
+def submit(given: WorkOptions, asked: JobRequest, files: Mapping[str, bytes], follow: Follow) -> int:
     """Do with a Job what the options say, and return the exit code.
 
     Args:

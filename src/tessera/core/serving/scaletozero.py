@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["IDLE_S", "Asked", "Step", "awake", "step"]
+__all__ = ["IDLE_S", "ReplicasMetric", "Step", "awake", "step"]
 
 IDLE_S: Final = 1200
 """A server is idle when no request came for so long, unless its user says otherwise."""
@@ -17,7 +17,7 @@ _SURE_S: Final = 30.0
 """Between two measurements that say zero: the second one saw the replicas that there are now."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicasMetric(msgspec.Struct, frozen=True, kw_only=True):
     """The value of the autoscaler's metric."""
 
     replicas: float
@@ -46,7 +46,7 @@ def awake(woken_s: float | None, idle_s: float, now_s: float) -> bool:
     return woken_s is not None and now_s < woken_s + idle_s
 
 
-def step(zero_s: float | None, replicas: int, asked: Asked | None, *, woken: bool) -> Step:
+def step(zero_s: float | None, replicas: int, asked: ReplicasMetric | None, *, woken: bool) -> Step:
     """Return what to do between none and one.
 
     A single measurement of zero takes no replica away: it may be older than a replica that somebody just asked for.

@@ -45,7 +45,7 @@ from tessera.log import Logger
 from tessera.measures import Measures
 from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.places import count_places
-from tessera.server.metrics.published import Seen, publish
+from tessera.server.metrics.published import MeasuredServer, publish
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Absent
 
@@ -107,7 +107,7 @@ class ModelServerMetrics:
             store.on_word = partial(self._measures.turned, f"watch-{kind.plural}")
         self._observed: dict[_Name, ServerMemory] = {}
         self._remembered: dict[_Name, Remembered] = {}
-        self._seen: dict[_Name, Seen] = {}
+        self._seen: dict[_Name, MeasuredServer] = {}
         self._said: dict[_Name, tuple[int | None, bool]] = {}
         """The decision of each server that was reported last, and whether it was for want of good input."""
         self._looked_s = 0.0
@@ -152,7 +152,7 @@ class ModelServerMetrics:
             for server, each in pods.items()
         }
         # 2. Add up what each server's pods say, and decide.
-        deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, Seen]()
+        deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
         for server in pods.keys() | deployments.keys():
             facts = self._facts(deployments.get(server), pods.get(server, {}).values(), wanted.get(server, 0.0))
             observed, found = observe(
@@ -170,7 +170,9 @@ class ModelServerMetrics:
                 remembered, decision = scale(former, facts, found.load, now_s)
             self._observed[server], self._remembered[server] = observed, remembered
             decided_s = None if remembered.decided is None else remembered.decided.at_s
-            seen[server] = Seen(at_s=now_s, facts=facts, observation=found, decision=decision, decided_s=decided_s)
+            seen[server] = MeasuredServer(
+                at_s=now_s, facts=facts, observation=found, decision=decision, decided_s=decided_s
+            )
             for window in found.pods.values():
                 result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
                 self._measures.count(METRICS_SAMPLES, result=result)

@@ -21,10 +21,10 @@ from tessera.core.usage.processmetrics import (
 )
 from tessera.measures import Measures
 
-__all__ = ["Seen", "publish"]
+__all__ = ["MeasuredServer", "publish"]
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredServer(msgspec.Struct, frozen=True, kw_only=True):
     """What a look found of a server."""
 
     at_s: float
@@ -35,7 +35,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """When the last good decision was taken that still counts; None for none."""
 
 
-def _age(each: Seen) -> float | None:
+def _age(each: MeasuredServer) -> float | None:
     return None if each.decided_s is None else each.at_s - each.decided_s
 
 
@@ -43,7 +43,7 @@ def _known(found: float | Missing) -> float | None:
     return None if isinstance(found, Missing) else found
 
 
-_GAUGES: Final[Mapping[Metric, Callable[[Seen], float | None]]] = {
+_GAUGES: Final[Mapping[Metric, Callable[[MeasuredServer], float | None]]] = {
     MODEL_SERVER_QUEUE_TIME: lambda each: _known(each.observation.queue_time_s),
     MODEL_SERVER_IN_FLIGHT: lambda each: _known(each.observation.in_flight),
     MODEL_SERVER_REPLICAS: lambda each: each.facts.replicas,
@@ -55,7 +55,7 @@ _GAUGES: Final[Mapping[Metric, Callable[[Seen], float | None]]] = {
 """What is not known of a server has no series."""
 
 
-def publish(measures: Measures, seen: Mapping[tuple[str, str], Seen]) -> None:
+def publish(measures: Measures, seen: Mapping[tuple[str, str], MeasuredServer]) -> None:
     """Set the gauges of all servers, by namespace and name; those that are gone have none."""
     for metric, value_of in _GAUGES.items():
         values: dict[Labels, float] = {}

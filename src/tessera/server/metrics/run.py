@@ -18,7 +18,7 @@ from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.modelservers import ModelServerMetrics
 from tessera.server.metrics.ruled import RuledMetrics, RulesSource
 from tessera.server.metrics.samples import PodSamples
-from tessera.server.metrics.sources import Sources
+from tessera.server.metrics.sources import JoinedSources
 from tessera.server.selfsigned import METRICS, SelfSigned
 
 __all__ = ["MetricsServer", "Settings"]
@@ -73,7 +73,7 @@ class MetricsServer:
         self._access = Access(kube)
         self._model_servers = ModelServerMetrics(kube, samples, self._log, fronts=fronts, measures=self._measures)
         self._ruled = RuledMetrics(rules, kube, self._log, self._measures, taken=self._model_servers) if rules else None
-        sources = Sources((self._model_servers, self._ruled) if self._ruled else (self._model_servers,))
+        sources = JoinedSources((self._model_servers, self._ruled) if self._ruled else (self._model_servers,))
         self._app = MetricsApp(sources, self._access, self._log, self._measures)
         own = SelfSigned(kube, settings.tls, self._log, authority=METRICS) if settings.self_signed else None
         self._own = own

@@ -7,7 +7,7 @@ from tessera.api.kubernetes.metrics.answers import Series, Value
 from tessera.api.kubernetes.metrics.paths import Custom, External
 from tessera.errors import Unavailable
 
-__all__ = ["Absent", "Source", "Sources"]
+__all__ = ["Absent", "JoinedSources", "Source"]
 
 
 class Absent(Unavailable):
@@ -34,7 +34,7 @@ class Source(Protocol):
         ...
 
 
-class Sources:
+class JoinedSources:
     """Several sources as one; of two that serve the same metric the first answers.
 
     Args:

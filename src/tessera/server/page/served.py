@@ -7,7 +7,7 @@ from tessera.measures import Measures
 from tessera.server.page.app import make_page_app
 from tessera.server.page.feed import Feed
 from tessera.server.page.signin import SignIn
-from tessera.server.page.source import Source, Sources
+from tessera.server.page.source import PageSources, Source
 from tessera.server.settings import Page
 
 __all__ = ["FleetPage"]
@@ -27,7 +27,7 @@ class FleetPage:
 
     """
 
-    def __init__(self, sources: Sources, settings: Page, measures: Measures, log: Logger) -> None:
+    def __init__(self, sources: PageSources, settings: Page, measures: Measures, log: Logger) -> None:
         self._source = Source(sources, self.changed, log)
         self._feed = Feed(self._source.observe, measures, log)
         sign_in = SignIn(sources.kube, measures.clock_s) if settings.sign_in else None

@@ -19,7 +19,7 @@ from tessera.errors import InvalidInput, Unsupported
 from tessera.log import Complaint, Logger
 from tessera.server.view import View
 
-__all__ = ["NO_METRICS", "PageMetrics", "Source", "Sources"]
+__all__ = ["NO_METRICS", "PageMetrics", "PageSources", "Source"]
 
 
 _Read = TypeVar("_Read")
@@ -69,7 +69,7 @@ class _NoMetrics:
 NO_METRICS: PageMetrics = _NoMetrics()
 
 
-class Sources(msgspec.Struct, frozen=True, kw_only=True):
+class PageSources(msgspec.Struct, frozen=True, kw_only=True):
     """Where the page's facts come from."""
 
     view: View
@@ -90,7 +90,7 @@ class Source:
 
     """
 
-    def __init__(self, sources: Sources, changed: Callable[[], None], log: Logger) -> None:
+    def __init__(self, sources: PageSources, changed: Callable[[], None], log: Logger) -> None:
         self._view = sources.view
         self._metrics = sources.metrics
         self._memory = PodMemory()

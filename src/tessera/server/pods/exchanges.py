@@ -14,7 +14,7 @@ from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose
 from tessera.core.workload.need import Need
 
-__all__ = ["Exchanges"]
+__all__ = ["ExchangeHolds"]
 
 _LATE_S = 120.0
 """How long an agent may take to write the next assignment: it evicts a pod that cannot be written after a minute. No
@@ -39,7 +39,7 @@ class _Node:
         self.until_s = 0.0
 
 
-class Exchanges:
+class ExchangeHolds:
     """What is held in the ledger for exchanges that are not complete.
 
     Args:

@@ -14,7 +14,7 @@ from tessera.core.cluster.protocols.claims import Fate
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.packing.ledger import Holder, HolderId, Ledger
 from tessera.server.knownkeys import KnownKeys
-from tessera.server.pods.exchanges import Exchanges
+from tessera.server.pods.exchanges import ExchangeHolds
 from tessera.server.pods.retention import Retention
 from tessera.server.recent import Recent
 
@@ -41,7 +41,7 @@ class PodCache:
         self._keys = keys
         self._leave_out = leave_out
         self._retention = Retention()
-        self._exchanges = Exchanges(ledger, clock_s)
+        self._exchanges = ExchangeHolds(ledger, clock_s)
         self._objects: dict[str, Object] = {}
         self._live: dict[str, LivePod] = {}
         self._uids: dict[str, str] = {}

@@ -20,7 +20,7 @@ from tessera.core.serving.hpa import (
     average_metric,
     pods_metric,
 )
-from tessera.core.serving.scaletozero import IDLE_S, Asked, step
+from tessera.core.serving.scaletozero import IDLE_S, ReplicasMetric, step
 from tessera.sim.serving.replicas import Model, Replica, Replicas
 from tessera.sim.serving.run import Scaler
 
@@ -129,7 +129,7 @@ class _Tessera:
     def look(self, load: Load, _replicas: Replicas) -> Proposal:
         self._memory, found = propose(self._memory, load, self._server)
         if self._server.least == 0:
-            asked = Asked(replicas=found.replicas, at_s=load.at_s)
+            asked = ReplicasMetric(replicas=found.replicas, at_s=load.at_s)
             taken = step(self._zero_s, load.replicas, asked, woken=False)
             self._zero_s = taken.zero_s
             if taken.replicas is not None:

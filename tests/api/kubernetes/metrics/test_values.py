@@ -7,7 +7,7 @@ import pytest
 from tessera.api.kubernetes.metrics.answers import Series, external_values
 from tessera.api.kubernetes.metrics.paths import External
 from tessera.api.kubernetes.metrics.values import read_asked
-from tessera.core.serving.scaletozero import Asked
+from tessera.core.serving.scaletozero import ReplicasMetric
 from tessera.errors import InvalidInput
 
 
@@ -19,8 +19,8 @@ def items(*found: tuple[float, float]) -> list[dict[str, Any]]:
 
 
 def test_what_is_answered_is_read() -> None:
-    assert read_asked(items((2, 1000.0)), "m") == Asked(replicas=2.0, at_s=1000.0)
-    assert read_asked(items((0, 1030.0), (0.5, 1015.0)), "m") == Asked(replicas=0.5, at_s=1015.0)
+    assert read_asked(items((2, 1000.0)), "m") == ReplicasMetric(replicas=2.0, at_s=1000.0)
+    assert read_asked(items((0, 1030.0), (0.5, 1015.0)), "m") == ReplicasMetric(replicas=0.5, at_s=1015.0)
     assert read_asked([], "m") is None
 
 

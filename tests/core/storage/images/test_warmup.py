@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tessera.core.storage.images.warmup import (
     DesiredImage,
+    ImageProblem,
     NodeImages,
     ObservedImage,
-    Problem,
     Step,
     Turn,
     Warmup,
@@ -166,9 +166,9 @@ def test_a_summary_says_how_far_all_nodes_are() -> None:
         (B, ONE, 2, 0),
     ]
     assert found.problems == (
-        Problem(node="n4", image="", reason="its disk for images is 85 % full; nothing is pulled from 80 % on"),
-        Problem(node="n4", image=A, reason="no such image"),
-        Problem(node="n5", image="", reason="the node is not ready"),
+        ImageProblem(node="n4", image="", reason="its disk for images is 85 % full; nothing is pulled from 80 % on"),
+        ImageProblem(node="n4", image=A, reason="no such image"),
+        ImageProblem(node="n5", image="", reason="the node is not ready"),
     )
 
 

@@ -12,10 +12,10 @@ from tessera.core.storage.models.cache import (
     CachedModel,
     DesiredModel,
     ModelCache,
+    ModelProblem,
     ModelSummary,
     NodeModels,
     ObservedModel,
-    Problem,
     Victim,
     back_off_s,
     environment_name,
@@ -143,9 +143,9 @@ def test_a_summary_counts_nodes_and_names_the_first_problems() -> None:
         containers=2,
         pending_pods=4,
         problems=(
-            Problem(node="n3", reason="no rights"),
-            Problem(node="n4", reason="the node is not ready"),
-            Problem(node="n5", reason="no disk"),
+            ModelProblem(node="n3", reason="no rights"),
+            ModelProblem(node="n4", reason="the node is not ready"),
+            ModelProblem(node="n5", reason="no disk"),
         ),
     )
     assert summary(cache("a", *names, revision=TWO), nodes, {}).ready == 1

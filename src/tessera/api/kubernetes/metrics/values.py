@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tessera.core.serving.scaletozero import Asked
+from tessera.core.serving.scaletozero import ReplicasMetric
 from tessera.core.workload.units import quantity
 from tessera.errors import InvalidInput, shown
 
@@ -18,7 +18,7 @@ class _Item(msgspec.Struct, frozen=True):
     timestamp: Annotated[dt.datetime, msgspec.Meta(tz=True)]
 
 
-def read_asked(items: Iterable[Mapping[str, Any]], subject: str) -> Asked | None:
+def read_asked(items: Iterable[Mapping[str, Any]], subject: str) -> ReplicasMetric | None:
     """Return how many replicas are asked for; None where nothing is said of any.
 
     Args:
@@ -36,4 +36,4 @@ def read_asked(items: Iterable[Mapping[str, Any]], subject: str) -> Asked | None
     if not found:
         return None
     replicas = float(sum(quantity(each.value, subject) for each in found))
-    return Asked(replicas=replicas, at_s=min(each.timestamp for each in found).timestamp())
+    return ReplicasMetric(replicas=replicas, at_s=min(each.timestamp for each in found).timestamp())

@@ -14,10 +14,10 @@ import msgspec
 
 __all__ = [
     "DesiredImage",
+    "ImageProblem",
     "ImageSummary",
     "NodeImages",
     "ObservedImage",
-    "Problem",
     "Step",
     "Summary",
     "Turn",
@@ -109,7 +109,7 @@ class Turn(msgspec.Struct, frozen=True):
     attempt: int
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class ImageProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a node has not an image."""
 
     node: str
@@ -139,7 +139,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     pinned: int = 0
     """Nodes that have all of them pinned."""
     images: tuple[ImageSummary, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ImageProblem, ...] = ()
     """The first of them."""
 
 
@@ -277,17 +277,17 @@ def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, in
     )
 
 
-def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[Problem]:
+def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[ImageProblem]:
     for node in nodes:
         if not node.ready:
-            yield Problem(node=node.name, image="", reason="the node is not ready")
+            yield ImageProblem(node=node.name, image="", reason="the node is not ready")
         elif warmup.is_full(node):
             limit = f"nothing is pulled from {warmup.disk_percent} % on"
             reason = f"its disk for images is {node.disk_percent} % full; {limit}"
-            yield Problem(node=node.name, image="", reason=reason)
+            yield ImageProblem(node=node.name, image="", reason=reason)
         for each in node.observed:
             if each.state == "Failed" and each.image in warmup.images:
-                yield Problem(node=node.name, image=each.image, reason=each.reason)
+                yield ImageProblem(node=node.name, image=each.image, reason=each.reason)
 
 
 def next_steps(

@@ -20,10 +20,10 @@ __all__ = [
     "CachedModel",
     "DesiredModel",
     "ModelCache",
+    "ModelProblem",
     "ModelSummary",
     "NodeModels",
     "ObservedModel",
-    "Problem",
     "Victim",
     "back_off_s",
     "environment_name",
@@ -128,7 +128,7 @@ class NodeModels(msgspec.Struct, frozen=True, kw_only=True):
     """Where it gives chunks to other nodes; empty where it does not."""
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class ModelProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a node has not a model, or not the one that its source has now."""
 
     node: str
@@ -150,7 +150,7 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of that revision."""
     containers: int = 0
     pending_pods: int = 0
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ModelProblem, ...] = ()
     """The first of them."""
 
 
@@ -226,15 +226,15 @@ def summary(cache: ModelCache, nodes: Iterable[NodeModels], demand: Mapping[str,
     )
 
 
-def _problems(nodes: Iterable[NodeModels], seen: Mapping[str, ObservedModel | None]) -> Iterable[Problem]:
+def _problems(nodes: Iterable[NodeModels], seen: Mapping[str, ObservedModel | None]) -> Iterable[ModelProblem]:
     for node in nodes:
         found = seen[node.name]
         if not node.ready:
-            yield Problem(node=node.name, reason="the node is not ready")
+            yield ModelProblem(node=node.name, reason="the node is not ready")
         elif node.reason:
-            yield Problem(node=node.name, reason=node.reason)
+            yield ModelProblem(node=node.name, reason=node.reason)
         elif found is not None and found.reason:
-            yield Problem(node=node.name, reason=found.reason)
+            yield ModelProblem(node=node.name, reason=found.reason)
 
 
 # The node
