@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -92,6 +92,16 @@ Beside = Callable[[PodsView, Measures], Coroutine[Any, Any, None]]
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 
 
+class _Enforced(NamedTuple):
+    """What was offered last, before it was split into devices."""
+
+    declared: Declared
+    said: NodeSharing
+    """What holds of what is declared."""
+    gpus: tuple[Gpu, ...]
+    """The GPUs as far as their sharing could be enforced."""
+
+
 class Agent:
     """The agent of one node; `run` ends when it is cancelled, and leaves all that pods use as it is.
 
@@ -118,9 +128,7 @@ class Agent:
         self._view = self._own_view()
         self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
-        self._gpunode.store.on_word = self._word("gpunodes")
         self._keys = AssignmentKeys(kube, settings.node, settings.paths.assignment_key, self._log, wake=self._ring)
-        self._keys.store.on_word = self._word("configmaps")
         self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         files, asked, no_mps = ConfigurationFiles(settings.sources), self._gpunode.asked, self._enforcer.no_mps
@@ -132,8 +140,8 @@ class Agent:
         self._begun = False
         """Whether the layouts of before a reboot are back; nothing is offered before."""
         self._sign_tries = 0
-        self._seen: tuple[Declared, NodeSharing, tuple[Gpu, ...]] | None = None
-        """What was declared and what could be enforced of it when it was offered last; None for nothing."""
+        self._enforced: _Enforced | None = None
+        """What was declared and enforced when it was offered last; None for nothing."""
         self._unwritten = ""
         """Why devices are not offered by name that should be; empty where all are."""
         self._advertised = NodeOffer(resources=())
@@ -155,13 +163,7 @@ class Agent:
 
     def _own_store(self, kind: Kind, field: str) -> Store:
         selection = _of_node(field, self._settings.node)
-        store = Store(self._kube, kind, selection, wake=self._ring, on_trouble=self._trouble)
-        store.on_word = self._word(kind.plural)
-        return store
-
-    def _word(self, plural: str) -> Callable[[], None]:
-        """Return what notes the age of the watch of a kind."""
-        return partial(self.measures.turned, f"watch-{plural}")
+        return Store(self._kube, kind, selection, wake=self._ring, on_trouble=self._trouble)
 
     def _own_view(self) -> PodsView:
         paths = self._settings.paths
@@ -204,7 +206,7 @@ class Agent:
         """Return why devices are not advertised as declared; empty where they are."""
         if not self._begun:
             return "reading the node, its pods and its GPUNode, and restoring layouts"
-        return self._unwritten if self._seen is not None else "reading the GPUs and what is declared for them"
+        return self._unwritten if self._enforced is not None else "reading the GPUs and what is declared for them"
 
     async def run(self) -> None:
         """Run until cancelled; while another agent runs on this node, wait for its end."""
@@ -216,10 +218,10 @@ class Agent:
         self._log.info("agent_started")
         try:
             async with self._kubelet, asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._node_store.run())
-                tasks.create_task(self._pod_store.run())
-                tasks.create_task(self._gpunode.run())
-                tasks.create_task(self._keys.run())
+                tasks.create_task(self._node_store.run(self.measures))
+                tasks.create_task(self._pod_store.run(self.measures))
+                tasks.create_task(self._gpunode.run(self.measures))
+                tasks.create_task(self._keys.run(self.measures))
                 await self._node_store.synced()
                 await self._pod_store.synced()
                 await self._gpunode.known()
@@ -312,15 +314,15 @@ class Agent:
     async def _offer(self) -> None:
         try:
             await self._offered()
-            if self._seen is not None:
-                evict = self._seen[1].evict_conflicts
+            if self._enforced is not None:
+                evict = self._enforced.said.evict_conflicts
                 shares = self._shares
                 conflicts = await self._conflicts.end(shares.unassigned, evict=evict, why=shares.why)
                 self._record.note("conflicts", conflicts)
         finally:
             await self._record.report_notes()
-        if self._seen is not None:
-            await self._report_gpus(*self._seen)
+        if self._enforced is not None:
+            await self._report_gpus(self._enforced)
         await self._record.report_impaired(self._node(), self._impaired)
 
     async def _offer_all(self) -> bool:
@@ -330,7 +332,7 @@ class Agent:
         inventory, said = declared.inventory, declared.said
         self._health.observe(inventory)
         self._record.note("configuration", declared.notes)
-        self._seen = None if said is None else (declared, said, declared.gpus)
+        self._enforced = None if said is None else _Enforced(declared, said, declared.gpus)
         if said is None:
             self._impaired = declared.impaired
             # What runs still gets its devices the way it got them.
@@ -365,7 +367,7 @@ class Agent:
         self._advertised = offered
         self._unwritten = "; ".join(each.message for each in unwritten)
         self._impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
-        self._seen = declared, said, gpus
+        self._enforced = _Enforced(declared, said, gpus)
         return done.withdrawn
 
     async def _hand_over(self, observed: ObservedNode, options: PluginOptions) -> HandOver:
@@ -380,7 +382,7 @@ class Agent:
         return done
 
     def _shared_gpus(self) -> tuple[Gpu, ...]:
-        return () if self._seen is None else self._seen[2]
+        return () if self._enforced is None else self._enforced.gpus
 
     async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
         """Return what is offered of managed GPUs; without GPUNodes nobody says, and all is offered."""
@@ -405,7 +407,8 @@ class Agent:
 
     # Reports
 
-    async def _report_gpus(self, declared: Declared, said: NodeSharing, gpus: tuple[Gpu, ...]) -> None:
+    async def _report_gpus(self, enforced: _Enforced) -> None:
+        declared, said, gpus = enforced
         inventory = declared.inventory
         orphaned = self._plugins.gate.refusals.devices_of_orphans
         await self._device_events.write(inventory, orphaned)

@@ -9,7 +9,6 @@ import datetime as dt
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,13 +29,13 @@ from tessera.clients.kube import (
     NODES,
     PODS,
     Change,
-    Kind,
     Kube,
     Object,
     Selection,
     Store,
     record_event,
     version_of,
+    watch_loop,
 )
 from tessera.controller.settings import Settings
 from tessera.core.cluster.protocols.keyring import KeyRing
@@ -98,8 +97,6 @@ class Controller:
         self._log = logger(controller=settings.identity)
         self._wakeup = WakeUp()
         self._stores = {kind: Store(kube, kind, wake=self._wakeup.set, on_trouble=self._trouble) for kind in _KINDS}
-        for kind, store in self._stores.items():
-            store.on_word = partial(self._measures.turned, _watch(kind))
         keys = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
         self._stores[CONFIG_MAPS] = Store(
             kube, CONFIG_MAPS, keys, wake=self._wakeup.set, on_change=self._take_keys, on_trouble=self._trouble
@@ -129,8 +126,8 @@ class Controller:
         self._log.info("controller_started")
         try:
             async with asyncio.TaskGroup() as tasks:
-                for store in self._stores.values():
-                    tasks.create_task(store.run())
+                for kind, store in self._stores.items():
+                    tasks.create_task(store.run(self._measures if kind in _KINDS else None))
                 for store in self._stores.values():
                     await store.synced()
                 while True:
@@ -141,7 +138,7 @@ class Controller:
                     await asyncio.sleep(pause_s)
                     await self._wakeup.wait(max(0.0, again_s - took_s - pause_s) + _SURE_S)
         finally:
-            for loop in ("look", *map(_watch, _KINDS)):
+            for loop in ("look", *map(watch_loop, _KINDS)):
                 self._measures.stopped(loop)
             self._log.info("controller_stopped")
 
@@ -326,11 +323,6 @@ class Controller:
         each = self._stores[GPU_NODES].objects.get(("", node), {})
         acted: int = (each.get("status") or {}).get("observedGeneration", 0)
         return acted < self._generations.get(node, 1)
-
-
-def _watch(kind: Kind) -> str:
-    """Return the name of the loop that follows a kind, for its age."""
-    return f"watch-{kind.plural}"
 
 
 def _status(each: Object) -> Status:

@@ -30,6 +30,7 @@ from tessera.clients.kube import (
     version_of,
 )
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+from tessera.measures import Measures
 
 
 def config_map(name: str, **data: str) -> Object:
@@ -246,13 +247,18 @@ async def test_a_bookmark_is_where_the_next_watch_begins() -> None:
 @in_virtual_time
 async def test_a_bookmark_is_word_that_nothing_has_changed() -> None:
     words: list[float] = []
-    store = Store(Ending(bookmarks=True), CONFIG_MAPS)
-    store.on_word = lambda: words.append(asyncio.get_running_loop().time())
-    task = asyncio.create_task(store.run())
+
+    def clock_s() -> float:
+        words.append(asyncio.get_running_loop().time())
+        return words[-1]
+
+    measures = Measures(clock_s)
+    task = asyncio.create_task(Store(Ending(bookmarks=True), CONFIG_MAPS).run(measures))
     await asyncio.sleep(0.35)
     task.cancel()
     began_s = words[0]
     assert [round(each - began_s, 1) for each in words] == [0, 0.1, 0.2, 0.3]
+    assert b'loop="watch-configmaps"' in measures.render()
 
 
 @in_virtual_time

@@ -138,7 +138,7 @@ class Plugins:
         self._unwritten = ""
         if self._injection.cdi:
             self._write_devices()
-        self.shares.injection, self.shares.driver = self._injection, self._driver  # as it was read just now
+        self.shares.inject(self._injection, self._driver)
         await self.adopt(inventory)
         policy = options.allocation_policy or "distributed"
         # The kubelet asks before each start of a container, also where nothing of its resource is offered any more.

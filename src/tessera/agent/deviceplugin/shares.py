@@ -85,8 +85,8 @@ class ShareAllocator:
         *,
         memory: Path | None = None,
     ) -> None:
-        self.injection = DeviceInjection()
-        self.driver = cdi.NOTHING
+        self._injection = DeviceInjection()
+        self._driver = cdi.NOTHING
         self._gate = gate
         self._view = gate.view
         pods.keep_to(gate.record.started_pod)
@@ -107,6 +107,10 @@ class ShareAllocator:
         """Read `aliyun.com/gpu-mem` in units of so many MiB."""
         self._pods.count_in(share_unit_mib)
 
+    def inject(self, injection: DeviceInjection, driver: cdi.DriverEdits) -> None:
+        """Hand devices over in this way from now on, with these edits for the driver's libraries."""
+        self._injection, self._driver = injection, driver
+
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
         """Return what the container of some unserved request of this size gets; with CDI a name, filled in later.
 
@@ -119,7 +123,7 @@ class ShareAllocator:
             # 1. Choose a pod: the one that waits longest for so many units.
             request = await self._pick(resource, frozenset(ids))
             # 2. Record the allocation, or refuse it; with CDI which devices it is of is decided in `pre_start`.
-            uses = self._maker.uses(request.shares) if self.injection.fixed_at_allocate else ()
+            uses = self._maker.uses(request.shares) if self._injection.fixed_at_allocate else ()
             await self._gate.admit(resource, ids, uses)
             # 3. Without CDI the answer says which devices they are, so that they must exist now.
             answer = Answer(
@@ -127,14 +131,14 @@ class ShareAllocator:
                 key=request.key,
                 specification=request.specification,
                 shares=request.shares,
-                fixed=self.injection.fixed_at_allocate,
+                fixed=self._injection.fixed_at_allocate,
             )
             name = share_name(resource, ids)
-            given = by_cdi(self.injection, SHARE_KIND, (name,))
-            if self.injection.fixed_at_allocate:
+            given = by_cdi(self._injection, SHARE_KIND, (name,))
+            if self._injection.fixed_at_allocate:
                 self._log.info("share_awaited", pod=str(request.key), resource=resource, call="Allocate")
                 prepared = await self._maker.prepare(request.shares)
-                given = grant(self.injection, given, prepared.visible, prepared.edits)
+                given = grant(self._injection, given, prepared.visible, prepared.edits)
             # 4. Remember for whom it was meant, until the kubelet's record shows who has it.
             self._exchanges.remember(answer)
             self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(request.key), share=name)
@@ -156,7 +160,7 @@ class ShareAllocator:
         request = await self._own(holder, len(ids))
         # 2. Where `Allocate` said which devices they are, let the assignments say what each pod was given.
         answer = self._exchanges.answer_for(frozenset(ids))
-        fixed = self.injection.fixed_at_allocate or (answer is not None and answer.fixed)
+        fixed = self._injection.fixed_at_allocate or (answer is not None and answer.fixed)
         if fixed:
             async with self._turn:
                 request = await self._exchange(request, holder)
@@ -167,7 +171,7 @@ class ShareAllocator:
         await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
         # 4. Make the devices exist, and write what the container runtime reads next.
         prepared = await self._maker.prepare(request.shares)
-        if self.injection.cdi:
+        if self._injection.cdi:
             self._specify(share_name(resource, ids), prepared)
         self._exchanges.use(frozenset(ids))
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
@@ -218,7 +222,7 @@ class ShareAllocator:
             self._needed = needed
             if removed:
                 self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
-            if self.injection.fixed_at_allocate:
+            if self._injection.fixed_at_allocate:
                 await self._exchanges.mend(held)
 
     async def _find_unassigned(self, held: tuple[KubeletAllocation, ...]) -> None:
@@ -265,11 +269,11 @@ class ShareAllocator:
         again: its first pod was refused for another reason.
         """
         held = await self._view.held()
-        if self.injection.fixed_at_allocate and await self._exchanges.unseen():
+        if self._injection.fixed_at_allocate and await self._exchanges.unseen():
             await self._refreshed_s()
             held = await self._view.held()
         self._exchanges.forget(await self._exchanges.recorded(), ids)
-        if self.injection.fixed_at_allocate:
+        if self._injection.fixed_at_allocate:
             # What was given to another pod than it was meant for must not look free.
             await self._exchanges.mend(held)
             self._clear_guessed_uses(held)
@@ -305,7 +309,7 @@ class ShareAllocator:
     def _unserved(self, resource: str, units: int, held: tuple[KubeletAllocation, ...]) -> AssignedRequest:
         """Return the request of this size that nobody was given yet; else one that was, and holds nothing after all."""
         requests, answers = self.assigned_requests(), self._exchanges.answers
-        if self.injection.fixed_at_allocate:
+        if self._injection.fixed_at_allocate:
             requests = tuple(each for each in requests if not self._maker.misfit(each))
         with contextlib.suppress(Conflict):
             return pick(requests, resource, units, served(requests, held, answers))
@@ -400,5 +404,5 @@ class ShareAllocator:
 
     def _specify(self, name: str, prepared: Prepared) -> None:
         edits = msgspec.structs.replace(prepared.edits, env=(*VOID, *prepared.edits.env))
-        text = cdi.write(SHARE_KIND, {name: edits}, self.driver, dev_root=self.injection.dev_root)
+        text = cdi.write(SHARE_KIND, {name: edits}, self._driver, dev_root=self._injection.dev_root)
         self._folder.write(f"{_PREFIX}{name}", text)

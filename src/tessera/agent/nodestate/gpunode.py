@@ -17,6 +17,7 @@ from tessera.core.cluster.protocols.allocators import devices_by_gpu, devices_on
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 from tessera.log import Complaint, Logger
+from tessera.measures import Measures
 
 __all__ = ["GpuNodeLink", "GpuNodeRequest"]
 
@@ -81,9 +82,14 @@ class GpuNodeLink:
         self._replaced = False
         """Whether another object was read in its place."""
 
-    async def run(self) -> None:
-        """Follow the object until cancelled."""
-        await self.store.run()
+    async def run(self, measures: Measures | None = None) -> None:
+        """Follow the object until cancelled.
+
+        Args:
+            measures: has the age of what the API server said last.
+
+        """
+        await self.store.run(measures)
 
     async def known(self) -> None:
         """Return when it is known whether the cluster has the kind, and what the object asks.

@@ -23,6 +23,7 @@ from tessera.clients.kube import CONFIG_MAPS, Change, Kube, Object, Selection, S
 from tessera.core.cluster.protocols.keyring import KeyRing
 from tessera.errors import InvalidInput, Unavailable
 from tessera.log import Logger
+from tessera.measures import Measures
 from tessera.signing import SEED_BYTES, Signer, verify
 
 __all__ = ["AssignmentKeys", "Trust"]
@@ -107,9 +108,14 @@ class AssignmentKeys:
         """Since when keys are not published that were."""
         self._keys = Keys(public=self._ring.public, verify=verify)
 
-    async def run(self) -> None:
-        """Follow the servers' keys until cancelled."""
-        await self.store.run()
+    async def run(self, measures: Measures | None = None) -> None:
+        """Follow the servers' keys until cancelled.
+
+        Args:
+            measures: has the age of what the API server said last.
+
+        """
+        await self.store.run(measures)
 
     async def synced(self) -> None:
         """Wait until the servers' keys were read: without them what runs would look as if nobody had granted it."""

@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.api.oci.dockerconfig import Credential, credential, read_pull_secret
@@ -85,8 +84,7 @@ class ImageWarmer:
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._store.on_word = partial(measures.turned, "watch-nodeimages")
-                tasks.create_task(self._store.run())
+                tasks.create_task(self._store.run(measures))
                 await self._store.synced()
                 while True:
                     await one_turn(self.look, self._complain, done)

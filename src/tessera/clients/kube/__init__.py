@@ -3,7 +3,7 @@
 from tessera.clients.kube.cluster import find_access
 from tessera.clients.kube.election import Election, LeaseLock
 from tessera.clients.kube.events import record_event
-from tessera.clients.kube.follow import Change, Store, follow
+from tessera.clients.kube.follow import Change, Store, follow, watch_loop
 from tessera.clients.kube.memory import MemoryKube
 from tessera.clients.kube.protocol import (
     API_SERVICES,
@@ -117,4 +117,5 @@ __all__ = [
     "record_event",
     "uid_of",
     "version_of",
+    "watch_loop",
 ]

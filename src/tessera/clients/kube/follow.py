@@ -18,8 +18,9 @@ from tessera.clients.kube.protocol import (
     version_of,
 )
 from tessera.errors import TesseraError, Unavailable
+from tessera.measures import Measures
 
-__all__ = ["Change", "Store", "follow"]
+__all__ = ["Change", "Store", "follow", "watch_loop"]
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
@@ -147,9 +148,6 @@ class Store:
             skipped.
         on_trouble: given each error that was recovered from.
 
-    Attributes:
-        on_word: called whenever the server says something, also that nothing has changed.
-
     """
 
     def __init__(
@@ -162,7 +160,7 @@ class Store:
         on_change: Callable[[Change], None] = lambda _: None,
         on_trouble: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        self.on_word: Callable[[], None] = lambda: None
+        self._kind = kind
         self._follow = partial(follow, kube, kind, selection, on_trouble=on_trouble)
         self._wakes = [wake]
         self._on_change = on_change
@@ -182,9 +180,15 @@ class Store:
         """Wait until everything that existed when `run` began has been seen."""
         await self._synced.wait()
 
-    async def run(self) -> None:
-        """Follow the objects until cancelled."""
-        async for change in self._follow(on_word=self.on_word):
+    async def run(self, measures: Measures | None = None) -> None:
+        """Follow the objects until cancelled.
+
+        Args:
+            measures: has the age of what the server said last, be it that nothing has changed.
+
+        """
+        word = partial((measures or Measures()).turned, watch_loop(self._kind))
+        async for change in self._follow(on_word=word):
             if change.object is None:
                 self._synced.set()
             elif change.gone:
@@ -194,3 +198,8 @@ class Store:
             self._on_change(change)
             for wake in self._wakes:
                 wake()
+
+
+def watch_loop(kind: Kind) -> str:
+    """Return the name of the loop that follows a kind, for its age."""
+    return f"watch-{kind.plural}"

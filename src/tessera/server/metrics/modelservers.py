@@ -8,7 +8,6 @@ import asyncio
 import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -103,8 +102,6 @@ class ModelServerMetrics:
         self._stores: dict[Kind, Store] = {
             kind: Store(kube, kind, selection, on_trouble=self._trouble) for kind, selection in selections
         }
-        for kind, store in self._stores.items():
-            store.on_word = partial(self._measures.turned, f"watch-{kind.plural}")
         self._observed: dict[_Name, ServerMemory] = {}
         self._remembered: dict[_Name, Remembered] = {}
         self._seen: dict[_Name, MeasuredServer] = {}
@@ -124,7 +121,7 @@ class ModelServerMetrics:
         """Look again and again, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for store in self._stores.values():
-                tasks.create_task(store.run())
+                tasks.create_task(store.run(self._measures))
             for store in self._stores.values():
                 await store.synced()
             while True:

@@ -143,8 +143,7 @@ class ModelKeeper:
         )
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._store.on_word = partial(measures.turned, "watch-nodemodels")
-                tasks.create_task(self._store.run())
+                tasks.create_task(self._store.run(measures))
                 tasks.create_task(self._tend(servers, partial(measures.turned, "model-plugins")))
                 if self._sharing is not None:
                     tasks.create_task(self._meet_again())
