@@ -18,7 +18,7 @@ _COLUMNS = 24
 _NODE = 'hostname=~"$node"'
 _DEVICE = "GPU {{gpu}} {{GPU_I_PROFILE}} {{GPU_I_ID}}"
 _CONTAINER = "{{namespace}}/{{pod}}/{{container}}, GPU {{gpu}} {{GPU_I_ID}}"
-_ALLOCATED = "tessera_container_memory_granted_bytes"
+_ALLOCATED = "tessera_container_memory_allocated_bytes"
 _QUOTA = "(kind, quota, flavor, resource)"
 _OF_QUOTA = "{{quota}} {{flavor}} {{resource}}"
 _OWN = "(namespace, pod, container, UUID, GPU_I_ID)"
@@ -53,13 +53,13 @@ _FLEET = Dashboard(
         Panel(
             "Memory allocated",
             "percentunit",
-            (("sum(tessera_device_memory_granted_bytes) / sum(tessera_device_memory_bytes)", ""),),
+            (("sum(tessera_device_memory_allocated_bytes) / sum(tessera_device_memory_bytes)", ""),),
             "stat",
         ),
         Panel(
             "Allocated memory in use",
             "percentunit",
-            (("sum(tessera_device_memory_used_bytes) / sum(tessera_device_memory_granted_bytes)", ""),),
+            (("sum(tessera_device_memory_used_bytes) / sum(tessera_device_memory_allocated_bytes)", ""),),
             "stat",
         ),
         Panel("Unhealthy devices", "none", (("sum(1 - tessera_device_healthy)", ""),), "stat"),
@@ -68,14 +68,14 @@ _FLEET = Dashboard(
             "bytes",
             (
                 ("sum(tessera_device_memory_bytes)", "usable"),
-                ("sum(tessera_device_memory_granted_bytes)", "allocated"),
+                ("sum(tessera_device_memory_allocated_bytes)", "allocated"),
                 ("sum(tessera_device_memory_used_bytes)", "in use"),
             ),
         ),
         Panel(
             "Memory allocated by namespace",
             "bytes",
-            (("sum by (namespace) (tessera_container_memory_granted_bytes)", "{{namespace}}"),),
+            (("sum by (namespace) (tessera_container_memory_allocated_bytes)", "{{namespace}}"),),
         ),
         Panel(
             "Memory in use by namespace",
@@ -120,7 +120,7 @@ _NODES = Dashboard(
     "Tessera: nodes and devices",
     (
         Panel("Memory in use by device", "bytes", ((f"tessera_device_memory_used_bytes{{{_NODE}}}", _DEVICE),)),
-        Panel("Memory allocated by device", "bytes", ((f"tessera_device_memory_granted_bytes{{{_NODE}}}", _DEVICE),)),
+        Panel("Memory allocated by device", "bytes", ((f"tessera_device_memory_allocated_bytes{{{_NODE}}}", _DEVICE),)),
         Panel(
             "Memory in use by container",
             "bytes",
@@ -207,7 +207,7 @@ _USE = Dashboard(
                 (
                     (
                         f'max_over_time(DCGM_FI_DEV_FB_USED{{pod!=""}}[1d]) * 2^20 / on {_OWN} '
-                        "(tessera_container_memory_granted_bytes > 0)"
+                        "(tessera_container_memory_allocated_bytes > 0)"
                     ),
                     "{{namespace}}/{{pod}}/{{container}}",
                 ),
@@ -252,7 +252,7 @@ _PROCESSES = Dashboard(
                 (
                     (
                         "histogram_quantile(0.99, sum by (le) "
-                        f"(rate(tessera_controller_look_duration_seconds_bucket{_RATE})))"
+                        f"(rate(tessera_controller_reconcile_duration_seconds_bucket{_RATE})))"
                     ),
                     "a look",
                 ),
@@ -261,7 +261,7 @@ _PROCESSES = Dashboard(
         Panel(
             "Looks of the controller",
             "reqps",
-            ((f"sum by (result) (rate(tessera_controller_looks_total{_RATE}))", "{{result}}"),),
+            ((f"sum by (result) (rate(tessera_controller_reconciles_total{_RATE}))", "{{result}}"),),
         ),
         Panel(
             "Decisions in an hour",
@@ -349,7 +349,7 @@ _SERVING = Dashboard(
                 (
                     (
                         "histogram_quantile(0.99, sum by (le) "
-                        f"(rate(tessera_metrics_look_duration_seconds_bucket{_RATE})))"
+                        f"(rate(tessera_metrics_reconcile_duration_seconds_bucket{_RATE})))"
                     ),
                     "a look",
                 ),
