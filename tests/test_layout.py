@@ -64,10 +64,10 @@ SEVERAL = {
         "Controller Credential Declared Demand Desired DeviceState Disks Endpoint Entry Facts Feed Fleet Folder Form "
         "Group Health Image Manifest Memory Model ModelCache Mount Move Mover Node NodeImages NodeSpec NodeStatus "
         "Observation ObservedFields Outcome PendingPod Places Plan PluginOptions Pod ProblemFields Program Proposal "
-        "RateLimit Recommendation Refusal Repartition Rule Rules Run Runtime Sample Series Sharing SharingFields "
+        "RateLimit Recommendation Refusal Repartition Rules Run Runtime Sample Series Sharing SharingFields "
         "Sizing Source Stage Store Summary Target Use User Value Workload Workloads"
     ),
-    3: "Bounds Cause DesiredFields History Kind Metrics Part Replicas Resource Row Step",
+    3: "Bounds Cause DesiredFields History Kind Metrics Part Replicas Resource Row Rule Step",
     4: "Server Settings",
     5: "Status",
     6: "Spec",
