@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.scheduler.admission import AMOUNTS
-from tessera.api.scheduler.configuration import SCHEDULER_NAME
+from tessera.core.workload.resources import SCHEDULER_NAME
 from tessera.errors import Unavailable
 from testbed.deploy import NAMESPACE, objects
 from testbed.processes import until

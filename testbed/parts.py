@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.api.tessera.gpupolicies import API_VERSION, KIND
 from tessera.cli import COMMANDS
+from tessera.core.workload.resources import SCHEDULER_NAME
 from testbed.controlplane import REQUESTS_PER_S, Settings
 from testbed.deploy import EXTENDER_URL, scheduler_configuration
 

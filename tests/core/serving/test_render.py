@@ -195,6 +195,12 @@ def test_a_need_is_asked_for_in_tesseras_words() -> None:
     assert found["metadata"]["annotations"] == {"tessera.dev/gpu-model": "A100-40GB, H100-80GB"}
 
 
+def test_a_need_names_the_scheduler_that_serves_it_and_a_device_by_name_any() -> None:
+    """Where nothing routes pods, another scheduler would place them, and their Deployment make them for ever."""
+    assert pod_template({"gpu": NEED})["spec"]["schedulerName"] == "tessera-scheduler"
+    assert "schedulerName" not in pod_template({"gpu": {"resource": "nvidia.com/mig-1g.10gb"}})["spec"]
+
+
 def test_a_pod_has_what_the_restricted_standard_asks_and_no_token() -> None:
     found = pod_template()["spec"]
     (one,) = found["containers"]

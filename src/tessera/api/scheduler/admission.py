@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 
 from tessera.api.kubernetes.podspecs import GPU_MODEL, ISOLATION
-from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.api.tessera.objects import NAMESPACE
-from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SCHEDULER_NAME, SHARE_MEMORY
 from tessera.errors import UNDECODABLE, InvalidInput, shown
 
 __all__ = ["AMOUNTS", "OPT_OUT", "Review", "is_routed", "read_review", "write_review"]

@@ -9,12 +9,9 @@ from tessera.api.documents import Plain
 from tessera.api.tessera.objects import NAMESPACE
 from tessera.core.gpu.gpumodels import CATALOGUE
 from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
-from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SCHEDULER_NAME, SHARE_MEMORY
 
-__all__ = ["SCHEDULER_NAME", "configuration"]
-
-SCHEDULER_NAME = "tessera-scheduler"
-"""What pods name in `spec.schedulerName`."""
+__all__ = ["configuration"]
 
 _WEIGHT: Final = 1000
 """One point of the extender is worth ten times this. All plugins of kube-scheduler together give at most 1,400, so the

@@ -10,7 +10,6 @@ import msgspec
 
 from tessera.api.kubernetes.jobs import ARCHIVE, CODE_FOLDER, NOTEBOOK_KEY, JobRequest
 from tessera.api.kubernetes.podspecs import ISOLATION
-from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.cli.livecluster import ClusterSource, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import refuse_without, with_options
 from tessera.cli.work.codefolder import archive_folder
@@ -20,7 +19,7 @@ from tessera.cli.work.inputs import check_folders, data_of, secrets_of
 from tessera.cli.work.naming import Form, checked, checked_text
 from tessera.core.storage.models.cache import folder_name
 from tessera.core.workload.need import Isolation
-from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["WorkOptions", "asking_options", "place_of", "request_of"]

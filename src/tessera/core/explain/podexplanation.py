@@ -23,11 +23,10 @@ from tessera.core.packing.reasons import NodeFit, describe_need
 from tessera.core.storage.images.held import HeldImages
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
-from tessera.core.workload.resources import GPU_MEMORY
+from tessera.core.workload.resources import GPU_MEMORY, SCHEDULER_NAME
 
 __all__ = ["HeldDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
 
-_SCHEDULER = "tessera-scheduler"
 _MOST_TRIED = 12
 """Nodes on which it is tried which pods would have to end, those with the fewest pods first."""
 _MOST_REMEDIES = 3
@@ -250,10 +249,10 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
     pod, need = rest.pod, rest.need
     if pod.problem:
         yield pod.problem
-    if any(ask.form is not Form.EXACT for ask in need.asks) and pod.scheduler != _SCHEDULER:
+    if any(ask.form is not Form.EXACT for ask in need.asks) and pod.scheduler != SCHEDULER_NAME:
         yield (
             f"it is scheduled by {pod.scheduler}, which allocates no GPU unless it calls Tessera's server: "
-            f"set spec.schedulerName: {_SCHEDULER}"
+            f"set spec.schedulerName: {SCHEDULER_NAME}"
         )
     yield from _unadvertised(rest)
     able = [each.node for each in verdicts if each.obstacle is None]

@@ -24,3 +24,5 @@ which divide by it. Source: as above, `cmd/inspect/nodeinfo.go`."""
 
 SHARE_RESOURCES = (SHARE_MEMORY, GPU_MEMORY)
 """Resources counted in units of memory; which GPU a pod gets is said by its assignment, never by its device ids."""
+SCHEDULER_NAME = "tessera-scheduler"
+"""What pods name in `spec.schedulerName` that request an amount."""

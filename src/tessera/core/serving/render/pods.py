@@ -5,7 +5,7 @@ from typing import Any, Final
 from tessera.core.serving.modelserver import MODELS, ModelServer
 from tessera.core.serving.render.engines import DRAIN_SECONDS, Program
 from tessera.core.workload.need import Isolation
-from tessera.core.workload.resources import GPU_COMPUTE, GPU_MEMORY, MODEL_RESOURCE
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_MEMORY, MODEL_RESOURCE, SCHEDULER_NAME
 
 __all__ = ["IDLE", "SERVER_LABEL", "SLOTS", "WAKE", "gpu_limits", "isolation", "labels", "pod_template"]
 
@@ -83,6 +83,8 @@ def pod_template(server: ModelServer, program: Program, *, serving: bool = True)
         "containers": [_container(server, program, serving=serving)],
         "volumes": _volumes(server),
     }
+    if spec.gpu.resource is None:
+        pod["schedulerName"] = SCHEDULER_NAME
     if serving:
         pod |= {
             "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,
