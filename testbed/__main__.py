@@ -22,6 +22,7 @@ from tessera.errors import InvalidInput, TesseraError, Unavailable
 from testbed.cluster import Cluster, Component, Desired, Source, default_folder
 from testbed.programs import Report, programs
 from testbed.requirements import check_machine
+from testbed.tesseraimage import JUPYTERLAB, jupyterlab_image
 
 __all__ = ["building", "main"]
 
@@ -98,6 +99,7 @@ def main(context: click.Context, name: str) -> None:
     show_default=True,
     help="With the scheduler, put the admission policies into force.",
 )
+@click.option("--notebooks", is_flag=True, help="With an image that has JupyterLab: the environment `jupyter`.")
 @click.option(
     "--from",
     "source",
@@ -118,7 +120,22 @@ def up(name: str, /, *, source: Source | None, **given: Any) -> None:
             admission=given["admission"],
             source=source or ("image" if given["nodes"] else "source"),
         )
-        testbed.up(desired, _told(console, status.update))
+        report = _told(console, status.update)
+        testbed.up(desired, report)
+        if given["notebooks"]:
+            archive = jupyterlab_image(report)
+            for node in testbed.nodes:
+                report(f"{node.name}: image of JupyterLab")
+                node.import_image(archive)
+            spec = {"image": JUPYTERLAB, "notebook": True, "tools": ["jupyterlab 4"], "description": "notebooks"}
+            testbed.apply(
+                {
+                    "apiVersion": "tessera.dev/v1alpha1",
+                    "kind": "Environment",
+                    "metadata": {"name": "jupyter"},
+                    "spec": spec,
+                }
+            )
     click.echo(f"export KUBECONFIG={testbed.kubeconfig}")
 
 

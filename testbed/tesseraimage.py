@@ -21,6 +21,7 @@ from testbed.namespaces import environment
 
 __all__ = [
     "CONFIG",
+    "JUPYTERLAB",
     "K6",
     "PROMETHEUS",
     "REPOSITORY",
@@ -28,6 +29,7 @@ __all__ = [
     "SCRIPT",
     "TRITON",
     "VLLM",
+    "jupyterlab_image",
     "k6_image",
     "prometheus_image",
     "scheduler_image",
@@ -66,6 +68,8 @@ VLLM_FILES = (
     "testbed/recordedvllm.py",
     MODEL,
 )
+JUPYTERLAB = "testbed.local/jupyterlab:4.6.6"
+JUPYTERLAB_SCRIPT = "testbed/jupyterlab.sh"
 PROMETHEUS = "testbed.local/prometheus:1"
 K6 = "testbed.local/k6:1"
 _TRITON_CONFIG = {
@@ -186,6 +190,17 @@ def triton_image(report: Callable[[str], None], *, cache: Path | None = None) ->
 
     """
     return _server_image(Image(TRITON, _TRITON_CONFIG), (TRITON_SCRIPT,), report, cache=cache)
+
+
+def jupyterlab_image(report: Callable[[str], None], *, cache: Path | None = None) -> Path:
+    """Return the archive of an image for notebooks; made where it is not there, in half a minute.
+
+    Raises:
+        Unavailable: a step failed; tells the end of what it said.
+
+    """
+    image = Image(JUPYTERLAB, {"User": _USER, "WorkingDir": "/tmp", "Env": [f"PATH={_PATH}", "HOME=/tmp"]})  # noqa: S108  # in the image
+    return _server_image(image, (JUPYTERLAB_SCRIPT,), report, cache=cache)
 
 
 def vllm_image(report: Callable[[str], None], *, cache: Path | None = None) -> Path:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from testbed.cluster import Cluster
 from testbed.deploy import objects
 from testbed.images import BUSYBOX, PAUSE
 from testbed.processes import until
+from testbed.tesseraimage import JUPYTERLAB, jupyterlab_image
 
 NAMESPACE = "run-here"
 TESSERA = str(Path(sys.executable).with_name("tessera"))
@@ -197,6 +199,26 @@ def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: U
     assert user.call("stop", "book", where)[0] == 0
     _, error = again.communicate(timeout=60)
     assert (again.returncode, "deleted meanwhile" in error) == (5, True), error
+
+
+@pytest.mark.long
+def test_jupyterlab_itself_runs_code_in_a_pod(user: User) -> None:
+    """In the image that `scripts/testbed up --notebooks` has: its page opens with the token alone, and a kernel starts."""
+    user.cluster.nodes[0].import_image(jupyterlab_image(lambda _: None))
+    process = user.start("notebook", "--name=lab", f"--namespace={NAMESPACE}", f"--image={JUPYTERLAB}")
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert b"jupyter" in page(address, "lab").lower()
+        kernels = urllib.request.Request(address.replace("/lab?", "/api/kernels?"), data=b"{}", method="POST")
+        with urllib.request.urlopen(kernels, timeout=60) as answered:
+            assert json.load(answered)["name"] == "python3"
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            page(address[:-1], "api/kernels")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert user.call("stop", "lab", f"--namespace={NAMESPACE}")[0] == 0
 
 
 def test_the_context_says_the_namespace(user: User, tmp_path: Path) -> None:
