@@ -203,7 +203,7 @@ def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: U
 
 @pytest.mark.long
 def test_jupyterlab_itself_runs_code_in_a_pod(user: User) -> None:
-    """In the image that `scripts/testbed up --notebooks` has: its page opens with the token alone, and a kernel starts."""
+    """In the image of `scripts/testbed up --notebooks`: the page opens with the token alone, and a kernel starts."""
     user.cluster.nodes[0].import_image(jupyterlab_image(lambda _: None))
     process = user.start("notebook", "--name=lab", f"--namespace={NAMESPACE}", f"--image={JUPYTERLAB}")
     try:
