@@ -1,13 +1,18 @@
 """JupyterLab itself, from PyPI; built once into the cache outside the tree."""
 
+import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-__all__ = ["jupyterlab"]
+import aiohttp
+
+__all__ = ["jupyterlab", "kernel"]
+
+_EXECUTE = {"msg_id": "1", "msg_type": "execute_request", "version": "5.3"}
 
 _VERSION = "4.6.6"
 
@@ -34,3 +39,20 @@ def _programs() -> Path:
         pip = (folder / "bin/pip", "install", "--quiet", f"jupyterlab=={_VERSION}")
         subprocess.run(pip, check=True)
     return folder / "bin"
+
+
+@asynccontextmanager
+async def kernel(owner: aiohttp.ClientSession) -> AsyncIterator[Callable[[str], Awaitable[str]]]:
+    """Give what runs code in a new kernel and returns what it prints; `owner` knows the server and has its token."""
+    made = await (await owner.post("/api/kernels", json={})).json()
+    async with owner.ws_connect(f"/api/kernels/{made['id']}/channels") as channels:
+
+        async def printed(code: str) -> str:
+            request = {"channel": "shell", "msg_type": "execute_request", "header": _EXECUTE, "parent_header": {}}
+            await channels.send_json({**request, "metadata": {}, "content": {"code": code, "silent": False}})
+            async with asyncio.timeout(60):
+                while not (text := (await channels.receive_json())["content"].get("text", "")):
+                    pass
+            return str(text)
+
+        yield printed

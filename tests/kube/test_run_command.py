@@ -1,5 +1,6 @@
 """`tessera run` by a user of one namespace, who has Kubernetes' role `edit` there and nothing else."""
 
+import asyncio
 import json
 import os
 import re
@@ -10,10 +11,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from harness.jupyterlab import kernel
+from kube.pods import ASSIGNMENT
 from tessera.cli.work.codefolder import LARGEST_ARCHIVE
 from testbed.cluster import Cluster
 from testbed.deploy import objects
@@ -22,6 +27,7 @@ from testbed.processes import until
 from testbed.tesseraimage import JUPYTERLAB, jupyterlab_image
 
 NAMESPACE = "run-here"
+GPUS = ("A100-40GB",)
 TESSERA = str(Path(sys.executable).with_name("tessera"))
 
 
@@ -53,15 +59,22 @@ class User:
         return next((each["stage"] for each in json.loads(out) if each["name"] == name), "")
 
 
+@contextmanager
+def user_of(cluster: Cluster) -> Iterator[User]:
+    """Give the user of a namespace, which is there meanwhile."""
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    where = f"--namespace={NAMESPACE}"
+    cluster.kubectl("create", "serviceaccount", "user", where)
+    account = f"--serviceaccount={NAMESPACE}:user"
+    cluster.kubectl("create", "rolebinding", "user", "--clusterrole=edit", account, where)
+    yield User(cluster)
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
+
+
 @pytest.fixture(scope="module")
 def user(node_cluster: Cluster) -> Iterator[User]:
-    node_cluster.kubectl("create", "namespace", NAMESPACE)
-    where = f"--namespace={NAMESPACE}"
-    node_cluster.kubectl("create", "serviceaccount", "user", where)
-    account = f"--serviceaccount={NAMESPACE}:user"
-    node_cluster.kubectl("create", "rolebinding", "user", "--clusterrole=edit", account, where)
-    yield User(node_cluster)
-    node_cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
+    with user_of(node_cluster) as one:
+        yield one
 
 
 def test_a_command_runs_is_followed_and_ends_with_its_own_code(user: User) -> None:
@@ -201,24 +214,39 @@ def test_a_notebook_is_at_an_address_of_this_machine_and_is_opened_again(user: U
     assert (again.returncode, "deleted meanwhile" in error) == (5, True), error
 
 
+_SEEN = "import glob; print(6 * 7, *glob.glob('/dev/nvidia[0-9]'))"
+
+
 @pytest.mark.long
-def test_jupyterlab_itself_runs_code_in_a_pod(user: User) -> None:
-    """In the image of `scripts/testbed up --notebooks`: the page opens with the token alone, and a kernel starts."""
-    user.cluster.nodes[0].import_image(jupyterlab_image(lambda _: None))
-    process = user.start("notebook", "--name=lab", f"--namespace={NAMESPACE}", f"--image={JUPYTERLAB}")
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert b"jupyter" in page(address, "lab").lower()
-        kernels = urllib.request.Request(address.replace("/lab?", "/api/kernels?"), data=b"{}", method="POST")
-        with urllib.request.urlopen(kernels, timeout=60) as answered:
-            assert json.load(answered)["name"] == "python3"
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            page(address[:-1], "api/kernels")
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert user.call("stop", "lab", f"--namespace={NAMESPACE}")[0] == 0
+def test_jupyterlab_itself_runs_code_on_half_a_gpu(whole_cluster: Cluster) -> None:
+    """In the image of `scripts/testbed up --notebooks`: who has the token runs code in a kernel, others do not."""
+    whole_cluster.nodes[0].import_image(jupyterlab_image(lambda _: None))
+    with user_of(whole_cluster) as user:
+        options = (f"--namespace={NAMESPACE}", f"--image={JUPYTERLAB}", "--gpu-memory=20")
+        process = user.start("notebook", "--name=lab", *options)
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            assert b"jupyter" in page(address, "lab").lower()
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                page(address[:-1], "api/kernels")
+            assert asyncio.run(_said_by(address)) == "42 /dev/nvidia0\n"
+            (pod,) = whole_cluster.get("pods", f"--namespace={NAMESPACE}")["items"]
+            (share,) = json.loads(pod["metadata"]["annotations"][ASSIGNMENT])["shares"]
+            assert 18 * 1024 <= share["memoryMiB"] <= 20 * 1024, share
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        assert user.call("stop", "lab", f"--namespace={NAMESPACE}")[0] == 0
+
+
+async def _said_by(address: str) -> str:
+    server, _, token = address.partition("/lab?token=")
+    async with (
+        aiohttp.ClientSession(server, headers={"Authorization": f"token {token}"}) as owner,
+        kernel(owner) as printed,
+    ):
+        return await printed(_SEEN)
 
 
 def test_the_context_says_the_namespace(user: User, tmp_path: Path) -> None:

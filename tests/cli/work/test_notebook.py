@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner
 
 from cli.work.test_work import RUNS, Cluster, said
-from harness.jupyterlab import jupyterlab
+from harness.jupyterlab import jupyterlab, kernel
 from tessera.api.kubernetes.jobs import JobRequest, notebook_command
 from tessera.cli import main
 from tessera.cli.work import forwarding
@@ -145,9 +145,6 @@ async def test_a_notebook_whose_token_is_gone_cannot_be_opened_again() -> None:
         await token_of(one.kube, await state_of(one.kube, "j", "ns"))
 
 
-RUN = {"msg_type": "execute_request", "header": {"msg_id": "1", "msg_type": "execute_request", "version": "5.3"}}
-
-
 @pytest.mark.long
 @pytest.mark.anyio
 async def test_jupyterlab_itself_opens_with_its_token_alone_runs_code_and_ends_when_idle(
@@ -168,19 +165,10 @@ async def test_jupyterlab_itself_opens_with_its_token_alone_runs_code_and_ends_w
                 assert (await anybody.get("/api/kernels", headers=header)).status == 403
             lab = await anybody.get("/lab?token=opens")
             assert "JupyterLab" in await lab.text()
-        async with aiohttp.ClientSession(found[1], headers={"Authorization": "token opens"}) as owner:
-            kernel = await (await owner.post("/api/kernels", json={})).json()
-            async with owner.ws_connect(f"/api/kernels/{kernel['id']}/channels") as channels:
-                content = {"code": "print(6 * 7)", "silent": False}
-                await channels.send_json(
-                    {**RUN, "channel": "shell", "parent_header": {}, "metadata": {}, "content": content}
-                )
-                async with asyncio.timeout(60):
-                    texts = [""]
-                    while texts[-1] != "42\n":
-                        message = await channels.receive_json()
-                        texts.append(message["content"].get("text", ""))
-                await asyncio.to_thread(process.wait, 90)
+        opened = aiohttp.ClientSession(found[1], headers={"Authorization": "token opens"})
+        async with opened as owner, kernel(owner) as printed:
+            assert await printed("print(6 * 7)") == "42\n"
+            await asyncio.to_thread(process.wait, 90)
         assert process.returncode == 0, (tmp_path / "log").read_text()[-2000:]
     await one.ends(0)
     assert await task == 0
