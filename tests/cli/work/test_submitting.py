@@ -128,6 +128,31 @@ async def test_a_secret_that_was_taken_away_meanwhile_ends_its_job() -> None:
     assert (await jobs(kube), await owners(kube)) == ([], {})
 
 
+AWAY = Unavailable("API server", found="connection refused", hint="try again")
+
+
+async def test_a_secret_that_could_not_be_given_to_its_job_is_given_by_the_next_submission() -> None:
+    class Away(MemoryKube):
+        away = True
+
+        async def patch(self, kind: Kind, name: str, body: Object, **more: Any) -> Object:
+            if kind == SECRETS and self.away:
+                raise AWAY
+            return await super().patch(kind, name, body, **more)
+
+        async def delete(self, kind: Kind, name: str, **more: Any) -> None:
+            if self.away:
+                raise AWAY
+            await super().delete(kind, name, **more)
+
+    kube = Away()
+    assert await create_job(kube, asked("j"), FILES) == "j"
+    assert (await jobs(kube), await owners(kube)) == (["j"], {"j-own": []})
+    kube.away = False
+    await create_job(kube, asked("next"), FILES)
+    assert await owners(kube) == {"j-own": ["j"], "next-own": ["next"]}
+
+
 async def test_secrets_that_are_left_go_and_those_that_are_needed_or_young_stay() -> None:
     clock = Clock()
     kube = MemoryKube(clock)

@@ -18,7 +18,7 @@ async def test_what_prometheus_is_told() -> None:
     def told() -> dict[str, float]:
         """Return what is said of the server, and of its samples."""
         lines = [line.rpartition(" ") for line in measures.render().decode().splitlines() if not line.startswith("#")]
-        own = {name: float(value) for name, _, value in lines if "loop=" not in name and "_look_" not in name}
+        own = {name: float(value) for name, _, value in lines if "loop=" not in name and "_reconcile_" not in name}
         return {name.replace('{namespace="ns",server="llm"}', ""): value for name, value in own.items()}
 
     async with scene(*WHOLE, one=one):

@@ -87,8 +87,13 @@ async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) 
     name = name_of(job)[1]
     try:
         await kube.patch(SECRETS, asked.secret, owned_by(job), namespace=asked.namespace)
+    except Unanswered:  # it may be the Job's already; else the next submission makes it so
+        return name
     except TesseraError:
-        await kube.delete(JOBS, name, namespace=asked.namespace)
+        try:
+            await kube.delete(JOBS, name, namespace=asked.namespace)
+        except TesseraError:  # both stay, and the next submission makes it the Job's
+            return name
         await _without_secret(kube, asked)
         raise
     await settle_secrets(kube, asked.namespace, dt.datetime.fromisoformat(secret["metadata"]["creationTimestamp"]))

@@ -8,6 +8,7 @@ import asyncio
 import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -40,7 +41,8 @@ from tessera.core.serving.scaletozero import IDLE_S
 from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
 from tessera.core.usage.processmetrics import METRICS_LOOK_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
 from tessera.errors import TesseraError, Unavailable
-from tessera.log import Logger
+from tessera.log import Logger, defect
+from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.server.metrics.fronts import Fronts
 from tessera.server.metrics.places import count_places
@@ -126,15 +128,15 @@ class ModelServerMetrics:
                 await store.synced()
             while True:
                 begun_s = time.monotonic()
-                await self.look()
+                await one_turn(self.look, self._trouble, partial(self._measures.turned, "look"))
                 self._measures.observe(METRICS_LOOK_TIME, time.monotonic() - begun_s)
-                self._measures.turned("look")
                 await asyncio.sleep(max(LOOK_S - (time.monotonic() - begun_s), 1.0))
 
-    def _trouble(self, error: Exception) -> None:
-        if str(error) != self._complaint:
-            self._complaint = str(error)
-            self._log.warning("model_servers_not_followed", reason=self._complaint)
+    def _trouble(self, error: BaseException) -> None:
+        reason = str(error) or type(error).__name__
+        if reason != self._complaint:
+            self._complaint = reason
+            self._log.warning("model_servers_not_followed", reason=reason, exc_info=defect(error))
 
     async def look(self) -> None:
         """Measure each server once, and decide."""

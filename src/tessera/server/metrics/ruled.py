@@ -27,7 +27,8 @@ from tessera.clients.kube import Kind, Kube, Selection, labels_of, name_of
 from tessera.clients.prometheus import Metrics
 from tessera.core.usage.processmetrics import METRICS_RULE_QUERIES, METRICS_RULES_BAD
 from tessera.errors import InvalidInput, TesseraError, Unavailable, shown
-from tessera.log import Logger
+from tessera.log import Logger, defect
+from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.server.metrics.sources import Absent, Source
 
@@ -129,20 +130,29 @@ class RuledMetrics:
         self._custom = frozenset[tuple[str, str]]()
         self._external = frozenset[str]()
         self._said: dict[str, str] = {}
+        self._looked_s = 0.0
         self.tried = asyncio.Event()
 
     async def run(self) -> None:
         """Follow the file and Prometheus, until cancelled."""
         self._measures.set(METRICS_RULES_BAD, {(): 0})
         self._say_remarks()
-        await self.look()
-        looked_s = time.monotonic()
+        await one_turn(self.look, self._trouble)
+        self._looked_s = time.monotonic()
         while True:
             self._measures.turned("rules")
             await asyncio.sleep(_FILE_S)
-            if await self.read_again() or time.monotonic() - looked_s >= _DISCOVERY_S:
-                await self.look()
-                looked_s = time.monotonic()
+            await one_turn(self._follow, self._trouble)
+
+    async def _follow(self) -> None:
+        """Look for series where the rules changed, or it is time."""
+        if await self.read_again() or time.monotonic() - self._looked_s >= _DISCOVERY_S:
+            self._looked_s = time.monotonic()
+            await self.look()
+
+    def _trouble(self, error: BaseException) -> None:
+        self.tried.set()
+        self._log.error("adapter_rules_not_followed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def read_again(self) -> bool:
         """Return whether there are other rules; broken ones leave those that were before."""
