@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
+from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.lastgate import (
@@ -16,8 +17,11 @@ from tessera.core.deviceplugin.lastgate import (
     later_holders,
     release,
     start,
+    weaker_device,
 )
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
 
 GPU, OTHER = "GPU-0", "GPU-1"
 NAMED, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
@@ -272,3 +276,19 @@ def test_devices_of_one_pod_that_only_its_processes_use_are_closed_and_parts_are
     assert [each.device for each in found] == [DeviceId(GPU), DeviceId(OTHER)]
     assert {each.reason for each in found} == {f"pod {record[0].pod} is gone, and processes that it left still use it"}
     assert devices_of_orphans(record, ()) == ()
+
+
+@pytest.mark.parametrize("requested", Isolation)
+@pytest.mark.parametrize("mode", Mode)
+def test_a_device_is_weaker_where_its_mode_enforces_less(mode: Mode, requested: Isolation) -> None:
+    device = PluginDevice(id="a", gpu_uuid="GPU-0", uuid="GPU-0", mode=mode)
+    found = weaker_device(requested, [device])
+    assert found is (None if mode.isolation.covers(requested) else device)
+
+
+def test_of_several_devices_one_that_is_weaker_is_enough() -> None:
+    whole, sliced = (
+        PluginDevice(id=mode, gpu_uuid="GPU-0", uuid="GPU-0", mode=mode) for mode in (Mode.WHOLE, Mode.TIME_SLICING)
+    )
+    assert weaker_device(Isolation.HARDWARE, [whole, sliced]) is sliced
+    assert weaker_device(Isolation.HARDWARE, []) is None

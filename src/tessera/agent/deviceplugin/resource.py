@@ -8,6 +8,7 @@ from tessera.agent.deviceplugin.listed import ListedResource
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import PluginOptions
+from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import Allocation, uses_of_devices
 from tessera.core.deviceplugin.grant import Grant
@@ -168,7 +169,7 @@ class OfferedResource(ListedResource[Resource]):
         offered = (each for each in map({**self._leaving, **self._devices}.get, ids) if each is not None)
         if text not in frozenset(Isolation):
             found, hint = f"its annotation {ISOLATION} is {shown(text)}", f"write {', '.join(Isolation)}"
-        elif weaker := next((each for each in offered if not each.mode.isolation.covers(Isolation(text))), None):
+        elif weaker := lastgate.weaker_device(Isolation(text), offered):
             found = (
                 f"it asks isolation {text}, and {weaker.mode.value} of {weaker.device} gives {weaker.mode.isolation}"
             )

@@ -10,9 +10,11 @@ from collections.abc import Container, Iterable, Mapping
 import msgspec
 
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
+from tessera.core.deviceplugin.advertise import PluginDevice
 from tessera.core.deviceplugin.allocations import Allocation, Clash, Exclusivity, clashes, replaces
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.workload.need import Isolation
 
 __all__ = [
     "GateDecision",
@@ -26,6 +28,7 @@ __all__ = [
     "put",
     "release",
     "start",
+    "weaker_device",
 ]
 
 
@@ -145,6 +148,14 @@ def start(
         for each in left
     )
     return GateDecision(record=put(same, msgspec.structs.replace(new, started=True)))
+
+
+def weaker_device(requested: Isolation, devices: Iterable[PluginDevice]) -> PluginDevice | None:
+    """Return the first device that isolates less than its pod requests; None where none does.
+
+    A scheduler that knows the resource's name alone may have chosen the node: names say nothing of isolation.
+    """
+    return next((each for each in devices if not each.mode.isolation.covers(requested)), None)
 
 
 def _with_names(
