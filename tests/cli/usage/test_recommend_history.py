@@ -43,7 +43,7 @@ def test_the_peak_is_that_of_the_window_and_not_of_now(url: str) -> None:
         "slice": ("fits", ""),
     }
     busy, own = found["busy"], found["slice"]
-    assert (busy["node"], busy["gpu"], busy["grantedMib"], busy["peakMib"], busy["meanPercent"]) == (
+    assert (busy["node"], busy["gpu"], busy["allocatedMib"], busy["peakMib"], busy["meanPercent"]) == (
         "n1", 0, 2048, 1900, 20,
     )  # fmt: skip
     assert (own["device"], own["peakMib"], own["meanPercent"]) == ("1g.5gb", 900, 25)
