@@ -30,7 +30,7 @@ engine "$1" rm "$base"
 engine "$1" bud --network host --pull-never --build-arg DEBIAN=localhost/debian --tag localhost/tessera "$2"
 engine "$1" push --quiet localhost/tessera "docker-archive:$1/image.tar"
 made=$(engine "$1" from --pull-never localhost/tessera)
-engine "$1" run "$made" -- tessera plan --gpus T4 -f /dev/null -o json >"$1/planned"
+engine "$1" run --network host "$made" -- tessera plan --gpus T4 -f /dev/null -o json >"$1/planned"
 """
 """In a mount namespace of its own, so that no mount of the engine outlives it."""
 Layout = dict[str, tuple[bytes, int, str, str]]
