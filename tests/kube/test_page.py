@@ -46,6 +46,7 @@ def tenants(control_plane: Cluster) -> Iterator[Cluster]:
     cluster.apply(*objects("rbac/server.yaml", values={"server": {"page": True}}))
     yield cluster
     cluster.apply(*objects("rbac/server.yaml"))
+    cluster.kubectl("delete", "rolebinding", "tessera-server-usage", f"--namespace={NAMESPACE}")
     cluster.kubectl("delete", "namespace", OPEN, HIDDEN, "--wait=false")
     cluster.kubectl("delete", "clusterrolebinding", "page-admin")
 
