@@ -179,17 +179,6 @@ def test_simulated_gpus_need_no_compiler(image_cluster: Cluster) -> None:
     log(image_cluster, "simulates", "1 GPU in /tmp/gpus")
 
 
-def test_a_node_pulls_the_image_from_a_registry(image_cluster: Cluster, real_registry: RealRegistry) -> None:
-    """Its layers are compressed there, so that what the node has of the image already does not stand for them."""
-    real_registry.push_archive(tessera_image(print), "suite/tessera", "pulled")
-    with serve_on(image_cluster.nodes[0], real_registry, 5002) as host:
-        image = f"{host}/suite/tessera:pulled"
-        container = {"name": "main", "image": image, "imagePullPolicy": "Always", "args": ["--version"]}
-        image_cluster.apply({**busybox("pulls"), "spec": {"containers": [container], "restartPolicy": "Never"}})
-        until("its end", lambda: phase(image_cluster, "pulls") in {"Succeeded", "Failed"}, timeout_s=_WAIT_S)
-        log(image_cluster, "pulls", f"tessera, version {__version__}")
-
-
 def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) -> None:
     sharer = busybox("sharer", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler")
     image_cluster.apply(sharer)
@@ -350,3 +339,18 @@ def _unpacked_mib(archive: tarfile.TarFile, name: str) -> float:
     assert content is not None
     with tarfile.open(fileobj=content) as layer:
         return sum(each.size for each in layer) / 2**20
+
+
+def test_a_node_pulls_the_image_from_a_registry(image_cluster: Cluster, real_registry: RealRegistry) -> None:
+    """Its layers are compressed there, so that what the node has of the image already does not stand for them.
+
+    It is the last with this cluster: a kubelet that has pulled an image itself asks the registry for it again under its
+    other names, and no longer starts the agent's container with it (KubeletEnsureSecretPulledImages).
+    """
+    real_registry.push_archive(tessera_image(print), "suite/tessera", "pulled")
+    with serve_on(image_cluster.nodes[0], real_registry, 5002) as host:
+        image = f"{host}/suite/tessera:pulled"
+        container = {"name": "main", "image": image, "imagePullPolicy": "Always", "args": ["--version"]}
+        image_cluster.apply({**busybox("pulls"), "spec": {"containers": [container], "restartPolicy": "Never"}})
+        until("its end", lambda: phase(image_cluster, "pulls") in {"Succeeded", "Failed"}, timeout_s=_WAIT_S)
+        log(image_cluster, "pulls", f"tessera, version {__version__}")
