@@ -19,9 +19,9 @@ from tessera.api.tessera.imagewarmups import (
     node_spec,
     read_image_warmup,
     read_node_images,
-    refused_status,
     warmup_status,
 )
+from tessera.api.tessera.objects import refused_status
 from tessera.clients.kube import IMAGE_WARMUPS, NODE_IMAGES, PODS, Kube, Object, Selection, Store
 from tessera.controller.following import Following
 from tessera.core.storage.images.warmup import DesiredImage, Turn, plan, summary

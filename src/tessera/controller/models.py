@@ -15,8 +15,8 @@ from tessera.api.tessera.modelcaches import (
     node_spec,
     read_model_cache,
     read_node_models,
-    refused_status,
 )
+from tessera.api.tessera.objects import refused_status
 from tessera.clients.kube import MODEL_CACHES, NODE_MODELS, PODS, Kube, Object, Selection, Store
 from tessera.controller.following import Following
 from tessera.core.storage.models.cache import DesiredModel, models_of_nodes, summary

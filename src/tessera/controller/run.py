@@ -18,10 +18,10 @@ from tessera.api.tessera.gpunodes import API_VERSION, desired_field
 from tessera.api.tessera.gpunodes import KIND as GPU_NODE
 from tessera.api.tessera.gpupolicies import GpuPolicy, Spec, Status, node_policy, read_gpu_policy, status_fields
 from tessera.api.tessera.nodereports import Report
-from tessera.api.tessera.objects import NAMESPACE
+from tessera.api.tessera.objects import NAMESPACE, refused_status
 from tessera.api.tessera.partitionpolicies import partition_policy
 from tessera.api.tessera.pods.signatures import KEYS, Authority, published_keys
-from tessera.api.tessera.policystatus import Facts, new_status, refused_status
+from tessera.api.tessera.policystatus import Facts, new_status
 from tessera.clients.kube import (
     CONFIG_MAPS,
     GPU_NODES,

@@ -15,9 +15,9 @@ from tessera.api.tessera.imagewarmups import (
     node_status,
     read_image_warmup,
     read_node_images,
-    refused_status,
     warmup_status,
 )
+from tessera.api.tessera.objects import refused_status
 from tessera.core.storage.images.warmup import (
     DesiredImage,
     ImageProblem,

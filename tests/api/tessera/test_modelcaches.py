@@ -16,8 +16,8 @@ from tessera.api.tessera.modelcaches import (
     read_credentials,
     read_model_cache,
     read_node_models,
-    refused_status,
 )
+from tessera.api.tessera.objects import refused_status
 from tessera.core.storage.models.cache import (
     DesiredModel,
     ModelCache,

@@ -7,7 +7,8 @@ import pytest
 
 from builders.policyobjects import gpu_policy
 from tessera.api.tessera.gpupolicies import Status, read_gpu_policy
-from tessera.api.tessera.policystatus import Facts, new_status, refused_status
+from tessera.api.tessera.objects import refused_status
+from tessera.api.tessera.policystatus import Facts, new_status
 from tessera.core.cluster.gpunodestate import Impairment
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)

@@ -303,6 +303,7 @@ async def test_rules_for_more_series_than_can_be_compared_leave_what_was_served(
         with talking(series=series) as other:
             one._url = other.rstrip("/")
             await one.look()
+    assert b"tessera_metrics_rules_bad 1" in one._measures.render()
     (said,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_too_wide"]
     assert "600 rules are for 1200000 names of series together" in said
     assert one.external() == {"all_depth"}

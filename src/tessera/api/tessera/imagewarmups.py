@@ -21,7 +21,6 @@ from tessera.api.tessera.objects import (
     API_VERSION,
     Metadata,
     coverage,
-    invalid,
     object_of_node,
     read_object,
     subject_of,
@@ -43,7 +42,6 @@ __all__ = [
     "node_status",
     "read_image_warmup",
     "read_node_images",
-    "refused_status",
     "warmup_status",
 ]
 
@@ -311,9 +309,3 @@ def warmup_status(each: ImageWarmup, found: core.Summary, now: dt.datetime) -> S
             generation=generation,
         ),
     )
-
-
-def refused_status(former: Status, generation: int, problem: str, now: dt.datetime) -> Status:
-    """Return the status of a warmup that cannot be read; what was desired of nodes before stays."""
-    conditions = settled(former.conditions, (invalid(problem),), now, generation=generation)
-    return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)

@@ -20,7 +20,6 @@ from tessera.api.tessera.objects import (
     API_VERSION,
     Metadata,
     coverage,
-    invalid,
     object_of_node,
     read_object,
     subject_of,
@@ -46,7 +45,6 @@ __all__ = [
     "read_credentials",
     "read_model_cache",
     "read_node_models",
-    "refused_status",
 ]
 
 MODEL_CACHE, NODE_MODELS = "ModelCache", "NodeModels"
@@ -412,9 +410,3 @@ def cache_status(each: ModelCache, found: core.ModelSummary, now: dt.datetime) -
             generation=generation,
         ),
     )
-
-
-def refused_status(former: Status, generation: int, problem: str, now: dt.datetime) -> Status:
-    """Return the status of a model that cannot be read; nodes keep what was desired before."""
-    conditions = settled(former.conditions, (invalid(problem),), now, generation=generation)
-    return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)

@@ -1,14 +1,25 @@
 """What the objects of Tessera's kinds (tessera.dev/v1alpha1) have in common."""
 
+import datetime as dt
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from tessera.api.kubernetes.conditions import Finding
+from tessera.api.kubernetes.conditions import Condition, Finding, settled
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["API_VERSION", "NAMESPACE", "Metadata", "coverage", "invalid", "object_of_node", "read_object", "subject_of"]
+__all__ = [
+    "API_VERSION",
+    "NAMESPACE",
+    "Metadata",
+    "coverage",
+    "invalid",
+    "object_of_node",
+    "read_object",
+    "refused_status",
+    "subject_of",
+]
 
 API_VERSION: Final = "tessera.dev/v1alpha1"
 NAMESPACE: Final = "tessera-system"
@@ -67,6 +78,21 @@ def coverage(nodes: int, ready: int, words: tuple[str, str, str]) -> tuple[Findi
     else:
         found = Finding("Ready", "True", "Present", f"all nodes have {whole}")
     return Finding("Accepted", "True", "Valid", "it can be carried out"), found
+
+
+class _Status(Protocol):
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return its conditions."""
+
+
+StatusT = TypeVar("StatusT", bound=_Status)
+
+
+def refused_status(former: StatusT, generation: int, problem: str, now: dt.datetime) -> StatusT:
+    """Return the status of an object that cannot be read; all that was carried out before stays."""
+    conditions = settled(former.conditions, (invalid(problem),), now, generation=generation)
+    return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)  # type: ignore[type-var]
 
 
 def invalid(problem: str) -> Finding:

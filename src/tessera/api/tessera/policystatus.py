@@ -7,10 +7,9 @@ import msgspec
 
 from tessera.api.kubernetes.conditions import Finding, settled
 from tessera.api.tessera.gpupolicies import KIND, GpuPolicy, Status
-from tessera.api.tessera.objects import invalid
 from tessera.core.cluster.gpunodestate import Impairment
 
-__all__ = ["Facts", "new_status", "refused_status"]
+__all__ = ["Facts", "new_status"]
 
 _DECISION_CHARACTERS = 1024
 _NAMED = 3
@@ -51,16 +50,6 @@ def new_status(policy: GpuPolicy, facts: Facts, now: dt.datetime) -> Status:
         pending_pods=policy.status.pending_pods if facts.pending is None else facts.pending,
         decision=facts.decision[:_DECISION_CHARACTERS] or policy.status.decision,
         conditions=settled(policy.status.conditions, found, now, generation=generation),
-    )
-
-
-def refused_status(former: Status, generation: int, problem: str, now: dt.datetime) -> Status:
-    """Return the status of a policy that cannot be read; what was in force before stays in force."""
-    found = (invalid(problem),)
-    return msgspec.structs.replace(
-        former,
-        observed_generation=generation,
-        conditions=settled(former.conditions, found, now, generation=generation),
     )
 
 

@@ -346,7 +346,7 @@ def device_mismatch(
         record: what was allocated.
         holder: the container, without what it uses.
         assigned: the devices that it is assigned now.
-        unanswered: whether it never ran and no answer for it is kept, so that the record alone has what it was told.
+        unanswered: whether it never ran and no answer for it is kept, so that only the record has what was answered.
 
     Returns:
         The reason; empty where there is none.

@@ -191,7 +191,7 @@ def inspect(
     What contradicts itself is shown and named in `conflicts`. Cost: linear in nodes, GPUs and pods.
 
     Args:
-        cluster: what was seen.
+        cluster: as it was observed.
         names: nodes, also such as have no GPU; all that have some where there are no names.
         labels: labels that the nodes must have.
         namespace: only nodes with pods of this namespace, and what waits there; every namespace where it is empty.

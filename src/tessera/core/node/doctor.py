@@ -1,4 +1,4 @@
-"""What is wrong on a GPU node, and what to do about it: checks over what was seen there."""
+"""What is wrong on a GPU node, and what to do about it: checks of what was observed there."""
 
 import enum
 from collections import defaultdict

@@ -116,7 +116,7 @@ METRICS_RULE_QUERIES = Metric(
 METRICS_RULES_BAD = Metric(
     "tessera_metrics_rules_bad",
     "gauge",
-    "Whether the file of rules of prometheus-adapter is broken as it is now, so that those before it are kept.",
+    "Whether rules of prometheus-adapter are not served, because their file is broken or they are for too many series.",
 )
 METRICS_REQUESTS = Metric(
     "tessera_metrics_requests_total", "counter", "Requests to the metrics APIs that were answered.", ("code",)

@@ -131,11 +131,12 @@ class RuledMetrics:
         self._external = frozenset[str]()
         self._said: dict[str, str] = {}
         self._looked_s = 0.0
+        self._bad: dict[str, bool] = {}
         self.tried = asyncio.Event()
 
     async def run(self) -> None:
         """Follow the file and Prometheus, until cancelled."""
-        self._measures.set(METRICS_RULES_BAD, {(): 0})
+        self._set_bad(broken=False, wide=False)
         self._say_remarks()
         await one_turn(self.look, self._trouble)
         self._looked_s = time.monotonic()
@@ -159,15 +160,20 @@ class RuledMetrics:
         try:
             other = await asyncio.to_thread(self._file.read_again)
         except InvalidInput as error:
-            self._measures.set(METRICS_RULES_BAD, {(): 1})
+            self._set_bad(broken=True)
             self._say("adapter_rules_broken", f"{error}; the rules before it are kept")
             return False
         if other:
-            self._measures.set(METRICS_RULES_BAD, {(): 0})
+            self._set_bad(broken=False)
             self._say("adapter_rules_broken", "")
             self._log.info("adapter_rules_read", rules=len(self._file.rules.rules))
             self._say_remarks()
         return other
+
+    def _set_bad(self, **states: bool) -> None:
+        """Say whether rules are kept back, because their file is broken or they are for too many series."""
+        self._bad |= states
+        self._measures.set(METRICS_RULES_BAD, {(): int(any(self._bad.values()))})
 
     def _say_remarks(self) -> None:
         for each in self._file.rules.remarks:
@@ -194,8 +200,10 @@ class RuledMetrics:
         # 2. What do the rules make of them?
         try:
             self._found = await asyncio.to_thread(discover, rules, self._series)
+            self._set_bad(wide=False)
             self._say("adapter_rules_too_wide", "")
         except InvalidInput as error:
+            self._set_bad(wide=True)
             self._say("adapter_rules_too_wide", f"{error}; what was served before is kept")
         self._custom, self._external = frozenset(self._found.custom), frozenset(self._found.external)
         # 3. What has Tessera by the same names?

@@ -13,6 +13,7 @@ from tessera.agent.declarations.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
+from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.clusters import as_fields
 from tessera.api.tessera.pods.assignments import read_shares
 from tessera.api.tessera.usagereports import UsageReport, read_usage
@@ -31,11 +32,12 @@ from tessera.wakeup import WakeUp
 __all__ = ["EmbeddedNode", "gpu_limits"]
 
 _TURN_S = 1.0
-_ASSIGNMENT = "tessera.dev/assignment"
 _IDLE = 0.15
 """The part of its power that a GPU takes without load."""
 _CAPPED = 0.85
 """From this load on a GPU would take more power than it may: it lowers its clocks."""
+_CAPPED_CLOCK = 0.85
+"""The part of its highest clock that it has then."""
 _POWER_CAP = 0x4
 _STARTS = 5
 """A pod that a plugin refused is started again so often, as its controller would make it anew."""
@@ -167,7 +169,7 @@ class EmbeddedNode:
         for uid, each in present.items():
             if uid not in self._started:
                 await self._start(kubelet, uid, each)
-            elif uid not in self._processes and _ASSIGNMENT in annotations_of(each) and self._loads.memory_in_use(each):
+            elif uid not in self._processes and ASSIGNMENT in annotations_of(each) and self._loads.memory_in_use(each):
                 self._run_process(uid, each)
         self._measure()
 
@@ -195,7 +197,7 @@ class EmbeddedNode:
             self._driver.set_measured(
                 uuid,
                 activity=EngineActivity(sm_percent=100 * load) if counted else None,
-                sm_clock_mhz=round(shown.clocks_mhz[0] * (0.85 if capped else 1)),
+                sm_clock_mhz=round(shown.clocks_mhz[0] * (_CAPPED_CLOCK if capped else 1)),
                 memory_clock_mhz=shown.clocks_mhz[1],
                 temperature_c=round(34 + 40 * load),
                 power_watts=round(watts, 1),

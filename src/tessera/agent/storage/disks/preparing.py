@@ -30,7 +30,7 @@ async def observe_plan(disks: Disks, spec: DiskSpec) -> DiskPlan:
 async def prepare(disks: Disks, spec: DiskSpec, done: Callable[[Step], None] = lambda _: None) -> DiskPlan:
     """Do what the disks need, and return the plan in which no step is left, or that refuses one.
 
-    Disks are observed and planned anew before each step, so nothing is written on what was seen some time ago.
+    Disks are observed and planned anew before each step, so nothing is written by an old observation.
 
     Args:
         disks: of the node.

@@ -35,7 +35,7 @@ function list(section, items) {
 
 export function drawPending(section, rest, filters) {
   const shown = rest.pending.filter((pod) => !filters.namespace || pod.namespace === filters.namespace);
-  const groups = new Map(); // pods of one workload that are pending for one reason are told once
+  const groups = new Map(); // pods of one workload pending for one reason are one entry
   for (const pod of shown) {
     const key = [pod.namespace, workload(pod.pod), pod.need, pod.reason].join("\n");
     groups.set(key, [...(groups.get(key) ?? []), pod]);
@@ -76,7 +76,7 @@ export function drawSlow(section, nodes, filters) {
 }
 
 function driven(slowdown) {
-  const groups = new Map(); // pods of one workload are told once
+  const groups = new Map(); // pods of one workload are one entry
   for (const each of slowdown.drivers) {
     const name = each.pod ? `${each.namespace}/${workload(each.pod)}` : "another namespace's pod";
     groups.set(name, [...(groups.get(name) ?? []), each]);
@@ -93,7 +93,7 @@ export function drawNotes(section, rest) {
   fill(section, "Notes", ...(notes.length ? list(section, notes) : []));
 }
 
-// Who was allocated too much GPU memory, or too little; containers of one workload that are alike are told once.
+// Who was allocated too much GPU memory, or too little; containers of one workload with the same advice are one entry.
 export function drawSizes(section, rest, filters) {
   const shown = rest.recommendations.filter((each) => !filters.namespace || each.namespace === filters.namespace);
   const groups = new Map();
