@@ -11,14 +11,14 @@ from tessera.agent.storage.models.digests import chunk_digest
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.peerserver import PeerServer
 from tessera.agent.storage.models.sharing import Sharing
-from tessera.agent.storage.models.shelf import OpenPiece, Piece, Shelf
+from tessera.agent.storage.models.shelf import Given, OpenPiece, Piece, Shelf
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.certificates import Tls, asking_context_of, context_of
 from tessera.clients.store import Store
 from tessera.clients.store.peers import PeerConnections
 from tessera.core.storage.models.peers import PeerPatience
 
-__all__ = ["PATIENCE", "LyingShelf", "PeerNode", "closing_all", "peer_tls", "synced_together"]
+__all__ = ["PATIENCE", "BegunShelf", "LyingShelf", "PeerNode", "closing_all", "peer_tls", "synced_together"]
 
 PATIENCE = PeerPatience(silent_s=30.0, held_s=0.5)
 """A busy machine is no peer that is gone."""
@@ -56,6 +56,26 @@ class LyingShelf(Shelf):
         number = os.open(path, os.O_RDONLY)
         path.unlink()
         return OpenPiece(number, Piece(path, 0, len(content), chunk_digest(bytes(content))))
+
+
+class BegunShelf(Shelf):
+    """Answers once its own node has begun to fetch: who begins late on a busy machine has nothing read for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = threading.Condition()
+        self._keys: set[str] = set()
+
+    def offer(self, key: str, given: Given) -> None:
+        super().offer(key, given)
+        with self._begun:
+            self._keys.add(key)
+            self._begun.notify_all()
+
+    def open(self, key: str, chunk: int, wait_s: float | None) -> OpenPiece:
+        with self._begun:
+            assert self._begun.wait_for(lambda: key in self._keys, timeout=30.0)
+        return super().open(key, chunk, wait_s)
 
 
 class PeerNode:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.flakys3 import FlakyS3
-from harness.peernodes import PeerNode, closing_all, peer_tls, synced_together
+from harness.peernodes import BegunShelf, PeerNode, closing_all, peer_tls, synced_together
 from harness.peersyncs import CONTENTS, KEY, QUICK, SIZE, SMALL, content, from_store, s3, showing
 from tessera.agent.storage.models.reading import TransferLimits
 from tessera.agent.storage.models.sync import Synced
@@ -25,7 +25,7 @@ from tessera.errors import Unavailable
 @pytest.mark.parametrize("part_bytes", [0, CHUNK_BYTES, 5 * 2**20], ids=["whole", "chunks", "parts"])
 def test_nodes_read_a_model_from_the_store_once(part_bytes: int, tmp_path: Path, pki: Path, server: FlakyS3) -> None:
     server.part_bytes = part_bytes
-    with closing_all([PeerNode(tmp_path / str(number), pki) for number in range(4)]) as nodes:
+    with closing_all([PeerNode(tmp_path / str(number), pki, shelf=BegunShelf()) for number in range(4)]) as nodes:
         results = synced_together(nodes, s3(server), QUICK)
         assert all(isinstance(each, Synced) for each in results), results
         assert all(content(node) == CONTENTS for node in nodes)
