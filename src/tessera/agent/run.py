@@ -71,7 +71,7 @@ from tessera.core.node.desired import offered_devices
 from tessera.core.node.health import HealthChange
 from tessera.core.node.nodelabels import MIG_CONFIG
 from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
-from tessera.core.node.reported import reported, withheld_resources
+from tessera.core.node.reported import reported, unenforced, withheld_resources
 from tessera.errors import Unavailable
 from tessera.log import defect, logger
 from tessera.loops import Joint, one_turn, until_done
@@ -366,7 +366,8 @@ class Agent:
         # 5. Keep what the report says.
         self._advertised = offered
         self._unwritten = "; ".join(each.message for each in unwritten)
-        self._impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
+        unmet = unenforced((*self._layouts.unmet, *self._enforcer.problems))
+        self._impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten, *unmet)
         self._enforced = _Enforced(declared, said, gpus)
         return done.withdrawn
 

@@ -192,3 +192,22 @@ async def test_without_the_kind_all_is_as_it_was(machine: Machine) -> None:
         await machine.kube.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 0, deadline_s=20)
         assert machine.kubelet.allocatable(UNITS) == ALL_UNITS
+
+
+async def test_a_layout_that_waits_for_a_pod_to_end_is_reported_until_it_is_there(scheduled: Scheduled) -> None:
+    machine, fixed = scheduled.machine, {**AUTO, "gpus": [{"sharing": {"mig": "all-3g.20gb"}}]}
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(UNITS, ALL_UNITS)
+        await machine.pod("p", {UNITS: 10}, (amount(0, memory_mib=10240, container="c"),))
+        await machine.start("p", UNITS, 10)
+        await machine.kube.patch(GPU_NODES, "n1", {"spec": {"policy": {"name": "all", "document": fixed}}})
+        await scheduled.until_layouts(None, HALVES)
+
+        def impaired(node: Object) -> list[tuple[str, str]]:
+            return [(each["kind"], each["subject"]) for each in node.get("status", {}).get("impaired", ())]
+
+        await machine.until_object(GPU_NODES, "n1", lambda node: impaired(node) == [("Withheld", "GPU 0")])
+        await machine.kube.delete(PODS, "p", namespace="default")
+        machine.kubelet.remove("default", "p")
+        await scheduled.until_layouts(HALVES, HALVES)
+        await machine.until_object(GPU_NODES, "n1", lambda node: not impaired(node))

@@ -15,7 +15,7 @@ from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Offer, Sharing
 from tessera.core.node.health import Health, HealthPhase, HealthState
-from tessera.core.node.reported import Summary, reported, settled, summary, withheld_resources
+from tessera.core.node.reported import Summary, reported, settled, summary, unenforced, withheld_resources
 
 HALVES = at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))
 CUT, WHOLE = facts(0, layout=HALVES), facts(1)
@@ -40,6 +40,11 @@ def test_resources_that_are_not_offered_are_named() -> None:
             message="tessera.dev/gpu-memory is not offered: too many; set b",
         ),
     )
+
+
+def test_what_is_declared_of_a_gpu_and_not_in_force_is_named() -> None:
+    message = "MPS of GPU-0: pods use it in another way, until they have ended"
+    assert unenforced((message,)) == (Impairment(kind="Withheld", subject="MPS of GPU-0", message=message),)
 
 
 def test_the_state_of_a_node() -> None:

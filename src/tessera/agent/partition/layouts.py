@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -39,6 +39,7 @@ from tessera.core.node.layouts import (
     worth_trying,
 )
 from tessera.core.node.nodelabels import MIG_CONFIG, MIG_CONFIG_STATE
+from tessera.core.node.nodesharing import NodeSharing
 from tessera.errors import Conflict, InvalidInput
 from tessera.log import logger
 
@@ -79,6 +80,8 @@ class Layouts:
         self._attempts: dict[str, PolicyAttempt] = {}
         self._read: tuple[bytes | None, Mapping[str, tuple[Group, ...]]] = (None, {})
         """The file of configurations as it was last when it was good, and what it says."""
+        self.unmet: tuple[str, ...] = ()
+        """What the node policy fixes and no GPU has yet, and what it waits for."""
         checkpoint = Checkpoint(settings.paths.checkpoint)
         locks = NodeLocks(settings.paths.locks)
         self._partitioner = Partitioner(gpus, self._recorded(checkpoint), checkpoint.write, locks)
@@ -97,10 +100,11 @@ class Layouts:
         self._check_configurations()
         await self._follower.follow(name)
         if name:
+            self.unmet = ()
             return
         declared = await self._declarations.observe()
         if declared.said is not None:
-            await self._try("policy", policy_targets(declared.inventory, declared.said), declared.inventory)
+            await self._follow_policy(declared.inventory, declared.said)
             await self._follow_pods(declared)
 
     async def instance(self, gpu: str, placement: Placement) -> None:
@@ -136,6 +140,18 @@ class Layouts:
             await self._partitioner.free(gpu, by_s)
         return left
 
+    async def _follow_policy(self, inventory: Inventory, said: NodeSharing) -> None:
+        """Partition GPUs as the node policy fixes them; until they are, `unmet` says which are not."""
+        goals = policy_targets(inventory, said)
+        if not goals:
+            self.unmet = ()
+            self._record.note("policy", ())
+            return
+        self.unmet = self.unmet or _unmet(goals)
+        failures = await self._try("policy", goals, inventory)
+        if failures is not None:
+            self.unmet = failures or _unmet(policy_targets((await self._gpus.observe())[0], said))
+
     # The pods' layouts
 
     async def _follow_pods(self, declared: Declared) -> None:
@@ -146,13 +162,18 @@ class Layouts:
         inventory, users = await self._gpus.observe()
         await self._try("desired", targets(declared.gpus, inventory, desired, users, assigned), inventory)
 
-    async def _try(self, what: str, goals: tuple[Target, ...], inventory: Inventory) -> None:
-        """Bring GPUs to their targets; what failed is tried again after a while, or when something changed."""
+    async def _try(self, what: str, goals: tuple[Target, ...], inventory: Inventory) -> tuple[str, ...] | None:
+        """Bring GPUs to their targets, and return what failed; None where it is not time to try again.
+
+        What failed is tried again after a while, or when something changed.
+        """
         now_s, limits = asyncio.get_running_loop().time(), self._settings.limits
-        if worth_trying(goals, inventory, self._attempts.get(what), now_s=now_s):
-            failures = await self._partitioner.apply(goals, now_s + limits.pending_s)
-            self._record.note(what, failures)
-            self._attempts[what] = attempted(goals, inventory, failures, limits, began_s=now_s)
+        if not worth_trying(goals, inventory, self._attempts.get(what), now_s=now_s):
+            return None
+        failures = await self._partitioner.apply(goals, now_s + limits.pending_s)
+        self._record.note(what, failures)
+        self._attempts[what] = attempted(goals, inventory, failures, limits, began_s=now_s)
+        return failures
 
     # The label's layout
 
@@ -209,3 +230,10 @@ class Layouts:
         await record.set_condition(condition.status, report)
         await record.set_labels({MIG_CONFIG_STATE: request.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
         await record.report(report)
+
+
+def _unmet(goals: Iterable[Target]) -> tuple[str, ...]:
+    return tuple(
+        f"GPU {each.index}: it does not have the layout of the policy yet; pods that use it have to end first"
+        for each in goals
+    )

@@ -67,11 +67,11 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Impairment(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was declared for a node and is not in force, until somebody changes what is declared."""
+    """Something that was declared for a node and is not in force."""
 
     kind: ImpairedKind
     """Refused: it cannot be read or cannot be. Overridden: something else decides. Withheld: a resource is not
-    offered."""
+    offered, or a GPU is not shared or partitioned yet as declared."""
     subject: str = ""
     """What it is about: `GPUPolicy batch`, `label gpushare=true`, the resource `tessera.dev/gpu-memory`."""
     by: str = ""

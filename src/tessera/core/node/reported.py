@@ -15,7 +15,7 @@ from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import devices
 from tessera.core.node.health import Health, HealthPhase
 
-__all__ = ["Summary", "reported", "settled", "summary", "withheld_resources"]
+__all__ = ["Summary", "reported", "settled", "summary", "unenforced", "withheld_resources"]
 
 _PART = 20
 """What moves by less than a twentieth of the GPU is not worth a write that wakes every server."""
@@ -67,6 +67,11 @@ def withheld_resources(resources: Iterable[tuple[str, str]]) -> tuple[Impairment
         Impairment(kind="Withheld", subject=name, message=f"{name} is not offered: {problem}")
         for name, problem in resources
     )
+
+
+def unenforced(problems: Iterable[str]) -> tuple[Impairment, ...]:
+    """Return what is declared of GPUs and not in force yet; `GPU 0: ...` is about the part before the colon."""
+    return tuple(Impairment(kind="Withheld", subject=each.partition(":")[0], message=each) for each in problems)
 
 
 def _unhealthy(inventory: Inventory, health: Health) -> Iterator[UnhealthyDevice]:

@@ -178,7 +178,7 @@ class ImpairedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     kind: ImpairedKind
     """Refused: it cannot be read or cannot be. Overridden: something else decides. Withheld: a resource is not
-    offered."""
+    offered, or a GPU is not shared or partitioned yet as declared."""
     subject: _Subject = ""
     """What it is about."""
     by: _Subject = ""
