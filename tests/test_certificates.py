@@ -114,13 +114,13 @@ async def test_new_connections_get_the_renewed_certificate_and_old_ones_go_on(pk
         old[1].close()
 
 
-async def test_each_look_is_told(mounted: Mounted) -> None:
-    looked = asyncio.Semaphore(0)
+async def test_each_check_is_reported(mounted: Mounted) -> None:
+    checked = asyncio.Semaphore(0)
     certificates = Certificates(mounted.tls, ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), logger())
-    task = asyncio.create_task(certificates.follow(0.001, looked.release))
+    task = asyncio.create_task(certificates.follow(0.001, checked.release))
     async with asyncio.timeout(10):
         for _ in range(3):
-            await looked.acquire()
+            await checked.acquire()
     task.cancel()
 
 
@@ -153,7 +153,7 @@ async def test_files_that_cannot_be_used_are_told_once_and_change_nothing(pki: P
         await until_shown(client, "renewed")
 
 
-async def test_a_look_reads_only_what_changed(mounted: Mounted) -> None:
+async def test_a_check_reads_only_what_changed(mounted: Mounted) -> None:
     certificates = watched(mounted)
     with capture_logs() as logs:
         assert not certificates.renew()

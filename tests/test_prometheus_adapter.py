@@ -257,7 +257,7 @@ async def reading(rules: Path, prometheus: str) -> RuledMetrics:
         await kube.create(SERVICES, each)
     source = RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=prometheus)
     one = RuledMetrics(source, kube, logger(), Measures(), taken=JoinedSources(()))
-    await one.look()
+    await one.discover()
     return one
 
 

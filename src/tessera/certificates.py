@@ -79,18 +79,18 @@ class Certificates:
         self._tls = tls
         self._context = context
         self._log = log
-        self._seen = self._look()
+        self._seen = self._files()
 
-    async def follow(self, every_s: float, looked: Callable[[], None] = lambda: None) -> None:
-        """Look at the files again and again, until cancelled; call `looked` after each look."""
+    async def follow(self, every_s: float, checked: Callable[[], None] = lambda: None) -> None:
+        """Look at the files again and again, until cancelled; call `checked` after each check."""
         while True:
             await asyncio.sleep(every_s)
             self.renew()
-            looked()
+            checked()
 
     def renew(self) -> bool:
         """Read the files where they changed; return whether they are in force now. Takes a few milliseconds then."""
-        seen = self._look()
+        seen = self._files()
         if seen == self._seen or seen is None:
             return False
         self._seen = seen
@@ -100,12 +100,12 @@ class Certificates:
         except OSError as error:  # ssl.SSLError is one
             self._log.error("certificate_not_renewed", file=str(self._tls.certificate), reason=shown(error))
             return False
-        if seen != self._look():
+        if seen != self._files():
             self._seen = None  # they were being replaced: once more
         self._log.info("certificate_renewed", file=str(self._tls.certificate))
         return True
 
-    def _look(self) -> _Seen:
+    def _files(self) -> _Seen:
         tls = self._tls
         try:
             return tuple(map(_stamp, (tls.certificate, tls.key, *filter(None, (tls.client_authority,)))))

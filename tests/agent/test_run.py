@@ -410,7 +410,7 @@ async def test_a_reboot_that_changes_nothing_is_not_asked_for_again_by_the_next_
             node = await machine.until_state("failed")
             assert "drain the node and reboot it" in node["status"]["conditions"][0]["message"]
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-            await machine.until_looked()
+            await machine.until_observed()
     assert mark.read_text() == "now\n"
 
 

@@ -106,21 +106,21 @@ async def test_each_loop_of_the_leader_has_an_age_until_it_leads_no_more() -> No
 
 
 async def test_a_change_of_a_node_is_looked_at_before_the_next_look_without_one() -> None:
-    kube, looked = MemoryKube(), asyncio.Event()
+    kube, reconciled = MemoryKube(), asyncio.Event()
     await kube.create(NODES, {"metadata": {"name": "n"}})
     nodes = Store(kube, NODES)
     following = Following(kube, nodes, {MODEL_CACHES: Selection()}, "test")
 
-    async def look() -> None:
-        looked.set()
+    async def reconcile() -> None:
+        reconciled.set()
 
-    tasks = [asyncio.create_task(each) for each in (nodes.run(), following.run(look, 0.0, Measures()))]
+    tasks = [asyncio.create_task(each) for each in (nodes.run(), following.run(reconcile, 0.0, Measures()))]
     for _ in range(500):  # until nothing is left to look at
         await asyncio.sleep(0)
-    looked.clear()
+    reconciled.clear()
     await kube.patch(NODES, "n", {"metadata": {"labels": {"pool": "gpu"}}})
     async with asyncio.timeout(8):  # less than the 10 s of a look without a change
-        await looked.wait()
+        await reconciled.wait()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

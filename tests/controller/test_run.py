@@ -130,7 +130,7 @@ async def test_a_slice_is_desired_for_a_pod_that_waits(kube: MemoryKube) -> None
         policy = await until(kube, lambda each: each.get("status", {}).get("desiredSlices") == 1, GPU_POLICIES, "all")
         version = (await kube.list(GPU_NODES)).resource_version
         for _ in range(3):
-            await one.look()
+            await one.reconcile()
         assert (await kube.list(GPU_NODES)).resource_version == version
     assert policy["status"]["decision"] == "a: GPU 0: 1g.5gb at 4, for pending pods"
     events = [each for each in (await kube.list(EVENTS)).objects if each["reason"] == "DevicesDesired"]
@@ -197,7 +197,7 @@ async def test_an_outage_is_outlived(kube: MemoryKube) -> None:
             kube.stop()
             async with asyncio.timeout(5):
                 told: list[str] = []
-                while "look_failed" not in told:
+                while "reconcile_failed" not in told:
                     await asyncio.sleep(0.01)
                     told = [each["event"] for each in logs]
             kube.start()

@@ -133,7 +133,7 @@ class Machine(msgspec.Struct, kw_only=True):
     async def until_state(self, state: str) -> Object:
         return await self.until(lambda node: labels_of(node).get(STATE) == state)
 
-    async def until_looked(self, times: int = 3) -> None:
+    async def until_observed(self, times: int = 3) -> None:
         """Return when the agent has looked so often at the layouts of all GPUs: what it was to do has begun then."""
         last = self.driver.requested + (times + 1) * len((await self.driver.inventory()).gpus)
         for _ in range(1000):

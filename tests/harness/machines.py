@@ -9,7 +9,7 @@ from tessera.core.gpu.inventory import GpuProcess, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.errors import Unavailable
 
-TIMING = Timing(drain_s=20, settle_s=2, poll_s=1, step_s=10, switch_s=15, look_s=5, restore_s=60)
+TIMING = Timing(drain_s=20, settle_s=2, poll_s=1, step_s=10, switch_s=15, observe_s=5, restore_s=60)
 HANGS = 10_000.0
 
 

@@ -28,12 +28,12 @@ class Scene:
     def scraped(self) -> ScrapedSamples:
         return ScrapedSamples(self.metrics, now_s=lambda: self.now_s)
 
-    async def look(self, *contents: bytes | Unavailable, seconds: float = 15.0) -> None:
+    async def reconcile(self, *contents: bytes | Unavailable, seconds: float = 15.0) -> None:
         """Let time go by; then the pods 10.0.0.1, 10.0.0.2, ... expose these; look."""
         self.now_s += seconds
         for number, content in enumerate(contents, 1):
             self.metrics.contents[f"http://10.0.0.{number}:8002/metrics"] = content
-        await self.servers.look()
+        await self.servers.reconcile()
 
     async def replicas(self) -> float:
         (series,) = await self.servers.series(External(metric="tessera_replicas", namespace="ns"))
@@ -57,7 +57,7 @@ async def scene(*objects: tuple[Any, dict[str, Any]], one: Scene | None = None) 
     for kind, each in objects:
         await one.kube.create(kind, each)
     task = asyncio.create_task(one.servers.run())
-    await one.servers.looked.wait()
+    await one.servers.measured.wait()
     assert not one.servers.waiting_for
     try:
         yield one

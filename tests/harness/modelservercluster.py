@@ -92,14 +92,14 @@ class Looked(Measures):
 
     def __init__(self) -> None:
         super().__init__()
-        self._looked = asyncio.Event()
+        self._reconciled = asyncio.Event()
 
     def turned(self, loop: str) -> None:
         super().turned(loop)
-        self._looked.set()
+        self._reconciled.set()
 
     async def again(self) -> None:
         """Wait until it has looked once more."""
-        self._looked.clear()
+        self._reconciled.clear()
         async with asyncio.timeout(20):
-            await self._looked.wait()
+            await self._reconciled.wait()

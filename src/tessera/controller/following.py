@@ -51,7 +51,7 @@ class Following:
         }
         self._what = what
 
-    async def run(self, look: Callable[[], Awaitable[None]], least_s: float, measures: Measures) -> None:
+    async def run(self, reconcile: Callable[[], Awaitable[None]], least_s: float, measures: Measures) -> None:
         """Look when something has changed, and every 10 s, until cancelled; without the kinds wait for them.
 
         The first look comes when all are known, the nodes too: what is not known yet would count as deleted.
@@ -68,7 +68,7 @@ class Following:
                 for store in (self._nodes, *self._stores.values()):
                     await store.synced()
                 while True:
-                    await one_turn(look, self.complain, well)
+                    await one_turn(reconcile, self.complain, well)
                     await asyncio.sleep(least_s)
                     await self._wakeup.wait(_LONGEST_S)
         finally:

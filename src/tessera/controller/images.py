@@ -62,9 +62,9 @@ class ImageWarmups:
 
     async def run(self, measures: Measures) -> None:
         """Run until cancelled; without the kinds wait for them."""
-        await self._following.run(self.look, self._least_s, measures)
+        await self._following.run(self.reconcile, self._least_s, measures)
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Look at everything once and do what is to be done.
 
         Raises:

@@ -163,7 +163,7 @@ class ModelServers:
                     tasks.create_task(self._follow(namespace))
                 await self._servers.synced()
                 while True:
-                    await one_turn(self.look, partial(self._trouble, ""), well)
+                    await one_turn(self.reconcile, partial(self._trouble, ""), well)
                     await asyncio.sleep(self._pace.least_s)
                     await self._wakeup.wait(self._pace.most_s)
         finally:
@@ -178,7 +178,7 @@ class ModelServers:
         self._complaints.pop(namespace, None)
         self._wakeup.set()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Look at all servers once and do what is to be done.
 
         Raises:

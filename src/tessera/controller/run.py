@@ -50,7 +50,7 @@ from tessera.core.packing.partitioning import (
     applying,
     observe_cluster,
 )
-from tessera.core.usage.processmetrics import CONTROLLER_LOOKS, DECISIONS, LOOK_TIME, PENDING
+from tessera.core.usage.processmetrics import CONTROLLER_RECONCILES, DECISIONS, PENDING, RECONCILE_TIME
 from tessera.errors import InvalidInput
 from tessera.log import defect, logger
 from tessera.loops import one_turn
@@ -132,7 +132,7 @@ class Controller:
                     await store.synced()
                 while True:
                     began_s = asyncio.get_running_loop().time()
-                    again_s = await self._persistent_look()
+                    again_s = await self._reconcile_or_complain()
                     took_s = asyncio.get_running_loop().time() - began_s
                     pause_s = max(self._settings.least_s, _REST * took_s)
                     await asyncio.sleep(pause_s)
@@ -142,31 +142,31 @@ class Controller:
                 self._measures.stopped(loop)
             self._log.info("controller_stopped")
 
-    async def _persistent_look(self) -> float:
+    async def _reconcile_or_complain(self) -> float:
         """Look once, whatever comes; return how long the next look can wait."""
         again_s = self._settings.interval_s
 
-        async def look() -> None:
+        async def reconcile() -> None:
             nonlocal again_s
             began_s = self._measures.clock_s()
-            again_s = min(again_s, await self.look())
-            self._measures.observe(LOOK_TIME, self._measures.clock_s() - began_s)
+            again_s = min(again_s, await self.reconcile())
+            self._measures.observe(RECONCILE_TIME, self._measures.clock_s() - began_s)
 
         def failed(error: BaseException) -> None:
             self._trouble(error)
-            self._measures.count(CONTROLLER_LOOKS, result="failed")
+            self._measures.count(CONTROLLER_RECONCILES, result="failed")
 
         def done() -> None:
-            self._measures.count(CONTROLLER_LOOKS, result="done")
+            self._measures.count(CONTROLLER_RECONCILES, result="done")
             self._measures.turned("look")
 
-        await one_turn(look, failed, done)
+        await one_turn(reconcile, failed, done)
         return again_s
 
     def _trouble(self, error: BaseException) -> None:
-        self._log.warning("look_failed", reason=str(error) or type(error).__name__, exc_info=defect(error))
+        self._log.warning("reconcile_failed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
-    async def look(self) -> float:
+    async def reconcile(self) -> float:
         """Look at everything once and do what is to be done; return in how many seconds something may change anyway.
 
         Raises:

@@ -61,7 +61,7 @@ class PageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Longest silence of a stream; and how often it is looked whether the viewer may still see what they see."""
     send_s: float = 20.0
     """A viewer who takes no event for so long is cut off."""
-    look_s: float = 30.0
+    refresh_s: float = 30.0
     """Longest wait for a look at the fleet."""
 
 

@@ -112,7 +112,7 @@ class Server:
         await self._kube.patch(GPU_NODES, "n1", {"spec": {"claims": []}})
 
 
-def look_at(*gpus: DeviceId) -> ObservedNode:
+def observed_on(*gpus: DeviceId) -> ObservedNode:
     """Return what an agent observes where these GPUs shall be offered by name."""
     desired = tuple(gpu for gpu in GPUS if DeviceId(gpu.uuid) in gpus)
     offered = offer([shared(gpu, WHOLE) for gpu in desired], Inventory(gpus=desired), OfferOptions())
@@ -160,7 +160,7 @@ class Node:
 
     async def before(self, *gpus: DeviceId) -> tuple[ObservedNode, NodeOffer, OfferPlan]:
         """Decide what is advertised where these GPUs shall be offered by name, and no others."""
-        look = look_at(*gpus)
+        look = observed_on(*gpus)
         return look, *await self.offers.plan_advertisement(look)
 
     async def advertise(self, now: NodeOffer, leaving: Iterable[DeviceId] = ()) -> None:
@@ -206,7 +206,7 @@ async def node(socket_folder: Path) -> AsyncIterator[Node]:
         running = asyncio.ensure_future(made.link.run())
         try:
             await made.link.known()
-            await made.link.fresh(look_at().node)  # the object is made
+            await made.link.fresh(observed_on().node)  # the object is made
             yield made
         finally:
             await made.plugins.close()
@@ -259,7 +259,7 @@ async def test_nothing_is_offered_where_servers_write_at_every_try(node: Node) -
 async def test_what_is_advertised_goes_on_where_the_api_server_does_not_answer(node: Node) -> None:
     _, now, _ = await node.before(FIRST)
     node.kube.stop()
-    again, _ = await node.offers.plan_advertisement(look_at(*BOTH))
+    again, _ = await node.offers.plan_advertisement(observed_on(*BOTH))
     assert again == now
     node.kube.start()
     await node.before(*BOTH)
@@ -270,21 +270,21 @@ async def test_what_cannot_be_written_down_is_said_and_not_offered(node: Node) -
     """As where the kind is older than the agent, so that every write is accepted and forgotten."""
     node.kube.prunes = True
     for _ in range(3):
-        done = await node.offers.hand_over(look_at(*BOTH), node.offers_to_kubelet)
+        done = await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
         assert (node.advertised.resources, done.known, done.withdrawn) == ((), False, True)
         ((resource, reason),) = done.unwritten
         assert resource == RESOURCE
         assert reason.startswith("2 devices cannot be written to status.offered of the GPUNode: ")
         assert "GPUNode n1: its kind has no field status.offered, " in reason
     node.kube.prunes = False
-    done = await node.offers.hand_over(look_at(*BOTH), node.offers_to_kubelet)
+    done = await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
     assert (done.known, done.unwritten, await node.offered()) == (True, (), BOTH)
 
 
 async def test_of_what_is_offered_in_part_the_rest_is_said(node: Node) -> None:
-    await node.offers.hand_over(look_at(FIRST), node.offers_to_kubelet)
+    await node.offers.hand_over(observed_on(FIRST), node.offers_to_kubelet)
     node.kube.stop()
-    done = await node.offers.hand_over(look_at(*BOTH), node.offers_to_kubelet)
+    done = await node.offers.hand_over(observed_on(*BOTH), node.offers_to_kubelet)
     assert [len(each.devices) for each in node.advertised.resources] == [1]
     assert [(name, reason[:8]) for name, reason in done.unwritten] == [(RESOURCE, "1 device")]
     node.kube.start()

@@ -160,7 +160,7 @@ class Node:
 
     # The agent
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Do what an agent does each time it looks, until something refuses."""
         desired = tuple(each for each in FACTS if DeviceId(each.uuid) in self.desired)
         offered = offer([shared(each, WHOLE) for each in desired], Inventory(gpus=desired), OfferOptions())
@@ -187,7 +187,7 @@ class Node:
     async def agent_goes_on(self) -> None:
         """Let the agent make its next call, and come to the one after it."""
         if self.kube.agent is None or self.kube.agent.done():
-            self.kube.agent = asyncio.ensure_future(self.look())
+            self.kube.agent = asyncio.ensure_future(self.reconcile())
             await self.settle()
         self.kube.permits.release()
         await self.settle()

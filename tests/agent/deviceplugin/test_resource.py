@@ -131,7 +131,7 @@ async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_al
 
 async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> None:
     """In between its former pod is seen to have ended, and the device is withdrawn: it must not go to the scheduler."""
-    looked: list[tuple[frozenset[DeviceId], frozenset[str], bool]] = []
+    observed: list[tuple[frozenset[DeviceId], frozenset[str], bool]] = []
 
     class Looking(SaidPods):
         async def refresh(self) -> None:
@@ -140,7 +140,7 @@ async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> No
             gate.record.release()
             each.update(msgspec.structs.replace(each.resource, devices=()))
             each.settle(frozenset(), asyncio.get_running_loop().time())
-            looked.append((gate.record.by_name, gate.record.allocated_ids(GPU), each.unsettled))
+            observed.append((gate.record.by_name, gate.record.allocated_ids(GPU), each.unsettled))
 
     view = Looking()
     gate = Gate(view, dict, logger())
@@ -150,7 +150,7 @@ async def test_a_device_never_looks_free_while_a_call_for_it_is_answered() -> No
     await each.pre_start((IDS[0],))
     view.recorded.clear()  # the kubelet has let it go
     assert dict((await each.allocate((IDS[0],))).env) == {"IDS": IDS[0]}
-    assert looked == [(frozenset({DeviceId(facts(0, "T4").uuid)}), frozenset({IDS[0]}), True)]
+    assert observed == [(frozenset({DeviceId(facts(0, "T4").uuid)}), frozenset({IDS[0]}), True)]
     assert [(entry.ids, entry.uid) for entry in gate.record.entries] == [((IDS[0],), "")]
 
 

@@ -37,7 +37,7 @@ class Rig:
         self.changes += changes
         self.changed.set()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         self.watch.observe(await self.driver.inventory())
 
     async def until_changed(self) -> None:
@@ -53,7 +53,7 @@ async def rig() -> AsyncIterator[Rig]:
     await rig.driver.set_mig(rig.a100, enabled=True)
     for each in (SMALL, LARGE):
         await rig.driver.create_instance(rig.a100, each)
-    await rig.look()
+    await rig.reconcile()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(rig.watch.run())
         yield rig
@@ -74,7 +74,7 @@ async def test_an_error_of_an_instance_marks_it_alone_until_it_is_well_again(rig
     waits = []
     for rig.now_s in (0.0, 4.0, 10.0, 11.0, 20.0):
         waits.append(rig.watch.wait_s)
-        await rig.look()
+        await rig.reconcile()
     assert waits == [10.0, 6.0, 0.0, 4.0, 0.0]
     assert rig.watch.unhealthy == frozenset()
     assert rig.watch.wait_s is None
@@ -112,7 +112,7 @@ async def test_a_lost_gpu_is_marked_and_comes_back(rig: Rig) -> None:
     assert rig.watch.unhealthy == {DeviceId(rig.t4)}
     rig.driver.find(rig.t4)
     for rig.now_s in (10.0, 15.0):
-        await rig.look()
+        await rig.reconcile()
     assert rig.watch.unhealthy == frozenset()
 
 
@@ -120,7 +120,7 @@ async def test_a_lost_gpu_is_marked_and_comes_back(rig: Rig) -> None:
 async def test_a_gpu_lost_without_a_word_is_noticed_by_looking(rig: Rig) -> None:
     inventory = await rig.driver.inventory()
     rig.driver.lose(rig.t4)
-    await rig.look()
+    await rig.reconcile()
     assert rig.watch.unhealthy == {DeviceId(rig.t4)}
     assert inventory.gpus[1].uuid == rig.t4
 

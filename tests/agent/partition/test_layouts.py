@@ -173,7 +173,7 @@ async def test_a_label_takes_the_gpus_out_of_tessera_s_hands(scheduled: Schedule
         await machine.pod("p", {UNITS: 4}, (amount(0, container="c"),))
         await scheduled.want(DesiredDevices(gpu=first, whole=True), DesiredDevices(gpu=second, instances=SMALL))
         await scheduled.until_acted_on()
-        await machine.until_looked()
+        await machine.until_observed()
         assert await scheduled.layouts() == [HALVES, HALVES]
         state = await scheduled.state()
         assert [gpu.sharing.managed for gpu in state.gpus] == [False, False]

@@ -86,7 +86,7 @@ class Node:
                 )
             )
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Let the watch come, then the recorder look."""
         self.seen = (await self.kube.list(PODS)).objects
         await self.recorder.record(1024)
@@ -108,24 +108,24 @@ async def test_each_pod_is_told_what_it_has_and_then_left_alone() -> None:
     await node.add(asking("one", {SLICE: 1}), IDS[1])
     await node.add(asking("wrong", {SLICE: 1}, write_shares((of(IDS[1]),))), IDS[0])
     for _ in range(3):
-        await node.look()
+        await node.reconcile()
     assert await node.annotation("none") is None
     assert await node.recorded("one") == [of(IDS[1])]
     assert await node.recorded("wrong") == [of(IDS[0])]
     assert node.requested == 2  # to tell, and to see that it is told
-    await node.look()
+    await node.reconcile()
     assert node.requested == 2
 
 
 async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
     node = Node()
     await node.add(asking("late", {SLICE: 1}))
-    await node.look()
+    await node.reconcile()
     assert await node.annotation("late") is None
     node.allocated = [
         KubeletAllocation(namespace="default", pod="late", container="c", resource=SLICE, device_ids=IDS[:1])
     ]
-    await node.look()
+    await node.reconcile()
     assert await node.recorded("late") == [of(IDS[0])]
 
 
@@ -134,18 +134,18 @@ async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
     waiting = asking("p", {"aliyun.com/gpu-mem": 2})
     waiting["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false", "a": "b"}
     await node.add(waiting)
-    await node.look()
+    await node.reconcile()
     assert annotations_of((await node.kube.list(PODS)).objects[0])["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false"
     units = KubeletAllocation(
         namespace="default", pod="p", container="c", resource="aliyun.com/gpu-mem", device_ids=("u1", "u2")
     )
     node.allocated = [units]
-    await node.look()
+    await node.reconcile()
     found = (await node.kube.list(PODS)).objects[0]
     want = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7", "a": "b"}
     assert annotations_of(found) == want
     requested = node.requested
-    await node.look()
+    await node.reconcile()
     assert node.requested == requested
 
 
@@ -161,7 +161,7 @@ async def test_a_pod_with_memory_and_a_device_by_name_is_told_of_the_memory_firs
         ),
         KubeletAllocation(namespace="default", pod="p", container="d", resource=SLICE, device_ids=IDS[:1]),
     ]
-    await node.look()
+    await node.reconcile()
     assert annotations_of((await node.kube.list(PODS)).objects[0])["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
     assert await node.annotation("p") is None  # its memory may be exchanged until it runs
 
@@ -173,7 +173,7 @@ async def test_a_pod_that_changed_meanwhile_is_looked_at_again() -> None:
     await node.kube.patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}}, namespace="default")
     await node.recorder.record(1024)
     assert await node.annotation("p") is None
-    await node.look()
+    await node.reconcile()
     assert await node.recorded("p") == [of(IDS[0])]
 
 
@@ -182,7 +182,7 @@ async def test_pods_that_cannot_be_read_disturb_nobody(limits: dict[str, int]) -
     node = Node()
     await node.add(asking("bad", limits), IDS[1])
     await node.add(asking("good", {SLICE: 1}), IDS[0])
-    await node.look()
+    await node.reconcile()
     assert await node.annotation("bad") is None
     assert await node.recorded("good") == [of(IDS[0])]
 
@@ -196,7 +196,7 @@ async def test_an_assignment_that_cannot_be_read_is_left_with_a_word() -> None:
     await node.add(mixed, IDS[0])
     with capture_logs() as logs:
         for _ in range(2):
-            await node.look()
+            await node.reconcile()
     assert [each["event"] for each in logs] == ["assignment_not_recorded"]
     assert await node.annotation("mixed") == "{"
 
@@ -209,7 +209,7 @@ async def test_an_api_that_is_silent_is_tried_again() -> None:
     with pytest.raises(Unavailable):
         await node.recorder.record(1024)
     node.kube.start()
-    await node.look()
+    await node.reconcile()
     assert await node.recorded("p") == [of(IDS[0])]
 
 
@@ -256,7 +256,7 @@ async def test_a_pod_that_cannot_be_written_keeps_no_other_from_it() -> None:
         await node.add(asking(name, {SLICE: 1}), each)
     with capture_logs() as logs:
         for _ in range(3):
-            await node.look()
+            await node.reconcile()
     assert await node.recorded("b") == [of(IDS[1])]
     assert [each["pod"] for each in logs if each["log_level"] == "warning"] == ["default/a"], (
         "said once, as it is for good"

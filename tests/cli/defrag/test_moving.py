@@ -12,7 +12,7 @@ from builders.evictable import NEED, budget, owned
 from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from harness import virtualtime
 from tessera.cli.defrag import carry_out
-from tessera.cli.defrag.moving import TAINT, Mover, look
+from tessera.cli.defrag.moving import TAINT, Mover, observe
 from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, NODES, PODS, Kind, Kube, MemoryKube
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.defrag import Asker, propose
@@ -68,7 +68,7 @@ class Controlled:
 
 async def bind(kube: MemoryKube) -> None:
     """Bind the pods that wait where they fit without any move."""
-    cluster, leaves = await look(kube)
+    cluster, leaves = await observe(kube)
     for each in cluster.snapshot.pending:
         found = propose(cluster, [Asker(pod=each.key, need=each.need)], leaves, most=0)
         for placed in found.placed:
@@ -86,7 +86,7 @@ async def made(
     kube: MemoryKube, react: React, *names: str, most: int = 9, binds: bool = True
 ) -> tuple[Mover, list[str]]:
     told: list[str] = []
-    cluster, _ = await look(kube)
+    cluster, _ = await observe(kube)
     needs = {each.key: each.need for each in cluster.snapshot.pending}
     askers = [Asker(pod=key, need=need) for key, need in needs.items() if key in names]
     mover = Mover(kube, askers, 60)
@@ -171,7 +171,7 @@ def test_a_deadline_that_passes_stops_it(react: React, want: str) -> None:
 
 
 class Stubborn(MemoryKube):
-    """A budget that changes after the look, a lost answer, a pod that is another by now, a pod that ends slowly."""
+    """A budget that changes after the observe, a lost answer, a pod that is another by now, a pod that ends slowly."""
 
     refusals = 0
     unanswered = 0
@@ -251,7 +251,7 @@ def test_a_cluster_without_the_kind_gpunode_is_looked_at_too() -> None:
     async def act() -> int:
         kube = await filled()
         kube.uninstall(GPU_NODES)
-        return len((await look(kube))[0].nodes)
+        return len((await observe(kube))[0].nodes)
 
     assert virtualtime.run(act()) == 1
 
@@ -260,7 +260,7 @@ def test_a_cluster_without_budgets_at_all_is_an_error() -> None:
     async def act() -> None:
         kube = await filled()
         kube.uninstall(DISRUPTION_BUDGETS)
-        await look(kube)
+        await observe(kube)
 
     with pytest.raises(TesseraError, match="poddisruptionbudgets"):
         virtualtime.run(act())

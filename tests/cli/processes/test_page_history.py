@@ -30,7 +30,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
     with serving_history(tmp_path, samples) as url:
         connect = partial(asked, url, None, None, deadline_s=30, most_bytes=1 << 20)
         found = PrometheusHistory(connect, connect, url, logger())
-        await found.look()
+        await found.refresh()
         for _ in range(1000):
             if found.recommendations():
                 break

@@ -17,7 +17,7 @@ from tessera.core.node.health import (
     HealthPhase,
     HealthPolicy,
     Xids,
-    looked,
+    observed,
     reported,
     xid_class,
 )
@@ -37,8 +37,8 @@ def after(event: GpuEvent, health: Health | None = None, now_s: float = 0.0, inv
     return reported(health or Health(), event, inventory, now_s, POLICY)[0]
 
 
-def look(health: Health, now_s: float, inventory: Inventory = NODE) -> tuple[Health, tuple[HealthChange, ...]]:
-    return looked(health, inventory, now_s, POLICY)
+def inventoried(health: Health, now_s: float, inventory: Inventory = NODE) -> tuple[Health, tuple[HealthChange, ...]]:
+    return observed(health, inventory, now_s, POLICY)
 
 
 def without(gpu: int, inventory: Inventory = NODE) -> Inventory:
@@ -72,7 +72,7 @@ def test_a_device_rests_stands_probation_and_is_healthy_again() -> None:
     health = after(error())
     found = []
     for now_s in (9.9, 10.0, 14.9, 15.0, 1014.9, 1015.0):
-        health, changes = look(health, now_s)
+        health, changes = inventoried(health, now_s)
         found.append((now_s, health.phase(DeviceId("GPU-1")), health.unhealthy, [change.after for change in changes]))
     unhealthy = frozenset({DeviceId("GPU-1")})
     assert found == [
@@ -100,24 +100,24 @@ def test_each_relapse_doubles_the_rest_up_to_a_limit() -> None:
         assert health.wake_s is not None
         rests.append(health.wake_s - now_s)
         now_s = health.wake_s
-        health, _ = look(health, now_s)
+        health, _ = inventoried(health, now_s)
         now_s += POLICY.probation_s
-        health, _ = look(health, now_s)
+        health, _ = inventoried(health, now_s)
         assert health.unhealthy == frozenset()
     assert rests == [10, 20, 40, 80, 100, 100]
 
 
 def test_an_error_during_probation_is_a_relapse() -> None:
-    health, _ = look(after(error()), 10.0)
+    health, _ = inventoried(after(error()), 10.0)
     health, changes = reported(health, error(), NODE, 12.0, POLICY)
     assert [(change.before, change.after) for change in changes] == [(HealthPhase.PROBATION, HealthPhase.UNHEALTHY)]
     assert health.wake_s == 32.0
 
 
 def test_forgiven_errors_do_not_count() -> None:
-    health, _ = look(after(error()), 10.0)
-    health, _ = look(health, 15.0)
-    health, _ = look(health, 1015.0)
+    health, _ = inventoried(after(error()), 10.0)
+    health, _ = inventoried(health, 15.0)
+    health, _ = inventoried(health, 1015.0)
     assert after(error(), health, 1015.0).wake_s == 1025.0
 
 
@@ -129,29 +129,29 @@ def test_after_a_grave_error_the_rest_is_long(xid: int) -> None:
 
 
 def test_a_lost_gpu_rests_from_when_it_is_reached_again() -> None:
-    health, changes = look(Health(), 0.0, without(1))
+    health, changes = inventoried(Health(), 0.0, without(1))
     assert [(change.device, change.reason) for change in changes] == [
         (DeviceId("GPU-1"), "the driver no longer reaches it")
     ]
-    health, changes = look(health, 50.0, without(1))
+    health, changes = inventoried(health, 50.0, without(1))
     assert changes == ()
-    health, _ = look(health, 51.0)
+    health, _ = inventoried(health, 51.0)
     assert health.phase(DeviceId("GPU-1")) is HealthPhase.UNHEALTHY
-    health, _ = look(health, 60.0)
+    health, _ = inventoried(health, 60.0)
     assert health.phase(DeviceId("GPU-1")) is HealthPhase.PROBATION
-    health, _ = look(health, 61.0, without(1))
+    health, _ = inventoried(health, 61.0, without(1))
     assert health.phase(DeviceId("GPU-1")) is HealthPhase.UNHEALTHY
 
 
 def test_instances_of_a_lost_gpu_do_not_recover_meanwhile() -> None:
     health = after(error(0, instance=1))
-    health, _ = look(health, 50.0, without(0))
+    health, _ = inventoried(health, 50.0, without(0))
     assert health.phase(DeviceId("GPU-0", SMALL)) is HealthPhase.UNHEALTHY
 
 
 def test_what_is_gone_is_forgotten() -> None:
     health = after(error(1), after(error(0, instance=1)))
-    assert look(health, 1.0, node_of(card(layout=(LARGE,))))[0] == Health()
+    assert inventoried(health, 1.0, node_of(card(layout=(LARGE,))))[0] == Health()
 
 
 def test_nobody_waits_for_the_healthy() -> None:
@@ -212,7 +212,7 @@ def run(steps: list[tuple[int, GpuEvent | Inventory]]) -> tuple[Health, float, d
             if step.xid != 13:
                 last[key] = now_s
         else:
-            health, _ = looked(health, step, now_s, POLICY)
+            health, _ = observed(health, step, now_s, POLICY)
             last |= {DeviceId(facts.uuid): now_s for facts in step.gpus if facts.lost}
         for each, when_s in last.items():
             if now_s < when_s + POLICY.rest_s:
@@ -232,7 +232,7 @@ def test_left_in_peace_every_device_gets_well(steps: list[tuple[int, GpuEvent | 
     quiet_s = now_s
     while health.wake_s is not None:
         now_s = max(now_s, health.wake_s)
-        health, changes = look(health, now_s)
+        health, changes = inventoried(health, now_s)
         assert changes, "whoever looks when told to finds somebody better"
     assert now_s - quiet_s <= POLICY.longest_rest_s + POLICY.probation_s
     assert health.unhealthy == frozenset()
@@ -241,8 +241,8 @@ def test_left_in_peace_every_device_gets_well(steps: list[tuple[int, GpuEvent | 
 @given(STEPS)
 def test_looking_twice_changes_nothing(steps: list[tuple[int, GpuEvent | Inventory]]) -> None:
     health, now_s, _ = run(steps)
-    once, _ = look(health, now_s)
-    twice, changes = look(once, now_s)
+    once, _ = inventoried(health, now_s)
+    twice, changes = inventoried(once, now_s)
     assert (twice, changes) == (once, ())
 
 

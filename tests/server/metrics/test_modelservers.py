@@ -28,8 +28,8 @@ pytestmark = pytest.mark.anyio
 
 async def test_what_is_measured() -> None:
     async with scene(*WHOLE) as one:
-        await one.look(triton(ended=100), triton(ended=100))
-        await one.look(
+        await one.reconcile(triton(ended=100), triton(ended=100))
+        await one.reconcile(
             triton(ended=110, queued_s=5, served_s=30, waiting=3), triton(ended=130, queued_s=3, served_s=15)
         )
         assert await one.pods() == {"llm-1": 0.5, "llm-2": 0.1}
@@ -47,7 +47,7 @@ async def test_replicas_follow_the_load_and_each_decision_is_an_event() -> None:
     async with scene(*WHOLE) as one:
         for number in range(1, 41):
             content = triton(ended=100 + number, queued_s=9.0 * number, served_s=30.0 * number, waiting=20)
-            await one.look(content, content)
+            await one.reconcile(content, content)
         assert await one.replicas() > 1
         reason, message = (await one.events())[-1]
         assert reason == "ReplicasProposed"
@@ -76,13 +76,13 @@ async def test_bad_input_keeps_the_decision_for_five_minutes_and_says_so(case: s
     content, want = BAD_INPUT[case]
     async with scene(*WHOLE) as one:
         for number in range(3):
-            await one.look(triton(ended=100 + number), triton(ended=100 + number))
+            await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))
         good = await one.replicas()
-        await one.look(content, content)
+        await one.reconcile(content, content)
         assert await one.replicas() == good
-        await one.look(content, content, seconds=280)
+        await one.reconcile(content, content, seconds=280)
         assert await one.replicas() == good
-        await one.look(content, content, seconds=5)
+        await one.reconcile(content, content, seconds=5)
         with pytest.raises(Absent) as caught:
             await one.replicas()
         assert want in str(caught.value)
@@ -91,8 +91,8 @@ async def test_bad_input_keeps_the_decision_for_five_minutes_and_says_so(case: s
             await one.pods()
         bad = {message for reason, message in await one.events() if reason == "ScalingInputBad" and want in message}
         assert {each.partition(":")[0] for each in bad} == {f"{good:.0f} replicas", "no number of replicas"}
-        await one.look(triton(ended=200), triton(ended=200))
-        await one.look(triton(ended=200), triton(ended=200))
+        await one.reconcile(triton(ended=200), triton(ended=200))
+        await one.reconcile(triton(ended=200), triton(ended=200))
         assert await one.replicas() == good, "and it goes on when it can"
 
 
@@ -112,22 +112,22 @@ async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: 
     each, scaler = SLEEPS[case]
     async with scene((DEPLOYMENTS, each), (AUTOSCALERS, scaler), (PODS, model_pod())) as one:
         for _ in range(3):
-            await one.look(triton(ended=100))
+            await one.reconcile(triton(ended=100))
         assert await one.replicas() == 1
         for _ in range(81):
-            await one.look(triton(ended=100))
+            await one.reconcile(triton(ended=100))
         assert await one.replicas() == 0
         await one.kube.patch(DEPLOYMENTS, "llm", {"spec": {"replicas": 0}}, namespace="ns")
         await one.kube.delete(PODS, "llm-1", namespace="ns")
         await turns()
         for _ in range(30):
-            await one.look()
+            await one.reconcile()
         assert await one.replicas() == 0
         moment = dt.datetime.fromtimestamp(one.now_s, dt.UTC).isoformat()
         wake = {"metadata": {"annotations": {"serving.tessera.dev/wake": moment}}}
         await one.kube.patch(DEPLOYMENTS, "llm", wake, namespace="ns")
         await turns()
-        await one.look()
+        await one.reconcile()
         assert await one.replicas() == 1
         await one.kube.patch(DEPLOYMENTS, "llm", {"spec": {"replicas": 1}}, namespace="ns")
         starts = model_pod("llm-2")
@@ -135,7 +135,7 @@ async def test_an_idle_server_is_scaled_to_zero_and_back_when_it_is_woken(case: 
         await one.kube.create(PODS, starts)
         await turns()
         for _ in range(200):
-            await one.look(DOWN)
+            await one.reconcile(DOWN)
         assert await one.replicas() == 1, "it starts, however long that takes"
         said = await one.events()
         assert {message for _, message in said} == {
@@ -152,8 +152,8 @@ async def test_a_first_scrape_that_is_seen_again_is_nobodys_fault() -> None:
     one.servers = ModelServerMetrics(one.kube, Repeated(), logger(), now_s=lambda: one.now_s)
     async with scene(*WHOLE, one=one):
         with capture_logs() as logs:
-            await one.look()
-            await one.look()
+            await one.reconcile()
+            await one.reconcile()
         assert [each for each in logs if each["log_level"] == "warning"] == []
         assert await one.events() == []
         with pytest.raises(Absent, match="scraped once so far; the next scrape compares"):
@@ -168,7 +168,7 @@ async def test_a_server_whose_pods_start_is_nobodys_fault() -> None:
     starts["status"]["conditions"] = []
     async with scene((DEPLOYMENTS, deployment(slots="4")), (AUTOSCALERS, autoscaler()), (PODS, starts), one=one):
         for _ in range(30):
-            await one.look(DOWN)
+            await one.reconcile(DOWN)
         assert await one.events() == []
         assert b'tessera_model_server_input_bad{namespace="ns",server="llm"} 0' in measures.render()
         with pytest.raises(Absent, match="no answer in 5 s"):
@@ -198,20 +198,20 @@ async def test_what_waits_in_front_of_a_server_without_a_replica_brings_one_back
     objects = ((DEPLOYMENTS, deployment(replicas=0, slots="4", idle_seconds="600")), (AUTOSCALERS, autoscaler()))
     async with scene(*objects, one=one):
         queue.waiting = {("ns", "another"): 3.0, ("elsewhere", "llm"): 3.0}
-        await one.look()
+        await one.reconcile()
         assert await one.replicas() == 0
         queue.trouble = DOWN
         with capture_logs() as logs:
-            await one.look()
+            await one.reconcile()
         assert [each["event"] for each in logs] == ["model_servers_not_followed"]
         assert await one.replicas() == 0
         queue.trouble, queue.waiting = None, {("ns", "llm"): 0.5}
-        await one.look()
+        await one.reconcile()
         assert await one.replicas() == 1
         await one.kube.patch(DEPLOYMENTS, "llm", {"spec": {"replicas": 1}}, namespace="ns")
         await turns()
         asked = queue.asked
-        await one.look()
+        await one.reconcile()
         assert queue.asked == asked, "nobody is asked about servers that have a replica"
     told = measures.render().decode()
     for result, count in (("done", asked - 1), ("failed", 1)):
@@ -229,8 +229,8 @@ class Repeated:
 async def test_one_bad_pod_of_two_is_taken_to_be_as_the_other() -> None:
     async with scene(*WHOLE) as one:
         for number in range(3):
-            await one.look(triton(ended=100 + number), triton(ended=100 + number))
-        await one.look(triton(ended=103), DOWN)
+            await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))
+        await one.reconcile(triton(ended=103), DOWN)
         assert await one.replicas() >= 1
         assert set(await one.pods()) == {"llm-1"}
         with pytest.raises(Absent, match="llm-2: no answer in 5 s"):
@@ -258,9 +258,9 @@ async def test_pods_that_give_no_answer_are_asked_last() -> None:
     one.servers = ModelServerMetrics(one.kube, one.scraped(), logger(), now_s=lambda: one.now_s)
     async with scene(*WHOLE, one=one):
         one.metrics.requested.clear()
-        await one.look(b"", triton(ended=100))
+        await one.reconcile(b"", triton(ended=100))
         assert [each[7:15] for each in one.metrics.requested] == ["10.0.0.1", "10.0.0.2"]
-        await one.look(b"", triton(ended=101))
+        await one.reconcile(b"", triton(ended=101))
         assert [each[7:15] for each in one.metrics.requested[2:]] == ["10.0.0.2", "10.0.0.1"]
         with pytest.raises(Absent, match="not asked within 12 s, because other pods did not answer"):
             await one.pods(name="llm-1")
@@ -283,7 +283,7 @@ NOTHING: dict[str, tuple[tuple[tuple[Any, dict[str, Any]], ...], str]] = {
 async def test_without_a_decision_there_is_a_reason(case: str) -> None:
     objects, want = NOTHING[case]
     async with scene(*objects) as one:
-        await one.look(triton(ended=1), triton(ended=1))
+        await one.reconcile(triton(ended=1), triton(ended=1))
         with pytest.raises(Absent) as caught:
             await one.replicas()
         assert want in str(caught.value)
@@ -291,18 +291,18 @@ async def test_without_a_decision_there_is_a_reason(case: str) -> None:
 
 async def test_a_selector_that_selects_no_pod_has_a_reason() -> None:
     async with scene(*WHOLE) as one:
-        await one.look(triton(ended=1), triton(ended=1))
+        await one.reconcile(triton(ended=1), triton(ended=1))
         with pytest.raises(Absent, match="no such running pod has the label"):
             await one.pods(selector=read_selector("a=b", "s"))
 
 
 async def test_a_server_without_its_pods_is_forgotten() -> None:
     async with scene(*WHOLE) as one:
-        await one.look(triton(ended=1), triton(ended=1))
+        await one.reconcile(triton(ended=1), triton(ended=1))
         for kind, each in WHOLE:
             await one.kube.delete(kind, each["metadata"]["name"], namespace="ns")
         await turns()
-        await one.look()
+        await one.reconcile()
         with pytest.raises(Absent, match="no such server"):
             await one.replicas()
 
@@ -312,7 +312,7 @@ async def test_what_is_old_is_not_served_as_if_it_were_now() -> None:
     with pytest.raises(Unavailable, match="nothing was measured yet"):
         await one.replicas()
     async with scene(*WHOLE) as one:
-        await one.look(triton(ended=1), triton(ended=1))
+        await one.reconcile(triton(ended=1), triton(ended=1))
         one.now_s += 61
         with pytest.raises(Unavailable, match="last measured 61 s ago"):
             await one.pods()
@@ -324,5 +324,5 @@ async def test_objects_that_are_none_harm_nobody() -> None:
     wild = {**deployment("wild"), "spec": 3}
     async with scene(*WHOLE, (PODS, broken), (DEPLOYMENTS, wild)) as one:
         for number in range(3):
-            await one.look(triton(ended=100 + number), triton(ended=100 + number))
+            await one.reconcile(triton(ended=100 + number), triton(ended=100 + number))
         assert set(await one.pods()) == {"llm-1", "llm-2"}

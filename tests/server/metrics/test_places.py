@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def grow(one: Scene) -> None:
     """Let so many requests come that ten replicas are needed."""
     for number in range(1, 41):
-        await one.look(triton(ended=100 + number * 200, served_s=600.0 * number, waiting=4))
+        await one.reconcile(triton(ended=100 + number * 200, served_s=600.0 * number, waiting=4))
 
 
 SLICE = "nvidia.com/mig-1g.5gb"

@@ -24,8 +24,8 @@ async def test_what_prometheus_is_told() -> None:
     async with scene(*WHOLE, one=one):
         assert {f'loop="{each}"' in measures.render().decode() for each in LOOPS} == {True}
         assert told()["tessera_model_server_input_bad"] == 1, "nothing was scraped yet at the first look"
-        await one.look(triton(ended=100), triton(ended=100))
-        await one.look(triton(ended=110, queued_s=5, waiting=3), triton(ended=110))
+        await one.reconcile(triton(ended=100), triton(ended=100))
+        await one.reconcile(triton(ended=110, queued_s=5, waiting=3), triton(ended=110))
         assert told() == {
             'tessera_metrics_samples_total{result="failed"}': 2,
             'tessera_metrics_samples_total{result="early"}': 2,
@@ -38,12 +38,12 @@ async def test_what_prometheus_is_told() -> None:
             "tessera_model_server_decision_age_seconds": 0,
             "tessera_model_server_input_bad": 0,
         }
-        await one.look(DOWN, DOWN)
+        await one.reconcile(DOWN, DOWN)
         held = told()
         assert held["tessera_model_server_decision_age_seconds"] == 15
         assert (held["tessera_model_server_proposed_replicas"], held["tessera_model_server_input_bad"]) == (1, 1)
         assert "tessera_model_server_queue_time_seconds" not in held
-        await one.look(DOWN, DOWN, seconds=300)
+        await one.reconcile(DOWN, DOWN, seconds=300)
         gone = told()
         assert "tessera_model_server_decision_age_seconds" not in gone
         assert "tessera_model_server_proposed_replicas" not in gone

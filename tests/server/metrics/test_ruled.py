@@ -92,7 +92,7 @@ async def test_a_real_prometheus(rules: Path, tmp_path: Path) -> None:
     text = "# TYPE depth gauge\n" + "".join(f"{line}\n" for line in lines)
     with serving_history(tmp_path, history(text.encode(), (now_s - 20, now_s - 5))) as url:
         one = ruled(rules, url, kube)
-        await one.look()
+        await one.discover()
         assert one.custom() == {("pods", "depth"), ("namespaces", "depth")}
         assert one.external() == {"all_depth"}
         cases = {
@@ -181,7 +181,7 @@ async def test_bad_answers_are_errors_that_say_why(rules: Path, case: str) -> No
     given, kind, want = BAD[case]
     with talking(**given) as url:
         one = ruled(rules, url)
-        await one.look()
+        await one.discover()
         with pytest.raises(kind) as error:
             await one.values(of_pods("depth", "a"))
     assert want in str(error.value)
@@ -191,7 +191,7 @@ async def test_bad_answers_are_errors_that_say_why(rules: Path, case: str) -> No
 async def test_a_division_by_nothing_is_0_of_an_object_and_an_error_of_an_external_metric(rules: Path) -> None:
     with talking(answer=vector("NaN")) as url:
         one = ruled(rules, url)
-        await one.look()
+        await one.discover()
         assert [each.value for each in await one.values(of_pods("depth", "a"))] == [0]
         with pytest.raises(Absent, match="nan is not a number"):
             await one.series(External(metric="all_depth", namespace="ns"))
@@ -200,7 +200,7 @@ async def test_a_division_by_nothing_is_0_of_an_object_and_an_error_of_an_extern
 async def test_a_scalar_is_a_series_without_labels(rules: Path) -> None:
     with talking(answer={"data": {"resultType": "scalar", "result": [1.0, "7"]}}) as url:
         one = ruled(rules, url)
-        await one.look()
+        await one.discover()
         (found,) = await one.series(External(metric="all_depth", namespace="ns"))
     assert (found.labels, found.value) == ({}, 7)
 
@@ -210,8 +210,8 @@ async def test_a_prometheus_that_is_down_serves_nothing_and_later_what_it_said_b
     url = f"http://127.0.0.1:{free_port()}"
     one = ruled(rules, url, measures=measures)
     with capture_logs() as logs:
-        await one.look()
-        await one.look()
+        await one.discover()
+        await one.discover()
     (said,) = [each["reason"] for each in logs if each["event"] == "series_not_known"]
     assert said.startswith("'depth': ")
     assert said.endswith("; and 1 more")
@@ -219,9 +219,9 @@ async def test_a_prometheus_that_is_down_serves_nothing_and_later_what_it_said_b
     assert b'tessera_metrics_rule_queries_total{result="failed"} 4' in measures.render()
     with talking() as other:
         one._url = other.rstrip("/")
-        await one.look()
+        await one.discover()
     assert one.external() == {"all_depth"}
-    await one.look()  # down again
+    await one.discover()  # down again
     assert one.external() == {"all_depth"}
     with pytest.raises(Unavailable):
         await one.series(External(metric="all_depth", namespace="ns"))
@@ -233,7 +233,7 @@ async def test_one_broken_query_takes_no_other_rule_away(rules: Path, tmp_path: 
     text = '# TYPE depth gauge\ndepth{namespace="ns",pod="a"} 1\n'
     with serving_history(tmp_path, history(text.encode(), (now_s - 5,))) as url, capture_logs() as logs:
         one = ruled(rules, url)
-        await one.look()
+        await one.discover()
     assert one.external() == {"all_depth"}
     (said,) = [each["reason"] for each in logs if each["event"] == "series_not_known"]
     assert said.startswith("'{': HTTP 400, ")
@@ -243,20 +243,20 @@ async def test_a_file_that_changes_counts_and_a_broken_one_leaves_the_rules_befo
     measures = Measures()
     with talking() as url, capture_logs() as logs:
         one = ruled(rules, url, measures=measures)
-        await one.look()
+        await one.discover()
         assert not await one.read_again()
         put(rules, RULES.replace("metricsQuery", "metricQuery"))
         assert not await one.read_again()
         assert not await one.read_again()  # said once
         assert b"tessera_metrics_rules_bad 1" in measures.render()
-        await one.look()
+        await one.discover()
         assert one.external() == {"all_depth"}
         put(rules, None)
         assert not await one.read_again()
         put(rules, RULES.replace("all_depth", "other"))
         assert await one.read_again()
         assert b"tessera_metrics_rules_bad 0" in measures.render()
-        await one.look()
+        await one.discover()
         assert one.external() == {"other"}
     broken = [each["reason"] for each in logs if each["event"] == "adapter_rules_broken"]
     assert len(broken) == 2
@@ -285,10 +285,10 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
 async def test_what_tessera_serves_itself_comes_before_rules_and_that_is_said(rules: Path) -> None:
     with talking() as url, capture_logs() as logs:
         own = ruled(rules, url)
-        await own.look()
+        await own.discover()
         source = RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=url)
         one = RuledMetrics(source, MemoryKube(), logger(), Measures(), taken=own)
-        await one.look()
+        await one.discover()
     (said,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_hidden"]
     assert said.startswith("namespaces/depth, pods/depth, all_depth are served as Tessera measures them")
 
@@ -297,12 +297,12 @@ async def test_rules_for_more_series_than_can_be_compared_leave_what_was_served(
     series = [{"__name__": f"depth_{number}", "pod": ""} for number in range(2_000)]
     with talking() as url, capture_logs() as logs:
         one = ruled(rules, url)
-        await one.look()
+        await one.discover()
         put(rules, "rules:\n" + "- {seriesQuery: x, metricsQuery: x}\n" * 600)
         assert await one.read_again()
         with talking(series=series) as other:
             one._url = other.rstrip("/")
-            await one.look()
+            await one.discover()
     assert b"tessera_metrics_rules_bad 1" in one._measures.render()
     (said,) = [each["reason"] for each in logs if each["event"] == "adapter_rules_too_wide"]
     assert "600 rules are for 1200000 names of series together" in said
@@ -333,10 +333,10 @@ async def test_files_of_the_client_that_are_gone_are_why_nothing_is_known(rules:
     with talking() as url:
         one._connect = HttpMetrics
         one._url = url.rstrip("/")
-        await one.look()
+        await one.discover()
     one._connect = connect
     with capture_logs() as logs:
-        await one.look()
+        await one.discover()
     assert ["'token'" in each["reason"] for each in logs if each["event"] == "series_not_known"] == [True]
     with pytest.raises(TesseraError, match="'token'"):
         await one.series(External(metric="all_depth", namespace="ns"))

@@ -24,18 +24,18 @@ class Scene:
         self.usages = MemoryUsage(REPORT)
         self.memory = AgentsMemory(self.usages, logger(), lambda: self.now_s)
 
-    async def look(self, seconds: float) -> dict[str, float]:
+    async def refresh(self, seconds: float) -> dict[str, float]:
         """Let time go by and look twice: the first look waits for nobody."""
         self.now_s += seconds
-        await self.memory.look()
+        await self.memory.refresh()
         await asyncio.sleep(0.05)
-        await self.memory.look()
+        await self.memory.refresh()
         return {str(pod): percent for pod, percent in self.memory.activity().items()}
 
 
 async def test_activity_throttling_and_sizes_are_the_agents() -> None:
     one = Scene()
-    assert await one.look(0) == {"team/train": 90, "web/serve": 12}
+    assert await one.refresh(0) == {"team/train": 90, "web/serve": 12}
     assert one.memory.throttled() == {"GPU-0": ("thermal",)}
     assert one.memory.services() == ()
     advice = {each.pod: each.verdict.value for each in one.memory.recommendations()}
@@ -45,17 +45,17 @@ async def test_activity_throttling_and_sizes_are_the_agents() -> None:
 
 async def test_it_asks_once_in_a_minute_and_forgets_what_is_old() -> None:
     one = Scene()
-    await one.look(0)
+    await one.refresh(0)
     one.usages.reports = (UsageReport(node="n1"),)
-    assert len(await one.look(59)) == 2
-    assert await one.look(1) == {}
+    assert len(await one.refresh(59)) == 2
+    assert await one.refresh(1) == {}
     one.usages.reports = (REPORT,)
-    assert len(await one.look(60)) == 2
+    assert len(await one.refresh(60)) == 2
     one.usages.silent = "n1"
     with capture_logs() as logs:
-        assert len(await one.look(60)) == 2
-        assert len(await one.look(60)) == 2
-        assert await one.look(60) == {}
+        assert len(await one.refresh(60)) == 2
+        assert len(await one.refresh(60)) == 2
+        assert await one.refresh(60) == {}
     assert one.memory.recommendations() == ()
     assert [each["event"] for each in logs] == ["agents_not_read"]
 

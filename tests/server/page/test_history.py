@@ -61,7 +61,7 @@ class Scene:
             raise InvalidInput("token", found=self.broken, expected="one")
         yield self.metrics
 
-    async def look(self, value: str, seconds: float = 15.0) -> float | None:
+    async def refresh(self, value: str, seconds: float = 15.0) -> float | None:
         """Let time go by and look; return how busy the pod is then."""
         self.now_s += seconds
         self.answer_with(answer(value))
@@ -72,23 +72,23 @@ class Scene:
         self.metrics.contents |= {f"{URL}{path}?{urlencode(parameters)}": content for path, parameters in requested}
 
     async def again(self) -> float | None:
-        await self.history.look()
+        await self.history.refresh()
         return {str(pod): percent for pod, percent in self.history.activity().items()}.get("ml/p")
 
 
 async def test_it_asks_now_and_then_while_somebody_looks() -> None:
     one = Scene()
-    assert (one.connected, await one.look("20")) == (0, 20)
+    assert (one.connected, await one.refresh("20")) == (0, 20)
     (service,) = one.history.services()
     assert (service.namespace, service.name, len(service.points)) == ("ml", "llm", 2)
-    assert (await one.look("30", seconds=14), one.connected) == (20, 1)
-    assert (await one.look("30", seconds=1), one.connected) == (30, 2)
+    assert (await one.refresh("30", seconds=14), one.connected) == (20, 1)
+    assert (await one.refresh("30", seconds=1), one.connected) == (30, 2)
 
 
 @pytest.mark.parametrize("trouble", ["no answer", "no token"])
 async def test_without_an_answer_what_is_known_counts_for_two_minutes(trouble: str) -> None:
     one = Scene()
-    await one.look("20")
+    await one.refresh("20")
     with capture_logs() as logs:
         for _ in range(7):
             one.now_s += 15
@@ -100,12 +100,12 @@ async def test_without_an_answer_what_is_known_counts_for_two_minutes(trouble: s
         assert one.history.services() == ()
     assert [each["event"] for each in logs] == ["history_not_read"]
     one.broken = ""
-    assert await one.look("40") == 40
+    assert await one.refresh("40") == 40
 
 
 async def test_an_answer_that_is_none_is_said() -> None:
     one = Scene()
-    await one.look("20")
+    await one.refresh("20")
     one.now_s += 15
     one.answer_with(b"<html>")
     with capture_logs() as logs:
@@ -131,7 +131,7 @@ async def test_a_week_is_judged_now_and_then_and_nothing_waits_for_it() -> None:
     one = Scene()
 
     async def advice(seconds: float) -> list[tuple[str, str]]:
-        await one.look("20", seconds)
+        await one.refresh("20", seconds)
         for _ in range(50):
             await asyncio.sleep(0.01)  # in a thread
         return [(each.pod, each.fits) for each in one.history.recommendations()]

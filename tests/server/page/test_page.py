@@ -328,7 +328,7 @@ async def test_a_server_that_is_cancelled_ends_as_one_that_stops() -> None:
 @pytest.mark.anyio
 async def test_a_cluster_that_cannot_be_read_is_said() -> None:
     kube = await cluster()
-    page = Page(port=0, limits=PageLimits(look_s=0.05))
+    page = Page(port=0, limits=PageLimits(refresh_s=0.05))
     server = Server(Settings(port=0, page=page), kube)
     kube.stop()
     running = asyncio.create_task(server.run())

@@ -245,7 +245,7 @@ async def test_the_chosen_gpu_is_shown_wherever_the_page_is_scrolled_to(width: i
 class Judged:
     """What is measured: two replicas that were allocated too much memory, and that one heats its GPU."""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         pass
 
     def activity(self) -> dict[PodKey, float]:

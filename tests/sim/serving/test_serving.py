@@ -63,7 +63,7 @@ class Fixed:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def look(self, _load: Load, _replicas: Replicas) -> Proposal:
+    def propose(self, _load: Load, _replicas: Replicas) -> Proposal:
         return Proposal(self.count, "")
 
 

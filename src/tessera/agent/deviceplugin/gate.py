@@ -161,10 +161,10 @@ class Gate:
 
         Nobody else may be in its way when this returns: what was not looked for is not there.
         """
-        observed, looked = ObservedPods(), frozenset[Allocation]()
-        while not (rivals := self._rivals(new, ids=ids)) <= looked:
+        observed, checked = ObservedPods(), frozenset[Allocation]()
+        while not (rivals := self._rivals(new, ids=ids)) <= checked:
             running = await self._observer.running(frozenset(each.uid for each in rivals))
-            observed, looked = await self._observe(running), rivals
+            observed, checked = await self._observe(running), rivals
         return observed
 
     def _rivals(self, new: Allocation, *, ids: bool) -> frozenset[Allocation]:

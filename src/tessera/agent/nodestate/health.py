@@ -59,7 +59,7 @@ class HealthWatch:
     def observe(self, inventory: Inventory) -> None:
         """Judge health by what the driver shows; call it with every inventory that is read, and after `wait_s`."""
         self._last = inventory
-        self._take(*core.looked(self.health, inventory, self._clock(), self._policy))
+        self._take(*core.observed(self.health, inventory, self._clock(), self._policy))
 
     async def run(self) -> None:
         """Follow the driver's events until it is closed.

@@ -59,7 +59,7 @@ class Follower:
         self._reported: LayoutRequest | None = None
         self._rebooting = False
         self._withdrawn: set[str] = set()
-        self._evictions = Evictions(policy.evict, self._gpus.timing.look_s)
+        self._evictions = Evictions(policy.evict, self._gpus.timing.observe_s)
         self._log = logger()
 
     def resume(self, name: str, state: str) -> None:
@@ -88,7 +88,7 @@ class Follower:
 
     async def _advance(self, name: str) -> LayoutEvent:
         """Look, decide and report."""
-        event, inventory = await self._look(name)
+        event, inventory = await self._observe(name)
         self.request = advance(self.request, event, _now(), self._policy.limits)
         if not self.request.acts:
             self._evictions.begin_anew()
@@ -138,7 +138,7 @@ class Follower:
                 return ""
             await asyncio.sleep(self._gpus.timing.poll_s)
 
-    async def _look(self, name: str) -> tuple[LayoutEvent, Inventory]:
+    async def _observe(self, name: str) -> tuple[LayoutEvent, Inventory]:
         if not name:
             return Seen("", Outlook(observed=())), Inventory(gpus=())
         try:
@@ -166,7 +166,7 @@ class Follower:
         failures = await self._partitioner.apply(chosen, self.request.until_s)
         if not failures:
             return False
-        event, _ = await self._look(seen.name)
+        event, _ = await self._observe(seen.name)
         observed = event.outlook.observed if isinstance(event, Seen) else ()
         self.request = advance(self.request, Attempted(failures, observed), _now(), self._policy.limits)
         return True
@@ -193,7 +193,7 @@ class Follower:
         if self._is_reported():
             return
         try:
-            async with asyncio.timeout(self._gpus.timing.look_s):
+            async with asyncio.timeout(self._gpus.timing.observe_s):
                 await self._policy.report(self.request)
         except (TesseraError, TimeoutError) as error:
             self._log.warning("layout_not_reported", reason=str(error) or "no answer in time")

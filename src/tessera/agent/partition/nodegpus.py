@@ -62,7 +62,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """For one instance to be made or destroyed; as the driver allows itself."""
     switch_s: float = 180.0
     """For MIG to be switched, which may reset the GPU."""
-    look_s: float = 30.0
+    observe_s: float = 30.0
     """For a reading of driver and kubelet."""
     restore_s: float = 180.0
     """For the former layout to be brought back, in all."""
@@ -89,7 +89,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
             TimeoutError: they did not answer in time.
 
         """
-        async with asyncio.timeout(self.timing.look_s):
+        async with asyncio.timeout(self.timing.observe_s):
             inventory = await self.driver.inventory()
             held = await self.held()
             processes = {gpu.uuid: await self.driver.processes(gpu.uuid) for gpu in inventory.gpus if not gpu.lost}
@@ -98,7 +98,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     async def offer_only(self, gpu: str, layout: Layout | None) -> bool:
         """Offer these instances of a GPU from now on; return whether that was answered in time and not refused."""
         try:
-            async with asyncio.timeout(self.timing.look_s):
+            async with asyncio.timeout(self.timing.observe_s):
                 await self.offer(gpu, layout)
         except (TesseraError, TimeoutError):
             return False

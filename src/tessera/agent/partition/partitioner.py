@@ -175,7 +175,7 @@ class Partitioner:
             yield
             return
         former = self._across.problem
-        async with self._across.hold(gpu, min(by_s, _now() + self.gpus.timing.look_s)):
+        async with self._across.hold(gpu, min(by_s, _now() + self.gpus.timing.observe_s)):
             if self._across.problem != former:
                 self._log.warning("layout_not_locked", gpu=gpu, reason=self._across.problem)
             yield

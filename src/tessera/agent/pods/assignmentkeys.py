@@ -103,7 +103,7 @@ class AssignmentKeys:
         self._own: tuple[str, ...] = ()
         self._ring = self._remembered()
         """The servers' keys."""
-        self._looked = False
+        self._listed = False
         self._missing_s: dict[str, float] = {}
         """Since when keys are not published that were."""
         self._keys = Keys(public=self._ring.public, verify=verify)
@@ -181,8 +181,8 @@ class AssignmentKeys:
     def _take_change(self, change: Change) -> None:
         if change.object is not None and not change.gone:
             # The first look begins after all that was remembered.
-            now = change.rewound or not self._looked
-            self._looked = True
+            now = change.rewound or not self._listed
+            self._listed = True
             self._take(change.object, self._ring.version if now else None)
 
     def _take(self, found: Object, begun: int | None) -> None:

@@ -77,7 +77,7 @@ class MpsSupervisor:
     async def _advance(
         self, key: str, desired: MpsTarget | None, facts: Mapping[str, GpuFacts], *, used: bool
     ) -> DaemonState | None:
-        seen = await self._look(key)
+        seen = await self._observe(key)
         step = next_step(desired, seen, used=used)
         try:
             await self._take(step, key, desired, seen, facts)
@@ -117,10 +117,10 @@ class MpsSupervisor:
             case Step.FORGET:
                 await self._forget(key, seen.record, gpu)
 
-    # Seeing
+    # Observing
 
-    async def _look(self, key: str) -> DaemonSeen:
-        sight = await self._daemons.look(key)
+    async def _observe(self, key: str) -> DaemonSeen:
+        sight = await self._daemons.observe(key)
         silent = sight.alive and sight.clients is None
         self._silent[key] = self._silent[key] + 1 if silent else 0
         if silent:

@@ -76,14 +76,14 @@ class MpsDaemons:
         """Return the daemons there are records of, sorted by key, and change nothing."""
         found = []
         for key in sorted(self.recorded()):
-            sight = await self.look(key)
+            sight = await self.observe(key)
             gpu, exclusive = (sight.record.target.gpu, sight.record.target.exclusive) if sight.record else ("", False)
             found.append(
                 Daemon(key=key, gpu=gpu, exclusive=exclusive, problem=sight.problem, processes=sight.processes)
             )
         return tuple(found)
 
-    async def look(self, key: str) -> Sight:
+    async def observe(self, key: str) -> Sight:
         """Return a daemon as it is now."""
         record = self._found(key, self._read(key))
         if record is None:

@@ -87,14 +87,14 @@ class ImageWarmer:
                 tasks.create_task(self._store.run(measures))
                 await self._store.synced()
                 while True:
-                    await one_turn(self.look, self._complain, done)
+                    await one_turn(self.reconcile, self._complain, done)
                     await self._wakeup.wait(self._interval_s)
         finally:
             for _, task in self._pulls.values():
                 task.cancel()
             await self._runtime.close()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Look at everything once, do what is to be done, and report.
 
         Raises:

@@ -18,7 +18,7 @@ from tessera.api.kubernetes.leaving import read_leaves
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.tessera.clusters import as_fields
 from tessera.api.tessera.modelservers import with_pods
-from tessera.cli.defrag.moving import Mover, look
+from tessera.cli.defrag.moving import Mover, observe
 from tessera.cli.defrag.tables import parts
 from tessera.cli.livecluster import ClusterSource, cluster_options, connected, place_of, read_file
 from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without
@@ -109,7 +109,7 @@ def defrag(**given: Any) -> None:
         asyncio.run(_on_cluster(place, lambda kube: carry_out(kube, given)))
         return
     with progress_bar("looking for moves"):
-        cluster, leaves = _saved(place.file) if place.file is not None else asyncio.run(_on_cluster(place, look))
+        cluster, leaves = _saved(place.file) if place.file is not None else asyncio.run(_on_cluster(place, observe))
         asked = _asked(cluster, given)
         proposal = propose(cluster, asked, leaves, most=given["max_moves"])
     _print(_Made(asked, proposal, executed=False), given["output"])
@@ -224,7 +224,7 @@ async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
         Unsupported: no moves place what is asked for.
 
     """
-    cluster, leaves = await look(kube)
+    cluster, leaves = await observe(kube)
     asked = _asked(cluster, given)
     proposal = propose(cluster, asked, leaves, most=given["max_moves"])
     if given["output"] not in {"json", "yaml"}:

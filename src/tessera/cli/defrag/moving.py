@@ -27,7 +27,7 @@ from tessera.core.packing.defrag import Asker, Leave, Move, Proposal, propose
 from tessera.core.workload.need import PodKey
 from tessera.errors import Conflict, Unavailable, Unsupported
 
-__all__ = ["TAINT", "Mover", "look"]
+__all__ = ["TAINT", "Mover", "observe"]
 
 _PAUSE_S = 1.0
 """Between two looks at what is waited for."""
@@ -45,7 +45,7 @@ Report = Callable[[int, str], None]
 """Called with the number of moves made and the current step."""
 
 
-async def look(kube: Kube) -> tuple[Cluster, Mapping[PodKey, Leave]]:
+async def observe(kube: Kube) -> tuple[Cluster, Mapping[PodKey, Leave]]:
     """Return the cluster as its API shows it now, and which of its pods may be asked to leave."""
     kinds = (NODES, PODS, GPU_NODES, DISRUPTION_BUDGETS)
     listed = await asyncio.gather(*(_list(kube, kind) for kind in kinds))
@@ -88,7 +88,7 @@ class Mover:
             Unavailable: a deadline passed; what was done is in `evicted`.
 
         """
-        cluster, _ = await look(self._kube)
+        cluster, _ = await observe(self._kube)
         self._waiting = frozenset(each.key for each in cluster.snapshot.pending)
         while (proposal := await self._proposal(most - len(self.evicted))).moves:
             await self._move(proposal.moves[0], report)
@@ -98,7 +98,7 @@ class Mover:
 
     async def _proposal(self, most: int) -> Proposal:
         """Return the moves that are left, seen from now."""
-        cluster, leaves = await look(self._kube)
+        cluster, leaves = await observe(self._kube)
         left = [each for each in self._askers if not _is_bound(cluster, each.pod)]
         found = propose(cluster, left, leaves, most=most)
         if found.stuck:
@@ -205,7 +205,7 @@ class Mover:
         """Wait until the askers that are pods of the cluster have a node."""
         mine = [each.pod for each in self._askers if each.pod in self._waiting]
         async for last in self._times(_PAUSE_S):
-            cluster, _ = await look(self._kube)
+            cluster, _ = await observe(self._kube)
             left = [pod for pod in mine if not _is_bound(cluster, pod)]
             if not left:
                 return

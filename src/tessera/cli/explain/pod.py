@@ -85,7 +85,7 @@ def pod(**given: Unpack[_Given]) -> None:
         cluster, events = read_file(place.file)
         objects = events
     else:
-        cluster, events, objects = asyncio.run(_look(place, key))
+        cluster, events, objects = asyncio.run(_observe(place, key))
     found = explain_pod(cluster, key) or _finished(objects, key)
     if found is None:
         raise _absent(cluster, namespace, name)
@@ -95,7 +95,7 @@ def pod(**given: Unpack[_Given]) -> None:
         wide_console(output=given["output"]).print(trimmed(*_parts(answer)))
 
 
-async def _look(place: ClusterSource, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
+async def _observe(place: ClusterSource, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
     async with connected(place) as kube:
         return await observe_pod(kube, key)
 

@@ -129,7 +129,7 @@ def mig() -> None:
 def list_(means: Means | None, /, **given: Any) -> None:
     """Show GPUs, MIG instances and what uses them. Also lists the configurations that this node supports."""
     configurations = node.configurations_in(given["file"])
-    seen = _run(node.look, means, given)
+    seen = _run(node.observe, means, given)
     names = configuration_names(configurations, seen.inventory)
     _print(given["output"], tables.node_table(seen, names), tables.node_json(seen, names))
 
@@ -177,7 +177,7 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
     try:
         configurations = node.configurations_in(given["file"])
         name = node.configuration_of(given["config"], configurations)
-        seen, _ = node.run(node.look, ctx.obj, given["kubelet_socket"])
+        seen, _ = node.run(node.observe, ctx.obj, given["kubelet_socket"])
         requested = _requested(name, configurations, seen.inventory, mode_only=given["mode_only"])
     except InvalidInput as error:
         click.echo(f"error: {error}", err=True)
@@ -196,7 +196,7 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
 @click.pass_obj
 def export(means: Means | None, config: str, kubelet_socket: Path, output: str) -> None:
     """Print the layouts as a mig-parted file."""
-    seen, _ = node.run(node.look, means, kubelet_socket)
+    seen, _ = node.run(node.observe, means, kubelet_socket)
     text = migparted.write({config: as_groups(seen.inventory)})
     if output == "json":
         text = msgspec.json.format(msgspec.json.encode(documents.read("export", text)[0].data)).decode() + "\n"
@@ -210,7 +210,7 @@ def export(means: Means | None, config: str, kubelet_socket: Path, output: str) 
 @click.pass_obj
 def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
     """Write the layouts to a file. It has the placement of every instance."""
-    seen, _ = node.run(node.look, means, kubelet_socket)
+    seen, _ = node.run(node.observe, means, kubelet_socket)
     recorded = record(seen.inventory)
     Checkpoint(checkpoint).replace(recorded)
     instances = sum(len(each.placements) for each in recorded)
@@ -254,7 +254,7 @@ def _bring(means: Means | None, requested_of: Callable[[Inventory], LayoutTarget
     locks = node.locks_in(given["state_dir"])
 
     async def work(node_gpus: NodeGpus) -> Brought:
-        seen: NodeInUse = await node.look(node_gpus)
+        seen: NodeInUse = await node.observe(node_gpus)
         requested = requested_of(seen.inventory)
         if not requested.targets and not requested.unseen:
             click.echo("note: the configuration matches no GPU of this node, so nothing changes", err=True)

@@ -50,7 +50,7 @@ __all__ = [
     "configurations_in",
     "evicting",
     "locks_in",
-    "look",
+    "observe",
     "planned",
     "run",
 ]
@@ -203,7 +203,7 @@ def locks_in(state: Path | None) -> NodeLocks:
     return NodeLocks(paths.locks)
 
 
-async def look(node_gpus: NodeGpus) -> NodeInUse:
+async def observe(node_gpus: NodeGpus) -> NodeInUse:
     """Return the node as it is.
 
     Raises:
@@ -319,15 +319,16 @@ async def bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
 async def _bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
     targets = desired.requested.targets
     before = {
-        each.index: each for each in planned(await look(node_gpus), desired.requested, evict=desired.evict is not None)
+        each.index: each
+        for each in planned(await observe(node_gpus), desired.requested, evict=desired.evict is not None)
     }
     partitioner = Partitioner(node_gpus)
     by_s = asyncio.get_running_loop().time() + desired.timeout_s
     failures = await partitioner.apply(targets, by_s)
-    evictions = Evictions(desired.evict, node_gpus.timing.look_s)
+    evictions = Evictions(desired.evict, node_gpus.timing.observe_s)
     if desired.evict and await _make_way(node_gpus, targets, evictions, by_s):
         failures = await partitioner.apply(targets, by_s)
-    seen = await look(node_gpus)
+    seen = await observe(node_gpus)
     after = planned(seen, desired.requested)
     unwritten = None
     if desired.checkpoint is not None and not failures and not desired.requested.unseen:
@@ -344,7 +345,7 @@ async def _make_way(node_gpus: NodeGpus, targets: Sequence[Target], evictions: E
     """Evict the pods in the way of targets until none is left; return whether any was there and all have gone."""
     requested = False
     while asyncio.get_running_loop().time() < by_s:
-        seen = await look(node_gpus)
+        seen = await observe(node_gpus)
         gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
         changes = (change(gpus[target.gpu], target, seen.users) for target in targets)
         pods = [user for each in changes if isinstance(each, Blocked) for user in each.users if user.pod]

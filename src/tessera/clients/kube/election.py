@@ -18,7 +18,7 @@ from tessera.core.cluster.protocols.leadership import (
     claim,
     granted,
     leads,
-    looked,
+    observed,
     pause_s,
     released,
 )
@@ -154,12 +154,12 @@ class Election:
         try:
             async with asyncio.timeout_at(min(end_s, self._until_s()) if self.leading else end_s):
                 if not self.leading:
-                    await self._look()
+                    await self._observe()
                 await self._write()
             self.trouble = ""
             self._on_answer()
         except Conflict:
-            await self._look_again()
+            await self._keep_observing()
         except TimeoutError as error:
             subject = f"Lease {self._lock.namespace}/{self._lock.lease}"
             self._troubled(
@@ -176,16 +176,16 @@ class Election:
         self.trouble = str(error)
         self._on_trouble(error)
 
-    async def _look_again(self) -> None:
+    async def _keep_observing(self) -> None:
         try:
             async with asyncio.timeout(self._lock.terms.renew_s / _ATTEMPTS):
-                await self._look()
+                await self._observe()
         except (TesseraError, TimeoutError) as error:
             self._on_trouble(error)
 
-    async def _look(self) -> None:
+    async def _observe(self) -> None:
         found = await self._kube.get(LEASES, self._lock.lease, self._lock.namespace)
-        self._candidate = looked(self._candidate, read_lease(found), _now_s())
+        self._candidate = observed(self._candidate, read_lease(found), _now_s())
 
     async def _write(self) -> None:
         sent_s = _now_s()

@@ -37,7 +37,7 @@ _PINNED, _MANAGED = "io.cri-containerd.pinned", "io.cri-containerd.image"
 _OURS = "tessera.dev/pinned"
 """Label of an image in containerd: the name by which it was pinned. Set by the agent; read by the agent."""
 _ANSWER_S, _PULL_S = 30.0, 3600.0
-_LOOKS, _PAUSE_S = 200, 0.05
+_READS, _PAUSE_S = 200, 0.05
 
 
 class CriRuntime:
@@ -146,7 +146,7 @@ class CriRuntime:
 
     async def _settled(self, reference: Reference, shows: Callable[[Any], bool]) -> None:
         """Wait until CRI shows what was written to containerd, of which it hears by an event."""
-        for _ in range(_LOOKS):
+        for _ in range(_READS):
             if shows(await self._status(reference)):
                 return
             await asyncio.sleep(_PAUSE_S)

@@ -59,7 +59,7 @@ class GoogleToken:
         self._account = environ.get("GOOGLE_CREDENTIALS", "")
         self._lock = threading.Lock()
         self._credentials: google.auth.credentials.Credentials | None = None
-        self._looked = False
+        self._searched = False
 
     def headers(self) -> dict[str, str]:
         """Return the header that authorizes a request; none where nothing does.
@@ -73,9 +73,9 @@ class GoogleToken:
 
     def _found(self) -> str:
         with self._lock:
-            if not self._looked:
-                self._credentials = self._look()
-                self._looked = True
+            if not self._searched:
+                self._credentials = self._find()
+                self._searched = True
             if self._credentials is None:
                 return ""
             if not self._credentials.valid:
@@ -85,7 +85,7 @@ class GoogleToken:
                     raise Temporary(f"no token of Google: {type(error).__name__}") from error
             return str(self._credentials.token)
 
-    def _look(self) -> google.auth.credentials.Credentials | None:
+    def _find(self) -> google.auth.credentials.Credentials | None:
         if self._account:
             return _service_account(self._account)
         try:

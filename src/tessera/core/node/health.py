@@ -30,7 +30,7 @@ __all__ = [
     "XidClass",
     "Xids",
     "counts",
-    "looked",
+    "observed",
     "reported",
     "xid_class",
 ]
@@ -252,7 +252,7 @@ def _mark_unhealthy(
     )
 
 
-def looked(
+def observed(
     health: Health, inventory: Inventory, now_s: float, policy: HealthPolicy
 ) -> tuple[Health, tuple[HealthChange, ...]]:
     """Return the health after a look at the driver, and what changed.

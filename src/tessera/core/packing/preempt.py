@@ -9,7 +9,7 @@ from tessera.core.workload.need import Need
 
 __all__ = ["victims"]
 
-_LOOKS: Final = 128
+_MOST_TRIALS: Final = 128
 """Sets of pods that are tried before the search is content with one of which none can be left out."""
 _LOWEST: Final = 1 << 31
 """Added to each priority before sums are compared, as kube-scheduler does, so that fewer pods are cheaper.
@@ -85,7 +85,7 @@ def _of_group(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
         return needed
     rest = [pod for pod in pods if pod not in needed]
     heap: list[tuple[tuple[int, int], tuple[int, ...]]] = [((0, 0), ())]
-    for _ in range(_LOOKS):
+    for _ in range(_MOST_TRIALS):
         _, chosen = heapq.heappop(heap)
         found = (*needed, *(rest[i] for i in chosen))
         if trial.fits(found):

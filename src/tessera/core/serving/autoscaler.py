@@ -42,7 +42,7 @@ _BEGIN_S: Final = 300
 _FULL: Final = 0.8
 """The part of a replica's slots that requests in flight may take when they are there for a minute."""
 _MINUTE_S: Final = 60
-_LOOK_S: Final = 15
+_SYNC_S: Final = 15
 """Between two looks: a decision is as much later than what it is about."""
 _LEAST: Final = 0.5
 """The smallest margin, in square roots of the forecast."""
@@ -209,7 +209,7 @@ def _forecast(loads: Sequence[Load], cold_start_s: float) -> float:
     # The two rates are those of the middles of their times.
     apart_s = (recent.at_s - trend.at_s) / 2
     slope = (rate - _rate(trend, now)) / apart_s if apart_s >= _RECENT_S / 2 else 0.0
-    ahead_s = cold_start_s + _LOOK_S + (now.at_s - recent.at_s) / 2
+    ahead_s = cold_start_s + _SYNC_S + (now.at_s - recent.at_s) / 2
     ahead = min(max(rate + _TREND * slope * ahead_s, rate / 2), rate * 2)
     completed = now.completed - first.completed
     return ahead * ((now.served_s - first.served_s) / completed if completed else 1.0)
@@ -219,7 +219,7 @@ def _errors(memory: Memory, loads: Sequence[Load], server: Server) -> tuple[_Err
     """Return the errors that still count, with that of the forecast made for now, where there is one."""
     now = loads[-1]
     kept = tuple(each for each in memory.errors if each.at_s > now.at_s - _ERRORS_S)
-    made = [slots for at_s, slots in memory.forecasts if at_s <= now.at_s - server.cold_start_s - _LOOK_S]
+    made = [slots for at_s, slots in memory.forecasts if at_s <= now.at_s - server.cold_start_s - _SYNC_S]
     if not made:
         return kept
     # Requests that pile up behind too few replicas need not as many slots.

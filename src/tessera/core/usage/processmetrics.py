@@ -4,15 +4,14 @@ from tessera.core.usage.families import Metric
 
 __all__ = [
     "BINDINGS",
-    "CONTROLLER_LOOKS",
+    "CONTROLLER_RECONCILES",
     "DECISIONS",
     "EXPORTER_AGE",
     "EXPORTER_FAILURES",
     "EXPORTER_TIME",
     "IMAGES",
-    "LOOK_TIME",
     "LOOP_AGE",
-    "METRICS_LOOK_TIME",
+    "METRICS_RECONCILE_TIME",
     "METRICS_REQUESTS",
     "METRICS_RULES_BAD",
     "METRICS_RULE_QUERIES",
@@ -36,6 +35,7 @@ __all__ = [
     "QUOTA_GUARANTEED",
     "QUOTA_LEFT_OUT",
     "QUOTA_USED",
+    "RECONCILE_TIME",
     "REQUESTS",
     "REQUEST_TIME",
     "SERVER_READY",
@@ -74,10 +74,10 @@ QUOTA_BORROWED = Metric(
     "tessera_quota_borrowed", "gauge", "What a queue uses of others' quota in its cohort, beyond its own.", _QUOTA
 )
 QUOTA_LEFT_OUT = Metric("tessera_quota_left_out", "gauge", "Amounts without series, because there are too many.")
-CONTROLLER_LOOKS = Metric(
+CONTROLLER_RECONCILES = Metric(
     "tessera_controller_reconciles_total", "counter", "Reconciliations of the cluster, by result.", ("result",)
 )
-LOOK_TIME = Metric(
+RECONCILE_TIME = Metric(
     "tessera_controller_reconcile_duration_seconds",
     "histogram",
     "Seconds to observe, plan and write.",
@@ -91,7 +91,7 @@ PENDING = Metric(
     "Pods that no change of layouts would place, by policy and by what comes nearest to placing them.",
     ("policy", "reason"),
 )
-METRICS_LOOK_TIME = Metric(
+METRICS_RECONCILE_TIME = Metric(
     "tessera_metrics_reconcile_duration_seconds", "histogram", "Seconds to observe all model servers and decide."
 )
 METRICS_SAMPLES = Metric(
@@ -175,11 +175,11 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     QUOTA_USED,
     QUOTA_BORROWED,
     QUOTA_LEFT_OUT,
-    CONTROLLER_LOOKS,
-    LOOK_TIME,
+    CONTROLLER_RECONCILES,
+    RECONCILE_TIME,
     DECISIONS,
     PENDING,
-    METRICS_LOOK_TIME,
+    METRICS_RECONCILE_TIME,
     METRICS_SAMPLES,
     METRICS_WAKE_QUERIES,
     METRICS_RULE_QUERIES,

@@ -39,7 +39,7 @@ from tessera.core.serving.queuetime import Missing, Window
 from tessera.core.serving.render.pods import SERVER_LABEL
 from tessera.core.serving.scaletozero import IDLE_S
 from tessera.core.serving.scaling import Facts, Remembered, scale, to_count
-from tessera.core.usage.processmetrics import METRICS_LOOK_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
+from tessera.core.usage.processmetrics import METRICS_RECONCILE_TIME, METRICS_SAMPLES, METRICS_WAKE_QUERIES
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger, defect
 from tessera.loops import one_turn
@@ -50,9 +50,9 @@ from tessera.server.metrics.published import MeasuredServer, publish
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Absent
 
-__all__ = ["LOOK_S", "ModelServerMetrics"]
+__all__ = ["INTERVAL_S", "ModelServerMetrics"]
 
-LOOK_S: Final = 15.0
+INTERVAL_S: Final = 15.0
 _STALE_S: Final = 60.0
 """What was measured so long ago is not served as if it were now."""
 _POD_METRICS: Final[Mapping[str, Callable[[Window], float]]] = {
@@ -109,15 +109,15 @@ class ModelServerMetrics:
         self._seen: dict[_Name, MeasuredServer] = {}
         self._said: dict[_Name, tuple[int | None, bool]] = {}
         """The decision of each server that was reported last, and whether it was for want of good input."""
-        self._looked_s = 0.0
+        self._measured_s = 0.0
         self._complaint = ""
-        self.looked = asyncio.Event()
+        self.measured = asyncio.Event()
         """Set when everything was looked at once."""
 
     @property
     def waiting_for(self) -> str:
         """What must be read before anything can be answered; empty when all is."""
-        return "" if self.looked.is_set() else f"looking at model servers{self._complaint and f' ({self._complaint})'}"
+        return "" if self.measured.is_set() else f"reading model servers{self._complaint and f' ({self._complaint})'}"
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -128,9 +128,9 @@ class ModelServerMetrics:
                 await store.synced()
             while True:
                 begun_s = time.monotonic()
-                await one_turn(self.look, self._trouble, partial(self._measures.turned, "look"))
-                self._measures.observe(METRICS_LOOK_TIME, time.monotonic() - begun_s)
-                await asyncio.sleep(max(LOOK_S - (time.monotonic() - begun_s), 1.0))
+                await one_turn(self.reconcile, self._trouble, partial(self._measures.turned, "look"))
+                self._measures.observe(METRICS_RECONCILE_TIME, time.monotonic() - begun_s)
+                await asyncio.sleep(max(INTERVAL_S - (time.monotonic() - begun_s), 1.0))
 
     def _trouble(self, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
@@ -138,7 +138,7 @@ class ModelServerMetrics:
             self._complaint = reason
             self._log.warning("model_servers_not_followed", reason=reason, exc_info=defect(error))
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Measure each server once, and decide."""
         # 1. Read the pods of each server, and what all of them counted.
         pods = self._pods()
@@ -177,7 +177,7 @@ class ModelServerMetrics:
                 self._measures.count(METRICS_SAMPLES, result=result)
         publish(self._measures, seen)
         # 3. Forget the servers that are gone, and say what changed.
-        first, self._seen, self._looked_s = seen.keys() - self._seen.keys(), seen, now_s
+        first, self._seen, self._measured_s = seen.keys() - self._seen.keys(), seen, now_s
         memories: tuple[dict[_Name, Any], ...] = (self._observed, self._remembered, self._said)
         for memory in memories:
             for server in memory.keys() - seen.keys():
@@ -187,7 +187,7 @@ class ModelServerMetrics:
             # At the first look at a server nothing can be compared yet: no fault of anybody.
             if not (server in first and decision.bad):
                 await self._report(server, deployment, decision)
-        self.looked.set()
+        self.measured.set()
 
     def _pods(self) -> dict[_Name, dict[str, ModelPod]]:
         found: dict[_Name, dict[str, ModelPod]] = {}
@@ -355,7 +355,7 @@ class ModelServerMetrics:
         return series
 
     def _check_fresh(self, subject: str) -> None:
-        age_s = self._now_s() - self._looked_s
-        if not self._looked_s or age_s > _STALE_S:
-            found = f"last measured {age_s:.0f} s ago" if self._looked_s else "nothing was measured yet"
-            raise Unavailable(subject, found=found, hint=f"there is a look every {LOOK_S:.0f} s; try again")
+        age_s = self._now_s() - self._measured_s
+        if not self._measured_s or age_s > _STALE_S:
+            found = f"last measured {age_s:.0f} s ago" if self._measured_s else "nothing was measured yet"
+            raise Unavailable(subject, found=found, hint=f"there is a look every {INTERVAL_S:.0f} s; try again")

@@ -130,7 +130,7 @@ class RuledMetrics:
         self._custom = frozenset[tuple[str, str]]()
         self._external = frozenset[str]()
         self._said: dict[str, str] = {}
-        self._looked_s = 0.0
+        self._discovered_s = 0.0
         self._bad: dict[str, bool] = {}
         self.tried = asyncio.Event()
 
@@ -138,8 +138,8 @@ class RuledMetrics:
         """Follow the file and Prometheus, until cancelled."""
         self._set_bad(broken=False, wide=False)
         self._say_remarks()
-        await one_turn(self.look, self._trouble)
-        self._looked_s = time.monotonic()
+        await one_turn(self.discover, self._trouble)
+        self._discovered_s = time.monotonic()
         while True:
             self._measures.turned("rules")
             await asyncio.sleep(_FILE_S)
@@ -147,9 +147,9 @@ class RuledMetrics:
 
     async def _follow(self) -> None:
         """Look for series where the rules changed, or it is time."""
-        if await self.read_again() or time.monotonic() - self._looked_s >= _DISCOVERY_S:
-            self._looked_s = time.monotonic()
-            await self.look()
+        if await self.read_again() or time.monotonic() - self._discovered_s >= _DISCOVERY_S:
+            self._discovered_s = time.monotonic()
+            await self.discover()
 
     def _trouble(self, error: BaseException) -> None:
         self.tried.set()
@@ -185,7 +185,7 @@ class RuledMetrics:
             self._log.warning(event, reason=reason)
         self._said[event] = reason
 
-    async def look(self) -> None:
+    async def discover(self) -> None:
         """Ask once which series there are, and serve what the rules say of them."""
         # 1. Which series has Prometheus? Those of a question that failed are as they were.
         rules = self._file.rules.rules

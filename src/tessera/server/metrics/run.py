@@ -96,7 +96,7 @@ class MetricsServer:
 
     async def ready(self) -> None:
         """Wait until there is nothing more to wait for."""
-        await self._model_servers.looked.wait()
+        await self._model_servers.measured.wait()
         await self._access.known.wait()
         if self._ruled is not None:
             await self._ruled.tried.wait()
@@ -125,8 +125,8 @@ class MetricsServer:
                 if self._ruled is not None:
                     tasks.create_task(self._ruled.run())
                 tasks.create_task(self._follow_proxy(http))
-                looked = partial(self._measures.turned, "certificate")
-                tasks.create_task(certificates.follow(_CERTIFICATE_S, looked))
+                checked = partial(self._measures.turned, "certificate")
+                tasks.create_task(certificates.follow(_CERTIFICATE_S, checked))
                 if self._own is not None:
                     shared = partial(self._measures.turned, "certificate-shared")
                     tasks.create_task(self._own.follow(certificates, _CERTIFICATE_S, shared))

@@ -44,7 +44,7 @@ class AgentsMemory:
         self._throttled: Mapping[str, tuple[str, ...]] = {}
         self._advice: tuple[Recommendation, ...] = ()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Begin to ask again where that was not done just now."""
         now_s = self._clock_s()
         if now_s - self._known_s >= _STALE_S:

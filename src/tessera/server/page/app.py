@@ -70,7 +70,7 @@ class _Handlers:
     async def fleet(self, request: Request) -> Response:
         viewer = await self._viewer(request)
         with self._feed.joined(viewer.scope) as channel:
-            await self._until(channel.looked())
+            await self._until(channel.refreshed())
             if channel.view is None:
                 raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
             return Response(await asyncio.to_thread(write_fleet, channel.view), media_type="application/json")
@@ -105,7 +105,7 @@ class _Handlers:
         try:
             async with asyncio.timeout(self._limits.heartbeat_s):
                 while not self._feed.closed and not channel.since(last)[0]:
-                    await channel.looked()
+                    await channel.refreshed()
         except TimeoutError:
             return
 
@@ -115,7 +115,7 @@ class _Handlers:
         except (_Refused, TesseraError):
             return False
 
-    async def _until(self, look: Awaitable[object]) -> None:
+    async def _until(self, refreshed: Awaitable[object]) -> None:
         """Wait for a look at the fleet.
 
         Raises:
@@ -123,8 +123,8 @@ class _Handlers:
 
         """
         try:
-            async with asyncio.timeout(self._limits.look_s):
-                await look
+            async with asyncio.timeout(self._limits.refresh_s):
+                await refreshed
         except TimeoutError:
             reason = self._waiting_for() or "the fleet was not read in time; try again"
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason) from None
@@ -134,7 +134,7 @@ class _Handlers:
         if self._sign_in is None:
             return _EVERYBODY
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        await self._until(self._feed.looked.wait())
+        await self._until(self._feed.refreshed.wait())
         viewer = await self._sign_in.viewer(token.strip(), self._feed.namespaces) if kind == "Bearer" else None
         if viewer is None:
             raise _Refused(HTTPStatus.UNAUTHORIZED, "sign in with a Kubernetes token: kubectl create token NAME")

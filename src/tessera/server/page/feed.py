@@ -45,7 +45,7 @@ class Channel:
         self._events: deque[tuple[int, bytes]] = deque(maxlen=_KEPT)
         self._whole = b""
         """The event with all of the view, once somebody asked for it."""
-        self._looked = asyncio.Event()
+        self._refreshed = asyncio.Event()
 
     def take(self, view: FleetView, change: bytes) -> None:
         """Take the view as it is now and the change that leads to it, which is empty where there is none."""
@@ -58,12 +58,12 @@ class Channel:
 
     def wake(self) -> None:
         """End the waits for a look."""
-        self._looked.set()
-        self._looked = asyncio.Event()
+        self._refreshed.set()
+        self._refreshed = asyncio.Event()
 
-    async def looked(self) -> None:
+    async def refreshed(self) -> None:
         """Return after the next look at the fleet, whether anything changed or not."""
-        await self._looked.wait()
+        await self._refreshed.wait()
 
     @property
     def _id(self) -> str:
@@ -104,7 +104,7 @@ class Feed:
         self._channels: dict[Scope, Channel] = {}
         self.namespaces: tuple[str, ...] = ()
         """All namespaces that use GPUs, as of the last look."""
-        self.looked = asyncio.Event()
+        self.refreshed = asyncio.Event()
         """Set once there was a look."""
         self.closed = False
         """Whether viewers shall go."""
@@ -146,20 +146,20 @@ class Feed:
         while True:
             began_s = loop.time()
             try:
-                await self._look()
+                await self._refresh()
                 self._measures.turned("page")
             except Exception as error:  # noqa: BLE001 (an object that nobody thought of must not stop the server)
                 self._log.error("page_not_renewed", exc_info=error)
             await asyncio.sleep(max(_LEAST_S, _REST * (loop.time() - began_s)))
             await self._wakeup.wait(_LONGEST_S)
-            while self.looked.is_set() and not self.viewers:
+            while self.refreshed.is_set() and not self.viewers:
                 self._measures.stopped("page")
                 await self._wakeup.wait(_LONGEST_S)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         view = await self._observe()
         self.namespaces = view.namespaces
-        self.looked.set()
+        self.refreshed.set()
         for channel in [each for each in self._channels.values() if each.viewers]:
             shown, change = await asyncio.to_thread(_shown, view, channel.scope, channel.view)
             channel.take(shown, change)

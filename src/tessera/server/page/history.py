@@ -63,7 +63,7 @@ class PrometheusHistory:
         self._advising: asyncio.Task[None] | None = None
         self._complain_of_advice = Complaint(log, "recommendations_not_read")
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Ask again where that was not done just now; without an answer what is known counts for two minutes."""
         now_s = self._now_s()
         if now_s - self._advised_s >= _ADVICE_S and (self._advising is None or self._advising.done()):

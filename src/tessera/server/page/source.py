@@ -28,7 +28,7 @@ _Read = TypeVar("_Read")
 class PageMetrics(Protocol):
     """What is measured, where anything is."""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Measure again, where that is due; before the others are called."""
         ...
 
@@ -50,7 +50,7 @@ class PageMetrics(Protocol):
 
 
 class _NoMetrics:
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         pass
 
     def activity(self) -> Mapping[PodKey, float]:
@@ -106,7 +106,7 @@ class Source:
 
     async def observe(self) -> FleetView:
         """Return the fleet as it is now, for who sees everything."""
-        await self._metrics.look()
+        await self._metrics.refresh()
         objects, authority = self._view.objects(), self._view.keys.authority
         images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}

@@ -38,7 +38,7 @@ _POLICIES: Final[dict[str, Any]] = {
     "shares": {"gpus": [{"sharing": {"mode": "memory-share"}}]},
     "notebooks": {"gpus": [{"sharing": {"mode": "time-slicing", "replicas": 14}}]},
 }
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 
 
 class Embedded:
@@ -102,7 +102,7 @@ class Embedded:
                 wakeup = WakeUp()
                 tasks.create_task(Store(self.kube, GPU_NODES, wake=wakeup.set).run())
                 while not await self._settled():
-                    await wakeup.wait(_LOOK_S)
+                    await wakeup.wait(_POLL_S)
                 tasks.create_task(Scheduling(self.kube, self.server.verbs).run())
                 tasks.create_task(self.workloads.run())
 

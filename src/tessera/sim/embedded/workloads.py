@@ -22,7 +22,7 @@ __all__ = ["CASES", "Case", "Serving", "Workloads"]
 
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Source: k8s.io/apimachinery `pkg/util/rand`."""
-_LOOK_S: Final = 15.0
+_SYNC_S: Final = 15.0
 """Between two looks of the autoscaler, in simulated time."""
 _KEPT: Final = 120
 _TURN_S: Final = 0.5
@@ -135,7 +135,7 @@ class Workloads:
         self._servers = {each.name: _Server(each, rng) for each in CASES if each.serving}
         self._busy: dict[PodKey, float] = {}
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Measure nothing: `run` knows."""
 
     def activity(self) -> Mapping[PodKey, float]:
@@ -251,16 +251,16 @@ class _Server:
             self._next_s += self._rng.expovariate(self._rate(self._next_s))
         self._replicas.settle(now_s)
         self._replicas.release(now_s)
-        if now_s >= self._now_s + _LOOK_S:
+        if now_s >= self._now_s + _SYNC_S:
             self._now_s = now_s
-            self._look(running)
+            self._scale(running)
         return self._desired
 
     def _rate(self, at_s: float) -> float:
         wave = 0.5 - 0.5 * math.cos(2 * math.pi * (at_s / _WAVE_S + self._serving.phase))
         return self._serving.least_rate + (self._serving.most_rate - self._serving.least_rate) * wave
 
-    def _look(self, running: int) -> None:
+    def _scale(self, running: int) -> None:
         load = Load(
             at_s=self._now_s,
             arrived=self._arrived,

@@ -64,7 +64,7 @@ class _Published:
         self._hpa = _Scaled(most)
         self._former: list[dict[Replica, tuple[float, int]]] = []
 
-    def look(self, load: Load, replicas: Replicas) -> Proposal:
+    def propose(self, load: Load, replicas: Replicas) -> Proposal:
         now = {each: (each.queued_s * 1e6, each.completed) for each in replicas.live if each.ready_s <= load.at_s}
         # A window of 30 s has two samples at a scrape interval of 15 s: this one and the one before.
         before = self._former[-1] if self._former else now
@@ -89,7 +89,7 @@ class _Waiting:
     def __init__(self, _model: Model, most: int) -> None:
         self._hpa = _Scaled(most)
 
-    def look(self, load: Load, replicas: Replicas) -> Proposal:
+    def propose(self, load: Load, replicas: Replicas) -> Proposal:
         waiting = replicas.waiting(load.at_s)
         proposed = average_metric(waiting * _MILLI, _WAITING * _MILLI, replicas=load.replicas)
         return Proposal(self._hpa.decide(proposed, load), f"{waiting} waiting, target {_WAITING} for each replica")
@@ -102,7 +102,7 @@ class _InFlight:
         self._hpa = _Scaled(most)
         self._target = int(_BUSY * model.slots * _MILLI)
 
-    def look(self, load: Load, _replicas: Replicas) -> Proposal:
+    def propose(self, load: Load, _replicas: Replicas) -> Proposal:
         proposed = average_metric(load.in_flight * _MILLI, self._target, replicas=load.replicas)
         reason = f"{load.in_flight} in flight, target {self._target / _MILLI:g} for each replica"
         return Proposal(self._hpa.decide(proposed, load), reason)
@@ -126,7 +126,7 @@ class _Tessera:
         self._memory = Memory()
         self._zero_s: float | None = None
 
-    def look(self, load: Load, _replicas: Replicas) -> Proposal:
+    def propose(self, load: Load, _replicas: Replicas) -> Proposal:
         self._memory, found = propose(self._memory, load, self._server)
         if self._server.least == 0:
             asked = ReplicasMetric(replicas=found.replicas, at_s=load.at_s)

@@ -18,7 +18,7 @@ PERIOD_S = 15.0
 class Scaler(Protocol):
     """A policy."""
 
-    def look(self, load: Load, replicas: Replicas, /) -> Proposal:
+    def propose(self, load: Load, replicas: Replicas, /) -> Proposal:
         """Return how many replicas to have, and why."""
 
 
@@ -90,7 +90,7 @@ def run(
         now_s = end_s
         # 3. The policy looks.
         desired = len(replicas.live)
-        found = scaler.look(_load(replicas, now_s, at), replicas)
+        found = scaler.propose(_load(replicas, now_s, at), replicas)
         if found.replicas != desired:
             replicas.scale(now_s, found.replicas, start_s=model.cold_start_s)
             log.append(Change(now_s, found.replicas, replicas.ready(now_s), found.reason))

@@ -34,12 +34,12 @@ class Node:
         )
         self.settings = KeeperSettings(node="n1", disks=DiskSpec(mount=str(mount)))
 
-    async def look(self, times: int = 1, *, count: int = 0, reserved_bytes: int = 0) -> None:
+    async def reconcile(self, times: int = 1, *, count: int = 0, reserved_bytes: int = 0) -> None:
         """Let an agent look, each time another one: nothing is remembered."""
         volumes = VolumeSpec(count=count, reserved_bytes=reserved_bytes)
         settings = msgspec.structs.replace(self.settings, volumes=volumes)
         for _ in range(times):
-            await DisksKeeper(settings, self.disks, self.kube).look()
+            await DisksKeeper(settings, self.disks, self.kube).reconcile()
 
     async def says(self) -> tuple[str | None, str, str]:
         """Return label, and status and reason of the condition."""
@@ -74,7 +74,7 @@ def mounted(node: Node) -> Iterator[Node]:
 
 
 async def test_blank_disks_become_ready_and_the_node_says_so_once(node: Node) -> None:
-    await node.look(3)
+    await node.reconcile(3)
     assert await node.says() == ("ready", "True", "DisksReady")
     events = (await node.kube.list(EVENTS)).objects
     assert [(each["reason"], each.get("count", 1)) for each in events] == [("DisksReady", 1)]
@@ -89,72 +89,72 @@ async def test_foreign_data_is_left_and_said(node: Node) -> None:
         signature=Signature(kind="ext4", label="theirs"),
     )
     node.disks.put(device)
-    await node.look()
+    await node.reconcile()
     assert await node.says() == ("refused", "False", "DisksRefused")
     assert not node.disks.in_use
 
 
 async def test_a_lost_disk_takes_the_label_of_ready_away(node: Node) -> None:
-    await node.look()
+    await node.reconcile()
     node.disks.remove("nvme1n1")
-    await node.look()
+    await node.reconcile()
     assert await node.says() == ("lost", "False", "DiskLost")
 
 
 async def test_a_node_without_disks_has_no_label(node: Node) -> None:
-    await node.look()
+    await node.reconcile()
     for name in ("nvme0n1", "nvme1n1"):
         node.disks.remove(name)
     node.disks = MemoryDisks()
-    await node.look()
+    await node.reconcile()
     assert await node.says() == (None, "False", "NoDisks")
 
 
 async def test_a_step_that_fails_is_said_and_tried_again(node: Node) -> None:
     node.disks.fail_after(1)
     with pytest.raises(Unavailable):
-        await node.look()
+        await node.reconcile()
     assert await node.says() == ("pending", "False", "DisksFailed")
-    await node.look()
+    await node.reconcile()
     assert await node.says() == ("ready", "True", "DisksReady")
 
 
 async def test_volumes_are_offered_used_erased_and_offered_again(mounted: Node) -> None:
     node = mounted
-    await node.look(3, count=2, reserved_bytes=50 * GIB)
+    await node.reconcile(3, count=2, reserved_bytes=50 * GIB)
     volumes = await node.volumes()
     assert sorted(volumes) == ["0", "1"]
     (folder,) = [node.mount / "volumes/0"]
     # 1. Somebody uses one.
     await node.set_phase(volumes["0"], "Bound")
     (folder / "file").write_text("secret")
-    await node.look(3, count=2)
+    await node.reconcile(3, count=2)
     assert (folder / "file").read_text() == "secret"
     # 2. Its claim goes: nobody sees the files again.
     await node.set_phase(volumes["0"], "Released")
-    await node.look(1, count=2)
+    await node.reconcile(1, count=2)
     assert list(folder.iterdir()) == []
-    await node.look(2, count=2)
+    await node.reconcile(2, count=2)
     again = (await node.volumes())["0"]
     assert again["metadata"].get("uid") != volumes["0"]["metadata"].get("uid")
     # 3. Fewer are desired.
-    await node.look(2, count=1)
+    await node.reconcile(2, count=1)
     assert sorted(await node.volumes()) == ["0"]
 
 
 async def test_volumes_of_another_node_are_not_touched(mounted: Node) -> None:
     node = mounted
-    await node.look(3, count=1)
+    await node.reconcile(3, count=1)
     ((_, volume),) = (await node.volumes()).items()
     other = {**volume, "metadata": {"name": "other", "labels": volume["metadata"]["labels"]}}
     await node.kube.create(PERSISTENT_VOLUMES, other)
-    await node.look(2, count=0)
+    await node.reconcile(2, count=0)
     assert [each["metadata"]["name"] for each in (await node.volumes()).values()] == ["other"]
 
 
 async def with_file(node: Node, phase: str) -> tuple[Object, Path]:
     """Return the node's one volume, in a phase, and a file that a pod left there."""
-    await node.look(3, count=1)
+    await node.reconcile(3, count=1)
     ((_, volume),) = (await node.volumes()).items()
     await node.set_phase(volume, phase)
     file = node.mount / "volumes/0/file"
@@ -171,11 +171,11 @@ async def test_a_volume_in_use_that_is_not_known_any_more_keeps_its_files(mounte
     volume, file = await with_file(node, "Bound")
     await node.kube.patch(PERSISTENT_VOLUMES, volume["metadata"]["name"], {"metadata": taken})
     with capture_logs() as logs:
-        await node.look(2, count=1)
+        await node.reconcile(2, count=1)
     assert file.read_text() == "theirs"
     assert any("names its folder" in str(each) for each in logs)
     await node.kube.delete(PERSISTENT_VOLUMES, volume["metadata"]["name"])
-    await node.look(1, count=1)
+    await node.reconcile(1, count=1)
     assert not file.exists()
 
 
@@ -184,25 +184,25 @@ async def test_a_released_volume_whose_folder_another_names_keeps_its_files(moun
     _, file = await with_file(node, "Released")
     theirs = {"metadata": {"name": "by-hand"}, "spec": {"local": {"path": str(file.parent)}}}
     await node.kube.create(PERSISTENT_VOLUMES, theirs)
-    await node.look(2, count=1)
+    await node.reconcile(2, count=1)
     assert file.read_text() == "theirs"
     await node.kube.delete(PERSISTENT_VOLUMES, "by-hand")
-    await node.look(1, count=1)
+    await node.reconcile(1, count=1)
     assert not file.exists()
 
 
 async def test_a_node_whose_host_name_is_another_offers_none(mounted: Node) -> None:
     node = mounted
     await node.kube.patch(NODES, "n1", {"metadata": {"labels": {"kubernetes.io/hostname": "h"}}})
-    await node.look(1, count=1)
+    await node.reconcile(1, count=1)
     with pytest.raises(Unsupported, match=r"kubernetes\.io/hostname=h"):
-        await node.look(1, count=1)
+        await node.reconcile(1, count=1)
     assert await node.says() == ("ready", "True", "DisksReady")
 
 
 async def test_nothing_is_written_below_a_path_at_which_nothing_is_mounted(node: Node) -> None:
     with pytest.raises(TesseraError, match="nothing is mounted there"):
-        await node.look(1, count=1)
+        await node.reconcile(1, count=1)
     assert not (node.mount / "volumes").exists()
 
 
@@ -211,6 +211,6 @@ async def test_a_volume_without_room_is_said_once(mounted: Node) -> None:
         settings = msgspec.structs.replace(mounted.settings, volumes=VolumeSpec(count=1, reserved_bytes=10**15))
         keeper = DisksKeeper(settings, mounted.disks, mounted.kube)
         for _ in range(3):
-            await keeper.look()
+            await keeper.reconcile()
     assert [each["what"] for each in logs if each["event"] == "impaired"] == ["volumes"]
     assert keeper.waiting_for() == ""

@@ -18,7 +18,7 @@ from tessera.core.cluster.protocols.leadership import (
     free_in_s,
     granted,
     leads,
-    looked,
+    observed,
     pause_s,
     released,
 )
@@ -33,36 +33,36 @@ def held(by: str, version: str = "1", lease_s: int = 15) -> Lease:
 
 
 TABLE = {
-    "what was never looked at is not taken": (ONE, 0.0, None),
+    "what was never observed at is not taken": (ONE, 0.0, None),
     "a lease that does not exist is made": (
-        looked(ONE, Lease(), 5.0),
+        observed(ONE, Lease(), 5.0),
         5.0,
         Lease(holder="one", lease_s=15, transitions=0, version=""),
     ),
     "a free lease is taken at once": (
-        looked(ONE, held(""), 5.0),
+        observed(ONE, held(""), 5.0),
         5.0,
         Lease(holder="one", lease_s=15, transitions=1, version="1"),
     ),
     "another's lease is left alone until it was seen unchanged for its duration": (
-        looked(ONE, held("two"), 5.0),
+        observed(ONE, held("two"), 5.0),
         19.99,
         None,
     ),
     "then it is taken": (
-        looked(ONE, held("two"), 5.0),
+        observed(ONE, held("two"), 5.0),
         20.0,
         Lease(holder="one", lease_s=15, transitions=1, version="1"),
     ),
     "a second look at the same does not begin the count anew": (
-        looked(looked(ONE, held("two"), 5.0), held("two"), 19.0),
+        observed(observed(ONE, held("two"), 5.0), held("two"), 19.0),
         20.0,
         Lease(holder="one", lease_s=15, transitions=1, version="1"),
     ),
-    "any change does": (looked(looked(ONE, held("two"), 5.0), held("two", "2"), 19.0), 33.0, None),
-    "its own duration counts, not ours": (looked(ONE, held("two", lease_s=30), 5.0), 34.0, None),
-    "without one ours counts": (looked(ONE, held("two", lease_s=0), 5.0), 19.0, None),
-    "one's own is renewed at any time": (looked(ONE, held("one"), 5.0), 5.0, held("one")),
+    "any change does": (observed(observed(ONE, held("two"), 5.0), held("two", "2"), 19.0), 33.0, None),
+    "its own duration counts, not ours": (observed(ONE, held("two", lease_s=30), 5.0), 34.0, None),
+    "without one ours counts": (observed(ONE, held("two", lease_s=0), 5.0), 19.0, None),
+    "one's own is renewed at any time": (observed(ONE, held("one"), 5.0), 5.0, held("one")),
 }
 
 
@@ -76,8 +76,8 @@ def test_a_leader_believes_from_when_it_sent() -> None:
     leader = granted(ONE, held("one"), sent_s=100.0, answered_s=103.0)
     assert leads(leader, 109.9)
     assert not leads(leader, 110.0)
-    assert not leads(looked(leader, held("two", "2"), 104.0), 104.0)
-    assert leads(looked(leader, held("one", "2"), 104.0), 104.0)
+    assert not leads(observed(leader, held("two", "2"), 104.0), 104.0)
+    assert leads(observed(leader, held("one", "2"), 104.0), 104.0)
     assert not leads(ONE, 0.0)
 
 
@@ -86,14 +86,14 @@ def test_who_gives_up_frees_the_lease_that_is_its_own() -> None:
     follower, free = released(leader)
     assert not leads(follower, 103.0)
     assert free == Lease(holder="", lease_s=1, version="1")
-    assert released(looked(ONE, held("two"), 0.0))[1] is None
+    assert released(observed(ONE, held("two"), 0.0))[1] is None
     assert released(ONE)[1] is None
 
 
 def test_pauses_are_regular_for_the_leader_and_spread_for_others() -> None:
     leader = granted(ONE, held("one"), sent_s=100.0, answered_s=100.0)
     assert pause_s(leader, 101.0, 0.9) == 2.0
-    follower = looked(TWO, held("one"), 100.0)
+    follower = observed(TWO, held("one"), 100.0)
     assert pause_s(follower, 101.0, 0.0) == 2.0
     assert pause_s(follower, 101.0, 1.0) == pytest.approx(4.4)
     assert pause_s(follower, 114.5, 1.0) == 0.5
@@ -171,7 +171,7 @@ class World:
             self.later(fate.back_s, lambda: answered(seen))
 
         def answered(seen: Lease) -> None:
-            process.candidate = looked(process.candidate, seen, self.clock(process))
+            process.candidate = observed(process.candidate, seen, self.clock(process))
             self.later(fate.stuck_s, lambda: self.write(process))
 
         if fate.arrives and fate.answered:

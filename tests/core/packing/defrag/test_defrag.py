@@ -335,7 +335,7 @@ def test_of_many_those_that_fit_nowhere_are_not_tried_together() -> None:
     assert len(got.stuck) == 7
 
 
-BOUNDS = {"too many sets on one node": "_MOST_TRIES", "too many sets on the cluster": "_MOST_LOOKS"}
+BOUNDS = {"too many sets on one node": "_MOST_TRIES", "too many sets on the cluster": "_MOST_TRIALS"}
 
 
 @pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
@@ -351,7 +351,7 @@ def test_where_there_is_too_much_to_try_one_set_a_gpu_is(monkeypatch: pytest.Mon
 def test_where_there_is_too_much_to_try_fewer_moves_may_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     pods = WIDE[:1]
     need = amount(15_000, Isolation.HARDWARE, count=2)
-    monkeypatch.setattr(search, "_MOST_LOOKS", 1)
+    monkeypatch.setattr(search, "_MOST_TRIALS", 1)
     got = propose(cluster(FIVE, WIDE), [asker(need), asker(amount(1))], free(*pods))
     assert (len(got.moves), got.exhaustive) == (1, False)
 

@@ -109,7 +109,7 @@ class World:
             fixed=frozenset((name,)) if self.fixed else frozenset(),
         )
 
-    def look(self, *, later_s: float = 0) -> PartitioningDecision:
+    def reconcile(self, *, later_s: float = 0) -> PartitioningDecision:
         self.now_s += later_s
         self.memory, decision = advance(self.memory, self.observed, self.now_s, self.limits)
         for _, desired in decision.desired:
@@ -157,7 +157,7 @@ def test_a_slice_is_desired_for_a_pod_that_waits() -> None:
     """Nobody named a place: the best start for the fragmentation is chosen, and the event says what and why."""
     world = World()
     world.pending = [asking("one", exact("1g.5gb"))]
-    decision = world.look()
+    decision = world.reconcile()
     assert world.desired == (wish(0, "1g.5gb@4"),)
     assert [(each.reason, each.message) for each in decision.events] == [
         ("DevicesDesired", "GPU 0: 1g.5gb at 4, for pending pods")
@@ -169,7 +169,7 @@ def test_a_whole_gpu_is_desired_for_a_pod_that_waits() -> None:
     world = World(2)
     world.run("other", part(0, "4096"))
     world.pending = [asking("one", exact("gpu"))]
-    world.look()
+    world.reconcile()
     assert world.desired == (wish(1, "gpu"),)
 
 
@@ -177,13 +177,13 @@ def test_what_is_decided_is_decided_once() -> None:
     """The same look again, after the wish was written and after it was carried out, changes nothing."""
     world = World(2)
     world.pending = [asking("one", exact("3g.20gb")), asking("two", exact("gpu"))]
-    assert world.look().desired
-    assert world.look(later_s=1).desired == ()
+    assert world.reconcile().desired
+    assert world.reconcile(later_s=1).desired == ()
     world.cut()
-    assert world.look(later_s=1).desired == ()
+    assert world.reconcile(later_s=1).desired == ()
     world.bind()
     assert world.pending == []
-    assert world.look(later_s=1).desired == ()
+    assert world.reconcile(later_s=1).desired == ()
 
 
 def test_idle_slices_serve_before_new_ones_are_cut() -> None:
@@ -192,16 +192,16 @@ def test_idle_slices_serve_before_new_ones_are_cut() -> None:
     world.want(wish(0, "1g.5gb@3"))
     world.cut()
     world.pending = [asking("one", exact("1g.5gb"))]
-    assert world.look().desired == ()
+    assert world.reconcile().desired == ()
 
 
 def test_devices_that_serve_stay_where_they_are() -> None:
     """A pod that waits for an idle device keeps it there although another is cut on the same GPU."""
     world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000))
     world.pending = [asking("one", exact("1g.5gb"))]
-    world.look()
+    world.reconcile()
     world.pending.append(asking("two", exact("3g.20gb")))
-    world.look(later_s=1)
+    world.reconcile(later_s=1)
     assert world.desired == (wish(0, "3g.20gb@0", "1g.5gb@4"),)
 
 
@@ -211,9 +211,9 @@ def test_devices_that_serve_go_where_that_places_more() -> None:
     world.want(wish(0, "3g.20gb@0"), wish(1, "gpu"))
     world.run("amount", part(1, "4096"))
     world.pending = [asking("one", exact("3g.20gb"))]
-    world.look()
+    world.reconcile()
     world.pending += [asking("two", exact("4g.20gb"))]
-    world.look()
+    world.reconcile()
     assert world.desired == (wish(0, "3g.20gb@4", "4g.20gb@0"),)
 
 
@@ -247,7 +247,7 @@ def test_a_batch_is_awaited(sentence: str) -> None:
         world.now_s = min(moment_s, math.inf if due_s is None else due_s)
         if left and begin_s + left[0] == world.now_s:
             continue
-        decision = world.look()
+        decision = world.reconcile()
         if decision.pending is not None:
             decided.append(round(world.now_s - begin_s, 9))
         world.cut()
@@ -260,8 +260,8 @@ def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
     """What must be made for it is decided within a quarter of a second."""
     world = World(limits=PartitioningLimits())
     world.pending = [asking("one", exact("1g.5gb"))]
-    assert world.look().again_s == world.now_s + 0.25
-    world.look(later_s=0.25)
+    assert world.reconcile().again_s == world.now_s + 0.25
+    world.reconcile(later_s=0.25)
     assert world.desired == (wish(0, "1g.5gb@4"),)
 
 
@@ -271,11 +271,11 @@ def test_who_waits_already_opens_no_batch() -> None:
     world.run("big", part(0, "gpu"))
     world.want(wish(0, "gpu"))
     world.pending = [asking("one", exact("1g.5gb"))]
-    world.look()
-    (pending,) = world.look(later_s=2).pending or ()
+    world.reconcile()
+    (pending,) = world.reconcile(later_s=2).pending or ()
     assert pending.pod == "a/one"
     world.running.clear()
-    world.look(later_s=0.1)
+    world.reconcile(later_s=0.1)
     assert world.desired == (wish(0, "1g.5gb@4"),)
 
 
@@ -285,11 +285,11 @@ def test_idle_devices_stay_for_a_while() -> None:
     world.want(wish(0, "1g.5gb@6"))
     world.run("one", part(0, "1g.5gb@6"))
     world.cut()
-    assert world.look(later_s=500).again_s is None
+    assert world.reconcile(later_s=500).again_s is None
     world.running.clear()
-    assert world.look().again_s == world.now_s + 100
-    assert world.look(later_s=99).desired == ()
-    decision = world.look(later_s=1)
+    assert world.reconcile().again_s == world.now_s + 100
+    assert world.reconcile(later_s=99).desired == ()
+    decision = world.reconcile(later_s=1)
     assert world.desired == ()
     assert [each.message for each in decision.events] == ["GPU 0: 1g.5gb at 6, which nobody holds"]
 
@@ -301,7 +301,7 @@ def test_idle_devices_go_where_they_are_in_the_way() -> None:
     world.cut()
     world.run("held", part(0, "1g.5gb@0"))
     world.pending = [asking("one", exact("3g.20gb"))]
-    decision = world.look(later_s=1)
+    decision = world.reconcile(later_s=1)
     assert world.desired == (wish(0, "1g.5gb@0", "3g.20gb@4"),)
     want = "GPU 0: 3g.20gb at 4 instead of 1g.5gb at 4, for pending pods"
     assert [each.message for each in decision.events] == [want]
@@ -311,11 +311,11 @@ def test_devices_rest_before_they_make_way() -> None:
     """What has just become desired is not taken away for another pod at once: shapes shall not chase each other."""
     world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30))
     world.pending = [asking("one", exact("4g.20gb"))]
-    world.look()
+    world.reconcile()
     world.pending = [asking("two", exact("7g.40gb"))]
-    assert world.look(later_s=1).again_s == world.now_s + 29
+    assert world.reconcile(later_s=1).again_s == world.now_s + 29
     assert world.desired == (wish(0, "4g.20gb@0"),)
-    world.look(later_s=29)
+    world.reconcile(later_s=29)
     assert world.desired == (wish(0, "7g.40gb@0"),)
 
 
@@ -323,13 +323,13 @@ def test_devices_rest_before_they_are_given_up() -> None:
     """Also where idle ones are kept for a shorter time."""
     world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30, keep_s=10))
     world.pending = [asking("one", exact("4g.20gb"))]
-    world.look()
+    world.reconcile()
     world.pending = []
-    world.look()
-    decision = world.look(later_s=10)
+    world.reconcile()
+    decision = world.reconcile(later_s=10)
     assert decision.again_s == world.now_s + 20
     assert len(world.desired) == 1
-    world.look(later_s=20)
+    world.reconcile(later_s=20)
     assert not world.desired
 
 
@@ -354,11 +354,11 @@ def test_what_has_just_become_desired_is_planned_around(sentence: str) -> None:
     gpus, first, gone, names, want = AROUND[sentence]
     world = World(gpus, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30))
     world.pending = [asking("first", exact(first))]
-    world.look()
+    world.reconcile()
     if gone:
         world.pending.clear()
     world.pending += [asking(str(i), exact(name)) for i, name in enumerate(names)]
-    world.look(later_s=1)
+    world.reconcile(later_s=1)
     assert {each.instances for each in world.desired} == {places(*each) for each in want}
 
 
@@ -367,11 +367,11 @@ def test_a_pod_that_starves_waits_for_no_rest() -> None:
     world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000, starving_s=100))
     world.pending = [asking("old", exact("7g.40gb"))]
     world.want(wish(0, "1g.5gb@0"))
-    world.look()
-    world.look(later_s=50)
+    world.reconcile()
+    world.reconcile(later_s=50)
     assert world.desired == (wish(0, "1g.5gb@0"),)
     world.pending = [*(asking(str(i), exact("1g.5gb")) for i in range(3)), *world.pending]
-    world.look(later_s=50)
+    world.reconcile(later_s=50)
     assert world.desired == (wish(0, "7g.40gb@0"),)
 
 
@@ -380,10 +380,10 @@ def test_what_a_pod_has_had_makes_way_at_once() -> None:
     world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000))
     world.run("first", part(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
-    world.look()
+    world.reconcile()
     world.running.clear()
     world.pending = [asking("next", exact("7g.40gb"))]
-    world.look(later_s=1)
+    world.reconcile(later_s=1)
     assert world.desired == (wish(0, "7g.40gb@0"),)
 
 
@@ -391,11 +391,11 @@ def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
     """Nothing serves it, so nothing makes way: the next pod gets the GPU that is free."""
     world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=30, starving_s=100))
     world.pending = [asking("never", exact("9g.99gb"))]
-    world.look()
+    world.reconcile()
     world.pending.append(asking("one", exact("4g.20gb")))
-    world.look(later_s=100)
+    world.reconcile(later_s=100)
     world.pending[1] = asking("two", exact("7g.40gb"))
-    world.look(later_s=1)
+    world.reconcile(later_s=1)
     assert {each.instances for each in world.desired} == {places("4g.20gb@0"), places("7g.40gb@0")}
 
 
@@ -404,10 +404,10 @@ def test_priority_goes_before_starvation() -> None:
     world = World(limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=0, starving_s=100))
     world.run("first", part(0, "gpu"))
     world.pending = [asking("old", exact("7g.40gb"))]
-    world.look()
+    world.reconcile()
     world.running.clear()
     world.pending.append(asking("high", exact("1g.5gb"), priority=1))
-    world.look(later_s=100)
+    world.reconcile(later_s=100)
     assert world.desired == (wish(0, "1g.5gb@4"),)
 
 
@@ -417,9 +417,9 @@ def test_needs_are_the_extender_s_unless_idle_devices_keep_them_out() -> None:
     world.want(wish(0, "3g.20gb@0"))
     world.cut()
     world.pending = [asking("small", need(4, Isolation.HARDWARE))]
-    assert world.look().desired == ()
+    assert world.reconcile().desired == ()
     world.pending = [asking("large", need(30))]
-    world.look()
+    world.reconcile()
     assert world.desired == ()
 
 
@@ -427,7 +427,7 @@ def test_without_idle_devices_needs_are_left_to_the_extender() -> None:
     """Nothing is desired for them."""
     world = World()
     world.pending = [asking("one", need(4))]
-    assert world.look().desired == ()
+    assert world.reconcile().desired == ()
 
 
 def test_shares_that_pods_hold_win() -> None:
@@ -437,7 +437,7 @@ def test_shares_that_pods_hold_win() -> None:
     world.run("amount", part(0, "4096"))
     world.run("slice", part(1, "3g.20gb@0", "tessera.dev/gpu-memory"))
     world.pending = [asking("one", exact("3g.20gb"))]
-    world.look()
+    world.reconcile()
     assert world.desired == (wish(1, "3g.20gb@4"),)
 
 
@@ -449,7 +449,7 @@ def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
     world.run("one", asks=(exact("1g.5gb"), need(1)))
     world.run("two", asks=(exact("gpu"),))
     world.pending = [asking("three", exact("1g.5gb"))]
-    world.look()
+    world.reconcile()
     assert len(world.desired[0].instances) == 2
     assert world.desired[1] == wish(1, "gpu")
 
@@ -459,7 +459,7 @@ def test_a_pod_may_hold_what_is_just_being_taken_back() -> None:
     world = World(2)
     world.offered = (wish(0, "1g.5gb@6"), wish(1, "gpu"))
     world.run("one", asks=(exact("1g.5gb"),))
-    world.look()
+    world.reconcile()
     assert world.desired == (wish(0, "1g.5gb@6"),)
 
 
@@ -468,7 +468,7 @@ def test_what_is_desired_is_guessed_before_what_is_being_taken_back() -> None:
     world.offered = (wish(0, "1g.5gb@6"),)
     world.want(wish(1, "1g.5gb@0"))
     world.run("one", asks=(exact("1g.5gb"),))
-    world.look(later_s=1000)
+    world.reconcile(later_s=1000)
     assert world.desired == (wish(1, "1g.5gb@0"),)
 
 
@@ -476,14 +476,14 @@ def test_what_a_server_claims_is_desired_no_more_at_once() -> None:
     """Neither the rest of what is new nor the budget of changes keeps it desired, on whatever GPU it is."""
     world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=1000, most_changing=1))
     world.pending = [asking("one", exact("1g.5gb")), asking("two", exact("7g.40gb"))]
-    world.look()
+    world.reconcile()
     world.cut()
-    world.look()
+    world.reconcile()
     assert len(world.desired) == 2
     world.pending = []
     for gpu in range(2):
         world.run(f"claim-{gpu}", part(gpu, "4096"))
-    world.look(later_s=1)
+    world.reconcile(later_s=1)
     assert not world.desired
 
 
@@ -492,10 +492,10 @@ def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
     world.offered = (wish(0, "gpu"),)
     world.run("need", part(0, "1g.5gb@0", "tessera.dev/gpu-memory"))
     world.pending = [asking("one", exact("gpu"))]
-    world.look()
+    world.reconcile()
     assert not world.desired
     world.offered = ()
-    world.look()
+    world.reconcile()
     assert world.desired == (wish(1, "gpu"),)
 
 
@@ -503,12 +503,12 @@ def test_at_most_so_many_gpus_change_at_once() -> None:
     """The others wait until those are done."""
     world = World(3, limits=PartitioningLimits(idle_s=1, longest_s=1, rest_s=0, most_changing=1))
     world.pending = [asking(str(i), exact("7g.40gb")) for i in range(3)]
-    world.look()
+    world.reconcile()
     counts = []
     for _ in range(3):
-        world.look(later_s=1)
+        world.reconcile(later_s=1)
         counts.append(len(world.desired))
-        world.look(later_s=1)
+        world.reconcile(later_s=1)
         world.cut()
     assert counts == [1, 2, 3]
 
@@ -517,12 +517,12 @@ def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
     """After a while another GPU is tried, with a warning; later it is tried again."""
     world = World(2, limits=PartitioningLimits(idle_s=0, longest_s=0, rest_s=0, stuck_s=60))
     world.pending = [asking("one", exact("7g.40gb"))]
-    world.look()
+    world.reconcile()
     (first,) = world.desired
-    decision = world.look(later_s=60)
+    decision = world.reconcile(later_s=60)
     assert [each.reason for each in decision.events if each.warning] == ["DevicesNotMade"]
     assert [each.gpu for each in world.desired] == [{"GPU-0": "GPU-1", "GPU-1": "GPU-0"}[first.gpu]]
-    world.look(later_s=60)
+    world.reconcile(later_s=60)
     assert [each.gpu for each in world.desired] == [first.gpu]
 
 
@@ -533,7 +533,7 @@ def test_sick_gpus_get_nothing_new() -> None:
     world.run("one", part(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
     world.pending = [asking("two", exact("1g.5gb"))]
-    world.look()
+    world.reconcile()
     assert world.desired == (wish(0, "1g.5gb@0"), wish(1, "1g.5gb@4"))
 
 
@@ -544,7 +544,7 @@ def test_what_is_desired_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
     world.want(wish(0, "1g.5gb@0"))
     world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
     world.pending = [asking("one", exact("1g.5gb")), asking("need", need(4))]
-    world.look()
+    world.reconcile()
     assert wish(1, "1g.5gb@4") in world.desired
 
 
@@ -565,7 +565,7 @@ def test_gpus_that_are_not_tessera_s(case: str) -> None:
     world = World(sharing=sharing)
     world.fixed = fixed
     world.pending = [asking("one", exact("1g.5gb"))]
-    decision = world.look()
+    decision = world.reconcile()
     assert decision.desired == ()
     assert [each.pod for each in decision.pending or ()] == ["a/one"]
 
@@ -574,7 +574,7 @@ def test_devices_the_administrator_fixed_serve_without_change() -> None:
     """A pod that finds one free is the scheduler's."""
     world = World(sharing=FIXED["a layout the administrator fixed"][0])
     world.pending = [asking("one", exact("7g.40gb"))]
-    assert world.look() == PartitioningDecision(pending=())
+    assert world.reconcile() == PartitioningDecision(pending=())
 
 
 def test_a_node_without_agent_is_passed_over() -> None:
@@ -602,7 +602,7 @@ def test_what_a_pod_s_record_cannot_mean_never_becomes_desired(case: str, resour
     for number, (profile, start) in enumerate(HOSTILE[case]):
         held = msgspec.structs.replace(part(0, "1g.5gb@0", resource), profile=profile, start=start)
         world.run(str(number), held)
-    world.look()
+    world.reconcile()
     for desired in world.desired:
         assert is_legal(A100, desired.instances)
 
@@ -660,9 +660,9 @@ def test_laws(steps: list[tuple[str, object]], limits: PartitioningLimits) -> No
                 world.bind()
             case _:
                 pass
-        world.look()
+        world.reconcile()
         _check(world)
-        again = world.look()
+        again = world.reconcile()
         assert not again.desired or limits.most_changing
 
 
@@ -697,9 +697,9 @@ def test_who_can_be_placed_runs(names: list[str]) -> None:
     """On GPUs that nobody uses as many pods run after looks and cuts as the planner places at once."""
     world = World(2)
     world.pending = [asking(str(i), exact(name)) for i, name in enumerate(names)]
-    pending = world.look().pending or ()
+    pending = world.reconcile().pending or ()
     for _ in range(4):
         world.cut()
         world.bind()
-        world.look(later_s=1)
+        world.reconcile(later_s=1)
     assert len(world.running) >= len(names) - len(pending)

@@ -67,19 +67,19 @@ class DisksKeeper:
         self._record = NodeRecord(kube, settings.node, self._log)
         self._folders = VolumeFolders(Path(settings.disks.mount))
         self._complain = Complaint(self._log, "disks_not_kept")
-        self._looked = False
+        self._reconciled = False
 
     def waiting_for(self) -> str:
         """Return why the node does not say yet how its disks are; empty once it does."""
-        return "" if self._looked else "looking at the disks"
+        return "" if self._reconciled else "observing the disks"
 
     async def run(self) -> None:
         """Run until cancelled; goes on after any error."""
         while True:
-            await one_turn(self.look, self._complain)
+            await one_turn(self.reconcile, self._complain)
             await asyncio.sleep(self._settings.interval_s)
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Look once, do what the disks and volumes need, and report.
 
         Raises:
@@ -112,7 +112,7 @@ class DisksKeeper:
         await self._record.set_labels(desired, owned=lambda key: key == LABEL)
         if await self._record.set_condition(status, report, CONDITION):
             await self._record.report(report)
-        self._looked = True
+        self._reconciled = True
 
     async def _keep_volumes(self, plan: DiskPlan) -> None:
         node, spec = self._settings.node, self._settings.volumes

@@ -149,7 +149,7 @@ class ModelKeeper:
                     tasks.create_task(self._meet_again())
                 await self._store.synced()
                 while True:
-                    await one_turn(lambda: self.look(view, servers), self._complain, done)
+                    await one_turn(lambda: self.reconcile(view, servers), self._complain, done)
                     await self._wakeup.wait(self._interval_s)
         finally:
             await self._fetches.close()
@@ -163,7 +163,7 @@ class ModelKeeper:
             if servers.unsettled != before:
                 self._wakeup.set()
 
-    async def look(self, view: PodsInView, servers: PluginServers[ModelOffer]) -> None:
+    async def reconcile(self, view: PodsInView, servers: PluginServers[ModelOffer]) -> None:
         """Look at everything once, do what is to be done, and report.
 
         Raises:

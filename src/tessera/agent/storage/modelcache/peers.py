@@ -18,7 +18,7 @@ from tessera.measures import Measures
 
 __all__ = ["PeerService", "PeerSettings"]
 
-_LOOK_S, _RETRY_S = 60.0, 10.0
+_RELOAD_S, _RETRY_S = 60.0, 10.0
 
 
 class PeerSettings(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class PeerService:
                 self._log.error("peers_not_served", reason=str(error))
             await asyncio.sleep(_RETRY_S)
 
-    async def serve(self, looked: Callable[[], None] = lambda: None) -> None:
+    async def serve(self, checked: Callable[[], None] = lambda: None) -> None:
         """Give chunks until cancelled.
 
         Raises:
@@ -95,7 +95,7 @@ class PeerService:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for context in (self._answering, self._asking):
-                    tasks.create_task(Certificates(settings.tls, context, self._log).follow(_LOOK_S, looked))
+                    tasks.create_task(Certificates(settings.tls, context, self._log).follow(_RELOAD_S, checked))
         finally:
             await asyncio.to_thread(server.close)
             self.sharing.close()

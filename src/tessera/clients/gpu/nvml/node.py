@@ -96,7 +96,7 @@ class Node:
             if self._unseen:
                 self._find(self._unseen)
             for gpu in self._known.values():
-                clauses = self._look(gpu)
+                clauses = self._read(gpu)
                 facts = self._facts.get(gpu.uuid)
                 for clause in clauses:
                     notes.setdefault((facts.product if facts else "", clause), []).append(gpu.index)
@@ -114,7 +114,7 @@ class Node:
                 unseen=tuple(sorted((*self._unseen, *unread))),
             )
 
-    def _look(self, gpu: KnownGpu) -> tuple[str, ...]:
+    def _read(self, gpu: KnownGpu) -> tuple[str, ...]:
         """Read a GPU and return what is to be said about it; one that cannot be read is lost."""
         try:
             facts, clauses = read(gpu, self._handle(gpu))

@@ -25,7 +25,7 @@ import msgspec
 
 from tessera.errors import InvalidInput
 
-__all__ = ["Candidate", "Lease", "Terms", "claim", "free_in_s", "granted", "leads", "looked", "pause_s", "released"]
+__all__ = ["Candidate", "Lease", "Terms", "claim", "free_in_s", "granted", "leads", "observed", "pause_s", "released"]
 
 _JITTER = 1.2
 """How many times its pause a candidate may wait beyond it, so that many do not ask at once. Source: client-go."""
@@ -82,7 +82,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """When the last renewal that was answered was sent; None while it follows."""
 
 
-def looked(candidate: Candidate, lease: Lease, answered_s: float) -> Candidate:
+def observed(candidate: Candidate, lease: Lease, answered_s: float) -> Candidate:
     """Return the candidate after it read the lease; another's lease ends its leadership."""
     changed_s = candidate.changed_s if candidate.lease == lease else answered_s
     sent_s = candidate.sent_s if lease.holder == candidate.identity else None
@@ -115,7 +115,7 @@ def claim(candidate: Candidate, now_s: float) -> Lease | None:
 
 def granted(candidate: Candidate, lease: Lease, sent_s: float, answered_s: float) -> Candidate:
     """Return the candidate after the server stored its lease."""
-    return msgspec.structs.replace(looked(candidate, lease, answered_s), sent_s=sent_s)
+    return msgspec.structs.replace(observed(candidate, lease, answered_s), sent_s=sent_s)
 
 
 def leads(candidate: Candidate, now_s: float) -> bool:

@@ -259,12 +259,12 @@ def advance(request: LayoutRequest, event: LayoutEvent, now_s: float, limits: La
         case NotRebooted():
             return _not_rebooted(request, event, now_s, limits)
         case Seen() | Unseen() if event.name:
-            return _looked(request, event, now_s, limits)
+            return _observed(request, event, now_s, limits)
         case _:
             return LayoutRequest()
 
 
-def _looked(request: LayoutRequest, event: Seen | Unseen, now_s: float, limits: LayoutLimits) -> LayoutRequest:
+def _observed(request: LayoutRequest, event: Seen | Unseen, now_s: float, limits: LayoutLimits) -> LayoutRequest:
     if event.name != request.name:
         request = LayoutRequest(name=event.name)
     if isinstance(event, Unseen):

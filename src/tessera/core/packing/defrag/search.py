@@ -25,10 +25,10 @@ MOST_MOVES: Final = 10
 """More moves than this are not proposed unless the caller allows them."""
 _MOST_TRIES: Final = 5_000
 """Sets of pods that are tried on one node; a few tenths of a millisecond each."""
-_MOST_LOOKS: Final = 1_500
+_MOST_TRIALS: Final = 1_500
 """Sets of pods that are tried on the whole cluster; some milliseconds each on a large one, of which fewer are tried."""
-_LOOKS_AT_NODES: Final = 30_000
-_FEWEST_LOOKS: Final = 100
+_TRIALS_TIMES_NODES: Final = 30_000
+_FEWEST_TRIALS: Final = 100
 _MOST_WHYS: Final = 24
 """Nodes of which it is explained why their pods do not move, those with the fewest pods first."""
 _MOST_GREEDY: Final = 200
@@ -95,7 +95,7 @@ class _Search:
         self.staying = {pod.pod.key: why for pod in cluster.pods if (why := _stays(pod, leaves))}
         self.movable = [pod for pod in cluster.pods if pod.pod.key not in self.staying]
         self._tries = _MOST_TRIES
-        self._looks = min(_MOST_LOOKS, max(_FEWEST_LOOKS, _LOOKS_AT_NODES // max(len(cluster.nodes), 1)))
+        self._trials = min(_MOST_TRIALS, max(_FEWEST_TRIALS, _TRIALS_TIMES_NODES // max(len(cluster.nodes), 1)))
         self._elsewhere: dict[str, bool] = {}
         self._anywhere: dict[Need, NodeShares | None] = {}
 
@@ -111,7 +111,7 @@ class _Search:
             if sets is None:
                 return self._greedy(moved, needs, groups)
             for found in sets:
-                if self._look((*moved, *found), needs):
+                if self._try((*moved, *found), needs):
                     return found
             if not self.exhaustive:
                 return self._greedy(moved, needs, groups)
@@ -133,9 +133,9 @@ class _Search:
         pods = pods if below <= 1 else [pod for pod in pods if self._can_go(pod)]
         for count in range(below):
             for found in itertools.combinations(pods, count):
-                if self._look(found, needs):
+                if self._try(found, needs):
                     return found, count
-                if self._looks <= 0:
+                if self._trials <= 0:
                     self.exhaustive = False
                     return None, count
         return None, below
@@ -187,12 +187,12 @@ class _Search:
                 return chosen
         return None
 
-    def _look(self, moved: _Set, needs: Sequence[Need]) -> bool:
+    def _try(self, moved: _Set, needs: Sequence[Need]) -> bool:
         """Return whether everything fits after these moves; nothing does any more once the bound is met."""
-        if self._looks <= 0:
+        if self._trials <= 0:
             self.exhaustive = False
             return False
-        self._looks -= 1
+        self._trials -= 1
         return self.room.outcome(moved, needs) is not None
 
     def _can_go(self, pod: SeenPod) -> bool:

@@ -113,12 +113,12 @@ class Scores:
         self._arrivals = 0
         self._learned: list[int] = []  # arrivals of each kind when the mix was learned last
         self._leaving = 0  # pods that left per thousand that came, then
-        self._looked = 0, 0  # arrivals and releases when it was looked at last
+        self._noted = 0, 0  # arrivals and releases when it was looked at last
         self._learn_at = 0 if mix is None else -1
         self._mix: Mix = mix or ()
         if mix is not None:
             self.policy.learn(mix)
-        self._look()
+        self._note_shape()
 
     def intern(self, need: Need) -> int:
         """Return the id of a need; equal needs share one."""
@@ -168,9 +168,9 @@ class Scores:
     def arrive(self, kind: int) -> None:
         """Count an arrival; learn anew when arrivals have doubled, the mix has moved, or pods leave as they did not."""
         if self._arrivals == self._learn_at:
-            came = self._arrivals - self._looked[0]
-            leaving = min(1000 * (self._released - self._looked[1]) // came, 1000) if came else 0
-            self._looked = self._arrivals, self._released
+            came = self._arrivals - self._noted[0]
+            leaving = min(1000 * (self._released - self._noted[1]) // came, 1000) if came else 0
+            self._noted = self._arrivals, self._released
             self._learn_at += min(max(self._arrivals, _LEARN_FIRST), _LEARN_EVERY)
             if (
                 self._arrivals >= 2 * sum(self._learned)
@@ -212,7 +212,7 @@ class Scores:
         self.stamp = stamp
         if self._mix:
             policy.learn(self._mix, self._leaving)
-        self._look()
+        self._note_shape()
 
     @property
     def crowded(self) -> bool:
@@ -228,7 +228,7 @@ class Scores:
         self._arrived = [self._arrived[kind] for kind in left]
         self._learned = [learned[kind] for kind in left]
         self._arrivals = sum(self._arrived)
-        self._looked = self._arrivals, self._released
+        self._noted = self._arrivals, self._released
         self._learn_at = self._arrivals + _LEARN_EVERY if self._learn_at >= 0 else -1
         self.renew(self.policy)
 
@@ -237,7 +237,7 @@ class Scores:
         """Whether nodes came, went or changed so that all scores did, and `renew` is due."""
         return self.fleet.shape != self.shape or self.policy.outlook() != self._outlook
 
-    def _look(self) -> None:
+    def _note_shape(self) -> None:
         self.shape = self.fleet.shape
         self._outlook = self.policy.outlook()
 
@@ -308,7 +308,7 @@ class Scores:
         if self.policy.learn(self._mix, leaving):
             for kept in self._opened.values():
                 kept.fresh = -1
-        self._look()
+        self._note_shape()
 
     def _moved(self) -> bool:
         """Return whether more than `_MOVED_PERCENT` of the pods are of other kinds than in the mix learned last."""
