@@ -1,1 +1,1 @@
-"""The controller: one for the cluster, by a Lease. Policies to nodes, devices for pods that wait, status and events."""
+"""The controller: writes the policy of each node, creates devices for pending pods, reports status and events."""

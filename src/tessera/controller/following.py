@@ -1,4 +1,4 @@
-"""What reconcilers of kinds have in common: the objects that they follow, look after look, and what they write."""
+"""What the reconcilers of custom resources share: the objects they watch, the reconcile loop, and status writes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,13 +29,13 @@ _Status = TypeVar("_Status", bound=msgspec.Struct)
 
 
 class Following:
-    """The objects of some kinds, and the nodes, as last seen.
+    """The watched objects of some kinds, and the nodes.
 
     Args:
         kube: the Kubernetes API.
-        nodes: the Node objects, which somebody else follows.
-        kinds: what is followed besides, and which objects of each.
-        what: names the reconciler in the log, as `model_caches`.
+        nodes: the Node objects, watched by the caller.
+        kinds: the kinds to watch besides nodes, with a selection for each.
+        what: name of the reconciler in logs and metrics, as `model_caches`.
 
     """
 
@@ -52,9 +52,9 @@ class Following:
         self._what = what
 
     async def run(self, reconcile: Callable[[], Awaitable[None]], least_s: float, measures: Measures) -> None:
-        """Look when something has changed, and every 10 s, until cancelled; without the kinds wait for them.
+        """Reconcile on every change, and every 10 s, until cancelled; while a CRD is not installed, wait for it.
 
-        The first look comes when all are known, the nodes too: what is not known yet would count as deleted.
+        The first pass starts once all stores and the nodes are synced: an object not listed yet would count as deleted.
         """
 
         def well() -> None:
@@ -79,22 +79,22 @@ class Following:
         return self._stores[kind].objects
 
     def is_ready(self, node: str) -> bool:
-        """Return whether a node is there and ready."""
+        """Return whether a node exists and is ready."""
         return is_true(self._node(node), "Ready")
 
     def selected(self, term: SelectorTerm | None, nodes: set[str]) -> frozenset[str]:
-        """Return which of these nodes a selector means; None means all."""
+        """Return which of these nodes a node selector term matches; None matches all."""
         return frozenset(each for each in nodes if term is None or matches(term, labels_of(self._node(each)), each))
 
     def _node(self, name: str) -> Object:
         return self._nodes.objects.get(("", name), {})
 
     def read_nodes(self, kind: Kind, read: Callable[[Object, bool], _Node]) -> list[_Node]:
-        """Return the nodes' own objects of a kind, in the order of their names; one that cannot be read is left out.
+        """Return the per-node objects of a kind, ordered by name; unreadable ones are left out.
 
         Args:
-            kind: of the objects, which have their nodes' names.
-            read: returns one, told whether its node is ready.
+            kind: of the objects, which are named like their nodes.
+            read: parses one; its second argument is whether the node is ready.
 
         """
         found = []
@@ -112,13 +112,13 @@ class Following:
         selector: Callable[[_Wire], LabelSelector],
         names: set[str],
     ) -> tuple[list[tuple[_Wire, _Core]], list[tuple[Object, str]]]:
-        """Return the objects of a kind in the order of their names, and those that cannot be carried out, and why.
+        """Return the valid objects of a kind, ordered by name, and the reason for each invalid one.
 
         Args:
             kind: of objects that select nodes.
-            read: returns one and what is decided by, given the nodes that it selects.
-            selector: returns which these are.
-            names: of the nodes.
+            read: parses an object; its second argument is the nodes that it selects.
+            selector: returns the node selector term of an object.
+            names: all nodes.
 
         """
         known, refused = [], []
@@ -131,20 +131,20 @@ class Following:
         return known, refused
 
     async def write_status(self, kind: Kind, name: str, former: _Status, status: _Status) -> None:
-        """Write the status of an object where it differs."""
+        """Write the status of an object if it changed."""
         if status != former:
             await self.write(kind, name, status=msgspec.to_builtins(status))
 
     async def write_refused(
         self, kind: Kind, each: Object, form: type[_Status], refused: Callable[[_Status, int], _Status]
     ) -> None:
-        """Write the status of an object that cannot be carried out.
+        """Write the status of an invalid object.
 
         Args:
             kind: of the object.
             each: the object.
-            form: of its status; a former one that cannot be read counts as none.
-            refused: returns the status, given the former one and the generation.
+            form: record type of the status; a former status that cannot be parsed counts as none.
+            refused: returns the new status from the former one and the generation.
 
         """
         try:
@@ -155,7 +155,7 @@ class Following:
         await self.write_status(kind, each["metadata"]["name"], former, status)
 
     async def write(self, kind: Kind, name: str, **part: Any) -> None:
-        """Write `spec` or `status` of an object."""
+        """Write the `spec` or `status` of an object."""
         subresource: Subresource = "status" if "status" in part else ""
         body = {"metadata": {"name": name}, **part}
         await self._kube.apply(kind, body, manager=_MANAGER, force=True, subresource=subresource)

@@ -1,7 +1,7 @@
-"""ImageWarmups: which node pulls which image next; observe, plan by `core.storage.images.warmup`, apply.
+"""The ImageWarmup controller: which node pulls which image next. Observe, plan by `core.storage.images.warmup`, apply.
 
-It writes what a node shall have, and whose turn it is, into the node's NodeImages, and the status of each ImageWarmup.
-When turns were given is remembered; a controller that begins anew counts from its start.
+It writes the desired images and the current pulls to each node's NodeImages, and the status of each ImageWarmup.
+It remembers when pulls were started; after a restart it counts from its own start.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ _UNBOUND = Selection(fields=(("spec.nodeName", ""),))
 
 
 class ImageWarmups:
-    """Decides for all nodes; `run` ends when it is cancelled.
+    """Reconciles the ImageWarmups of all nodes; `run` ends when it is cancelled.
 
     Args:
         kube: the Kubernetes API.
-        nodes: the Node objects, which somebody else follows.
+        nodes: the Node objects, watched by the caller.
         now: the wall clock.
-        least_s: shortest pause between two looks, however much changes.
+        least_s: shortest pause between two passes, however much changes.
 
     """
 
@@ -61,18 +61,18 @@ class ImageWarmups:
         self._turns: dict[Turn, float] = {}
 
     async def run(self, measures: Measures) -> None:
-        """Run until cancelled; without the kinds wait for them."""
+        """Run until cancelled; while the CRDs are not installed, wait for them."""
         await self._following.run(self.reconcile, self._least_s, measures)
 
     async def reconcile(self) -> None:
-        """Look at everything once and do what is to be done.
+        """Reconcile all ImageWarmups once.
 
         Raises:
-            TesseraError: something could not be written; what was written before stays.
+            TesseraError: a write failed; earlier writes stay.
 
         """
         now = self._now()
-        # 1. Read the nodes that have an agent, the warmups, and what pending pods need.
+        # 1. Read the nodes with an agent, the warmups, and the images of pending pods.
         follow = self._following
         nodes = follow.read_nodes(NODE_IMAGES, lambda each, ready: read_node_images(each, ready=ready))
         names = {each.name for each in nodes}
@@ -80,16 +80,16 @@ class ImageWarmups:
             IMAGE_WARMUPS, read_image_warmup, lambda each: each.spec.node_selector, names
         )
         demand = _demand(follow.objects(PODS).values())
-        # 2. Decide, and write what nodes shall have.
+        # 2. Plan, and write the desired images of each node.
         warmups = [core for _, core in known]
-        # In a thread: with thousands of nodes it takes a second, in which the Lease must be renewed.
+        # In a thread: with thousands of nodes this takes a second, and the Lease must be renewed meanwhile.
         desired = await asyncio.to_thread(plan, warmups, nodes, demand, self._turns, now.timestamp())
         for node in nodes:
             if desired[node.name] != node.desired:
                 await self._write_node(node.name, desired[node.name])
         given = [Turn(name, each.image, each.attempt) for name, images in desired.items() for each in images]
         self._turns = {each: self._turns.get(each, now.timestamp()) for each in given if each.attempt}
-        # 3. Write how far the warmups are.
+        # 3. Write the status of each warmup.
         for each, core in known:
             status = warmup_status(each, summary(core, nodes, demand), now)
             await follow.write_status(IMAGE_WARMUPS, each.metadata.name, each.status, status)
@@ -103,7 +103,7 @@ class ImageWarmups:
 
 
 def _demand(pods: Iterable[Object]) -> Counter[str]:
-    """Return how many pods need each image, by its full name; a name that is none is nobody's."""
+    """Return how many pods need each image, by its full name; invalid names are skipped."""
     found = Counter[str]()
     for pod in pods:
         document = documents.Document(source="pod", number=1, data=pod, first_line=1)

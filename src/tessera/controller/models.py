@@ -1,6 +1,6 @@
-"""ModelCaches: which node shall have which model, and how far all are; observe, plan by `core.storage`, apply.
+"""The ModelCache controller: decides which node caches which model. Observe, plan by `core.storage`, apply.
 
-It writes what a node shall have into the node's NodeModels, and the status of each ModelCache. It remembers nothing.
+It writes the desired models to each node's NodeModels, and the status of each ModelCache. It keeps no state.
 """
 
 import datetime as dt
@@ -30,13 +30,13 @@ _UNBOUND = Selection(fields=(("spec.nodeName", ""),))
 
 
 class ModelCaches:
-    """Decides for all nodes; `run` ends when it is cancelled.
+    """Reconciles the ModelCaches of all nodes; `run` ends when it is cancelled.
 
     Args:
         kube: the Kubernetes API.
-        nodes: the Node objects, which somebody else follows.
+        nodes: the Node objects, watched by the caller.
         now: the wall clock.
-        least_s: shortest pause between two looks, however much changes.
+        least_s: shortest pause between two passes, however much changes.
 
     """
 
@@ -55,17 +55,17 @@ class ModelCaches:
         self._following = Following(kube, nodes, kinds, "model_caches")
 
     async def run(self, measures: Measures) -> None:
-        """Run until cancelled; without the kinds wait for them."""
+        """Run until cancelled; while the CRDs are not installed, wait for them."""
         await self._following.run(self.reconcile, self._least_s, measures)
 
     async def reconcile(self) -> None:
-        """Look at everything once and do what is to be done.
+        """Reconcile all ModelCaches once.
 
         Raises:
-            TesseraError: something could not be written; what was written before stays.
+            TesseraError: a write failed; earlier writes stay.
 
         """
-        # 1. Read the nodes that have an agent, the models, and what pending pods ask for.
+        # 1. Read the nodes with an agent, the models, and what pending pods request.
         follow, now = self._following, self._now()
         nodes = follow.read_nodes(NODE_MODELS, lambda each, ready: read_node_models(each, ready=ready))
         names = {each.name for each in nodes}
@@ -73,13 +73,13 @@ class ModelCaches:
             MODEL_CACHES, read_model_cache, lambda each: each.spec.node_selector, names
         )
         demand = _demand(follow.objects(PODS).values())
-        # 2. Decide, and write what nodes shall have.
+        # 2. Plan, and write the desired models of each node.
         unread = {found["metadata"]["name"] for found, _ in refused}
         desired = models_of_nodes([core for _, core in known], nodes, demand, unread)
         for node in nodes:
             if desired[node.name] != node.desired:
                 await self._write_node(node.name, desired[node.name])
-        # 3. Write how far the models are.
+        # 3. Write the status of each ModelCache.
         for each, core in known:
             status = cache_status(each, summary(core, nodes, demand), now)
             await follow.write_status(MODEL_CACHES, each.metadata.name, each.status, status)
@@ -92,7 +92,7 @@ class ModelCaches:
 
 
 def _demand(pods: Iterable[Object]) -> Counter[str]:
-    """Return how many pods ask for each model."""
+    """Return how many pods request each model."""
     found = Counter[str]()
     for pod in pods:
         requested = (resource for _, resource, _ in asks_of(pod) if resource.startswith(MODEL_RESOURCE))

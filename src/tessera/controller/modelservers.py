@@ -1,8 +1,8 @@
-"""ModelServers: the objects of each are as `core.serving.render` says; observe, render, apply, repair.
+"""The ModelServer controller: renders each server's objects by `core.serving.render`, applies and repairs them.
 
-Each namespace is read by itself: one without the RoleBinding that it needs keeps none of the others waiting.
-Objects are written by server-side apply as a field manager of its own, and belong to their ModelServer by owner
-reference: the API server deletes them with it. An object of that name that is not the server's is left alone.
+Each namespace has its own watches: one without the required RoleBinding does not block the others.
+Objects are written by server-side apply with a field manager of its own and have the ModelServer as owner: the
+garbage collector deletes them with it. An object of the same name without that owner is left alone.
 """
 
 import asyncio
@@ -60,35 +60,35 @@ _MANAGER: Final = "tessera-model-servers"
 _LOOP: Final = "model_servers"
 _WATCHED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, AUTOSCALERS)
 _OPTIONAL: Final = (POD_MONITORS, SCALED_OBJECTS)
-"""Kinds of others, which a cluster may have: they are not watched, and asked for now and then."""
+"""Kinds of other projects, whose CRDs may be missing: not watched, but read at intervals."""
 _KINDS: Final = {each.name: each for each in (*_WATCHED, *_OPTIONAL)}
 _MAY_GO: Final = (AUTOSCALERS, *_OPTIONAL)
-"""Kinds of which a server may want none any more."""
+"""Kinds whose object is deleted when the server no longer needs it."""
 _MANAGED: Final = (("app.kubernetes.io/managed-by", "tessera"),)
 
 Key = tuple[Kind, str, str]
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How often is looked, all in seconds."""
+    """Intervals of reconciling, in seconds."""
 
     least_s: float = 1.0
-    """Shortest pause between two looks, however much changes."""
+    """Shortest pause between two passes, however much changes."""
     most_s: float = 10.0
-    """Longest pause, and the shortest between two questions about how many replicas a server needs."""
+    """Longest pause, and the shortest between two reads of the replicas that a server needs."""
     repair_s: float = 60.0
-    """How often is asked whether an object that is not watched is as it was applied, and whether its kind has come."""
+    """Interval at which an unwatched object is compared with what was applied, and a missing CRD is tried again."""
 
 
 class ModelServers:
-    """Carries out the ModelServers of some namespaces; `run` ends when it is cancelled, and leaves all as it is.
+    """Reconciles the ModelServers of some namespaces; `run` ends when it is cancelled and leaves all objects in place.
 
     Args:
         kube: the Kubernetes API.
-        namespaces: where it may write; the status of a ModelServer elsewhere says so.
-        prometheus: URL of the Prometheus that KEDA asks; empty for none.
+        namespaces: where it may write; a ModelServer elsewhere reports this in its status.
+        prometheus: URL of the Prometheus that KEDA queries; empty for none.
         now: the wall clock.
-        pace: how often is looked.
+        pace: intervals of reconciling.
 
     """
 
@@ -116,19 +116,19 @@ class ModelServers:
         }
         self._sleeping = Sleeping(kube, now, self._pace.most_s)
         self._applied: dict[Key, tuple[Object, str]] = {}
-        """What was applied last and the version that this gave: what is still so is not applied again."""
+        """The configuration applied last and the resulting version: an unchanged object is not applied again."""
         self._asked_s: dict[Key, float] = {}
-        """When an object that is not watched was last as it shall be, on the loop's clock."""
+        """When an unwatched object last was as desired, on the loop's clock."""
         self._absent: dict[Key, str] = {}
-        """Objects that a server wants none of and has none of, with its UID: only this process would make one."""
+        """Objects that a server neither needs nor has, with its UID: only this process would create one."""
         self._lacking: dict[Kind, tuple[float, Unsupported]] = {}
-        """Kinds that the cluster has not, and when that was last said."""
+        """Kinds whose CRD is missing, and when that was last observed."""
         self._read: set[str] = set()
-        """Namespaces whose objects are known."""
+        """Namespaces whose stores are synced."""
         self._forbidden: dict[str, str] = {}
-        """Why the objects of a namespace cannot be read: the rights are missing."""
+        """Why the objects of a namespace cannot be read: missing RBAC rules."""
         self._complaints: dict[str, str] = {}
-        """The last trouble of each namespace; under the empty name that of the servers."""
+        """The last error of each namespace; the empty name is for the ModelServers themselves."""
 
     def _store(self, kind: Kind, selection: Selection) -> Store:
         trouble = partial(self._trouble, selection.namespace)
@@ -137,7 +137,7 @@ class ModelServers:
     def _trouble(self, namespace: str, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         if isinstance(error, Forbidden) and namespace and namespace not in self._read:
-            # One refusal stands for all: the kinds of a namespace take turns, and its servers say the same each time.
+            # One error stands for all: the kinds of a namespace fail alike, and its servers repeat the same error.
             if namespace in self._forbidden:
                 return
             self._forbidden[namespace] = reason = missing_rights(namespace, reason)
@@ -148,7 +148,7 @@ class ModelServers:
             self._log.warning("model_servers_not_followed", reason=reason, exc_info=defect(error), **fields)
 
     async def run(self, measures: Measures) -> None:
-        """Run until cancelled; without the kind, or the rights, wait for them."""
+        """Run until cancelled; while the CRD or RBAC rules are missing, wait for them."""
 
         def well() -> None:
             self._complaints.pop("", None)
@@ -170,7 +170,7 @@ class ModelServers:
             measures.stopped(_LOOP)
 
     async def _follow(self, namespace: str) -> None:
-        """Wait until the objects of a namespace are known."""
+        """Wait until the stores of a namespace are synced."""
         for kind in _WATCHED:
             await self._stores[kind, namespace].synced()
         self._read.add(namespace)
@@ -179,10 +179,10 @@ class ModelServers:
         self._wakeup.set()
 
     async def reconcile(self) -> None:
-        """Look at all servers once and do what is to be done.
+        """Reconcile all ModelServers once.
 
         Raises:
-            TesseraError: a status could not be written; the other servers were looked at all the same.
+            TesseraError: a status could not be written; the other servers were reconciled.
 
         """
         failure: Exception | None = None
@@ -206,7 +206,7 @@ class ModelServers:
             raise failure
 
     def _sleeper(self, found: Object) -> ModelServer | None:
-        """Return a server that may have no replica; None for every other, and for one that is not carried out."""
+        """Return a server that may scale to zero; None for any other, and for an invalid one."""
         if name_of(found)[0] not in self._read:
             return None
         try:
@@ -216,7 +216,7 @@ class ModelServers:
         return server if server.sleeps else None
 
     async def _status_of(self, found: Object, former: Status) -> Status:
-        """Carry out one server and return how it is."""
+        """Reconcile one server and return its status."""
         generation = found["metadata"].get("generation", 0)
         namespace, name = name_of(found)
         if namespace not in self._namespaces:
@@ -249,7 +249,7 @@ class ModelServers:
     async def _carry_out(
         self, server: ModelServer, objects: Iterable[Object]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Make the objects as they shall be; return what failed and what was left out, one object not for another's."""
+        """Create or update the objects; return what failed and what was skipped. One failure does not stop the rest."""
         problems, notes, desired = [], [], set()
         for body in objects:
             kind = _KINDS[body["kind"]]
@@ -273,10 +273,10 @@ class ModelServers:
         return tuple(problems), tuple(notes)
 
     async def _live(self, kind: Kind, server: ModelServer) -> Object | None:
-        """Return an object of the server's name; one that is not where it is watched is asked for.
+        """Return the object with the server's name; an unwatched one is read from the API server.
 
         Raises:
-            Unsupported: the cluster has not the kind, or had it not lately.
+            Unsupported: the kind is not installed, or was not at the last try.
 
         """
         store = self._stores.get((kind, server.namespace))
@@ -294,15 +294,15 @@ class ModelServers:
             raise
 
     async def _apply(self, kind: Kind, server: ModelServer, body: Object) -> None:
-        """Make an object as it shall be.
+        """Create or update one object.
 
         Raises:
-            Conflict: there is one of this name that is not the server's.
+            Conflict: an object of this name exists and has another owner.
 
         """
         replicas = body["spec"].get("replicas") if kind is DEPLOYMENTS else None
         if replicas is not None:
-            # By a patch below: an applied field that is applied no more gets its default, so that turning the
+            # Patched below: a field that is no longer applied gets its default, so turning the
             # autoscaler on would leave one replica.
             body = {**body, "spec": {field: each for field, each in body["spec"].items() if field != "replicas"}}
         key = (kind, server.namespace, server.name)
@@ -322,13 +322,13 @@ class ModelServers:
             live = await self._kube.patch(kind, server.name, {"spec": {"replicas": 1}}, namespace=server.namespace)
         if live is None or self._applied.get(key) != (body, version_of(live)):
             before = version_of(live or {})
-            if live is None:  # not by force: one that came this moment is somebody's
+            if live is None:  # not by force: an object created just now belongs to somebody else
                 live = await self._kube.apply(kind, body, manager=_MANAGER)
             else:
                 same = {**body, "metadata": {**body["metadata"], "uid": uid_of(live)}}
                 live = await self._kube.apply(kind, same, manager=_MANAGER, force=True)
             self._applied[key] = (body, version_of(live))
-            if version_of(live) != before:  # its status alone may have changed
+            if version_of(live) != before:  # only its status may have changed
                 self._log.info("model_server_applied", kind=kind.name, name=server.name, namespace=server.namespace)
         self._asked_s[key] = now_s
         if replicas is not None and live["spec"].get("replicas") != replicas:
@@ -336,7 +336,7 @@ class ModelServers:
             await self._kube.patch(kind, server.name, patch, namespace=server.namespace)
 
     async def _remove(self, kind: Kind, server: ModelServer) -> None:
-        """Delete an object of the server's that it wants no more."""
+        """Delete an object that the server no longer needs."""
         key = (kind, server.namespace, server.name)
         self._asked_s.pop(key, None)
         if self._absent.get(key) == server.uid:
@@ -344,7 +344,7 @@ class ModelServers:
         live = await self._live(kind, server)
         self._absent[key] = server.uid
         if live is not None and _owned(live, server.uid):
-            del self._absent[key]  # until it is seen to be gone
+            del self._absent[key]  # until its deletion is observed
             await self._kube.delete(kind, server.name, namespace=server.namespace)
             self._log.info("model_server_removed", kind=kind.name, name=server.name, namespace=server.namespace)
 
@@ -364,26 +364,26 @@ def _server_of(found: Object) -> ModelServer:
 
 
 def _problem(server: ModelServer, error: TesseraError) -> str:
-    """Return why an object is not as it shall be."""
+    """Return why an object differs from the desired one."""
     return missing_rights(server.namespace, str(error)) if isinstance(error, Forbidden) else str(error)
 
 
 def _shall_wake_up(live: Object, body: Object) -> bool:
-    """Return whether a Deployment was scaled to zero while its server might have no replica, which it may no longer.
+    """Return whether a Deployment still has zero replicas though its server may no longer scale to zero.
 
-    Its autoscaler would leave it so.
+    Its autoscaler would leave it at zero.
     """
     return IDLE in annotations_of(live) and IDLE not in annotations_of(body) and live["spec"].get("replicas") == 0
 
 
 def _owned(live: Mapping[str, Any], uid: str) -> bool:
-    """Return whether an object is that of a ModelServer, by the UID: another of the same name may have been before."""
+    """Return whether a ModelServer owns an object, by UID: an earlier server may have had the same name."""
     owners = (live.get("metadata") or {}).get("ownerReferences") or ()
     return any(each.get("kind") == KIND and each.get("uid") == uid for each in owners)
 
 
 def _status(found: Object) -> Status:
-    """Return the status that an object has; an unreadable one counts as none."""
+    """Return the status of an object; one that cannot be parsed counts as none."""
     try:
         return msgspec.convert(found.get("status") or {}, Status)
     except msgspec.ValidationError:

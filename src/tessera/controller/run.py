@@ -1,7 +1,7 @@
-"""The controller: observe the cluster, plan by `core.packing.partitioning`, apply; level-triggered.
+"""The GPUPolicy controller: observe the cluster, plan by `core.packing.partitioning`, apply; level-triggered.
 
-It writes the policy that applies to each node and the devices desired of its GPUs, both into the node's
-GPUNode, and the status of each GPUPolicy. Whatever it remembers may be lost at any moment without harm.
+It writes each node's policy and desired devices to its GPUNode, and the status of each
+GPUPolicy. Its memory is a cache: losing it at any moment is harmless.
 """
 
 import asyncio
@@ -63,21 +63,21 @@ __all__ = ["Controller"]
 _MANAGER = "tessera-controller"
 _KINDS = (NODES, PODS, GPU_NODES, GPU_POLICIES)
 _REST = 3
-"""Pause after a look, in times of what the look took: where all changes all the time, it takes a quarter of a core."""
+"""Pause after a pass, as a multiple of its duration: under constant change the controller uses a quarter of a core."""
 
 _SURE_S = 0.001
-"""Waited in addition: timers may fire a moment early, and who looks too early pauses once more."""
+"""Added to each wait: a timer may fire slightly early, and a pass that starts too early would wait once more."""
 
 
 class Controller:
-    """Decides for the whole cluster; `run` ends when it is cancelled, and leaves all as it is.
+    """Reconciles the whole cluster; `run` ends when it is cancelled and leaves all objects in place.
 
-    It looks for at most a quarter of its time, however much changes.
+    It works at most a quarter of the time, however much changes.
 
     Args:
-        settings: how often it looks.
+        settings: intervals of reconciling.
         kube: the Kubernetes API.
-        now: the wall clock, for times that people read.
+        now: the wall clock, for timestamps that people read.
         measures: counts what it does.
 
     """
@@ -106,19 +106,19 @@ class Controller:
         self._pods = PodMemory()
         self._memories: Mapping[str, Memory] = {}
         self._decided: tuple[PartitioningState, dict[str, Spec]] | None = None
-        """What was decided upon last: the same again is not planned again."""
+        """The last plan's input: the same input is not planned again."""
         self._again_s = 0.0
-        """When it is all the same, because a time has passed; on the loop's clock."""
+        """When an unchanged cluster must be planned again because time has passed; on the loop's clock."""
         self._pending: dict[str, Counter[Cause]] = {}
-        """Pods that no change would place, by policy and cause, as planned last."""
+        """Pods that no layout change would place, by policy and cause, as of the last plan."""
         self._accepted: dict[str, GpuPolicy] = {}
-        """Policies as they were when they could be read last; those in force."""
+        """The last valid version of each policy; these are in force."""
         self._generations: dict[str, int] = {}
-        """Generation of each node's object after the last write here; servers' claims count on from there."""
+        """Generation of each GPUNode after the last write here; the servers' claims count on from there."""
 
     @property
     def nodes(self) -> Store:
-        """The Node objects, which `run` follows."""
+        """The Node objects, watched by `run`."""
         return self._stores[NODES]
 
     async def run(self) -> None:
@@ -143,7 +143,7 @@ class Controller:
             self._log.info("controller_stopped")
 
     async def _reconcile_or_complain(self) -> float:
-        """Look once, whatever comes; return how long the next look can wait."""
+        """Reconcile once and log any error; return how long the next pass can wait."""
         again_s = self._settings.interval_s
 
         async def reconcile() -> None:
@@ -167,19 +167,19 @@ class Controller:
         self._log.warning("reconcile_failed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def reconcile(self) -> float:
-        """Look at everything once and do what is to be done; return in how many seconds something may change anyway.
+        """Reconcile all nodes once; return in how many seconds time alone may change the result.
 
         Raises:
-            TesseraError: something could not be written; what was written before stays.
+            TesseraError: a write failed; earlier writes stay.
 
         """
         # 1. Read the policies.
         objects = {kind: tuple(store.objects.values()) for kind, store in self._stores.items()}
         refused = self._read_policies(objects[GPU_POLICIES])
         policies = tuple(partition_policy(each) for each in self._accepted.values())
-        # 2. Read the cluster. In a thread: with thousands of pods it takes seconds, in which the Lease must be renewed.
+        # 2. Read the cluster. In a thread: thousands of pods take seconds, and the Lease must be renewed meanwhile.
         seen = await asyncio.to_thread(self._seen, (*objects[NODES], *objects[PODS], *objects[GPU_NODES]))
-        # 3. Decide, unless nothing has changed.
+        # 3. Plan, unless nothing has changed.
         now_s = asyncio.get_running_loop().time()
         said = {name: each.spec for name, each in self._accepted.items()}
         if (seen, said) == self._decided and now_s < self._again_s:
@@ -200,7 +200,7 @@ class Controller:
                     for cause in Cause
                 },
             )
-            # 4. Write what nodes are to have, and say why in their events.
+            # 4. Write the nodes' policies and desired devices, with an event for each reason.
             await self._write_nodes(seen, policies, decisions)
             self._memories, self._decided = memories, (seen, said)
             moments = (each.again_s for each in decisions.values() if each.again_s is not None)
@@ -223,7 +223,7 @@ class Controller:
     # Policies
 
     def _read_policies(self, objects: tuple[Object, ...]) -> dict[str, str]:
-        """Read the policies; return those that cannot be carried out, and why. What they said before holds."""
+        """Read the policies; return the invalid ones and why. The last valid version of each stays in force."""
         refused: dict[str, str] = {}
         for each in objects:
             name = each["metadata"]["name"]
@@ -243,10 +243,10 @@ class Controller:
         policies: tuple[PartitioningPolicy, ...],
         decisions: Mapping[str, PartitioningDecision],
     ) -> None:
-        """Write what is desired of nodes whose agents report, where it differs.
+        """Write the desired devices of nodes whose agents report, where they differ.
 
         Raises:
-            Conflict: somebody wrote to a node's object meanwhile; what was decided may be wrong by now.
+            Conflict: somebody changed a GPUNode meanwhile; the plan may be outdated.
 
         """
         desired = {name: each for decision in decisions.values() for name, each in decision.desired}
@@ -289,7 +289,7 @@ class Controller:
         for each in self._stores[GPU_POLICIES].objects.values():
             name = each["metadata"]["name"]
             if name not in refused and name not in decisions:
-                continue  # it came while this look went on; the next one is about it too
+                continue  # it came during this pass; the next one includes it
             former = _status(each)
             if name in refused:
                 generation = each["metadata"].get("generation", 0)
@@ -319,14 +319,14 @@ class Controller:
         )
 
     def _is_behind(self, node: str) -> bool:
-        """Return whether the node's agent has not acted on what was written here last."""
+        """Return whether the node's agent has not acted on the last write yet."""
         each = self._stores[GPU_NODES].objects.get(("", node), {})
         acted: int = (each.get("status") or {}).get("observedGeneration", 0)
         return acted < self._generations.get(node, 1)
 
 
 def _status(each: Object) -> Status:
-    """Return the status that a policy's object has; an unreadable one counts as none."""
+    """Return the status of a policy; one that cannot be parsed counts as none."""
     try:
         return msgspec.convert(each.get("status") or {}, Status)
     except msgspec.ValidationError:

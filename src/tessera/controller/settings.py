@@ -11,12 +11,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a controller."""
 
     namespace: str = NAMESPACE
-    """Where the Lease is."""
+    """Namespace of the Lease."""
     lease: str = "tessera-controller"
-    """Name of the Lease that the leader holds."""
+    """Name of the leader election Lease."""
     identity: str
-    """Name of this process among candidates; unique."""
+    """Identity of this process in the leader election; unique."""
     interval_s: float = 10.0
-    """Longest pause between two looks at everything."""
+    """Longest pause between two passes."""
     least_s: float = 0.2
-    """Shortest pause between two looks, however much changes."""
+    """Shortest pause between two passes, however much changes."""

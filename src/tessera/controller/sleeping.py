@@ -1,7 +1,7 @@
-"""ModelServers that may have no replica: the step between none and one, which their autoscaler does not take.
+"""ModelServers that scale to zero: the step between zero and one replica, which their autoscaler does not take.
 
-How many replicas a server needs is asked of `external.metrics.k8s.io`, as its HorizontalPodAutoscaler does. While
-nobody says, nothing is scaled to zero, and who is woken gets a replica all the same.
+The number of replicas needed comes from `external.metrics.k8s.io`, as for the HorizontalPodAutoscaler. Without an
+answer nothing is scaled to zero, and a server that is woken still gets a replica.
 """
 
 import asyncio
@@ -33,32 +33,32 @@ __all__ = ["Sleeping"]
 
 _DEADLINE_S: Final = 5.0
 _NUMBER: Final = re.compile(r"\d+")
-_LEFT: Final = "nothing is scaled to zero while nobody says how many replicas are needed"
+_LEFT: Final = "nothing is scaled to zero while it is unknown how many replicas are needed"
 
 Name = tuple[str, str]
 """Namespace and name."""
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What is known of a server."""
+    """What is known about a server."""
 
     uid: str
     asked_s: float
-    """When it was asked, on the loop's clock."""
+    """When it was last read, on the loop's clock."""
     asked: ReplicasMetric | None = None
     trouble: str = ""
-    """Why nobody knows how many replicas it needs; empty where that is known."""
+    """Why the number of replicas needed is unknown; empty where it is known."""
     zero_s: float | None = None
-    """When the metric first said zero of the replicas that there are."""
+    """When the metric of the present replicas first was zero."""
 
 
 class Sleeping:
-    """What is known of servers that may have no replica.
+    """What is known about servers that may scale to zero.
 
     Args:
         kube: the Kubernetes API.
         now: the wall clock.
-        pause_s: between two questions about one server; it is measured each 15 s.
+        pause_s: between two reads for one server; it is measured every 15 s.
 
     """
 
@@ -70,7 +70,7 @@ class Sleeping:
         self._known: dict[Name, _Known] = {}
 
     async def ask(self, servers: Iterable[ModelServer]) -> None:
-        """Ask how many replicas these servers need, those of whom it was not asked lately; forget all others."""
+        """Read the replicas these servers need, where the last read is old; forget all other servers."""
         sleeping = {(each.namespace, each.name): each for each in servers}
         self._known = {
             name: known for name, known in self._known.items() if name in sleeping and known.uid == sleeping[name].uid
@@ -85,7 +85,7 @@ class Sleeping:
         for each, (asked, trouble) in zip(due, found, strict=True):
             name = each.namespace, each.name
             former = self._known.get(name, _Known(uid=each.uid, asked_s=now_s))
-            # "61 s ago" and "76 s ago" are no news: the status stays as it is.
+            # "61 s ago" and "76 s ago" are no news: the status stays the same.
             same = _NUMBER.sub("", trouble) == _NUMBER.sub("", former.trouble)
             said = former.trouble if same else trouble
             self._known[name] = msgspec.structs.replace(former, asked_s=now_s, asked=asked, trouble=said)
@@ -106,20 +106,20 @@ class Sleeping:
         return asked, "" if asked is not None else f"{subject}: none"
 
     async def step(self, server: ModelServer, deployment: Object) -> tuple[str, ...]:
-        """Take the last replica away, or bring the first one back; return what is to be said about it.
+        """Scale to zero or to one; return the message for the status.
 
         Args:
-            server: one that may have no replica.
-            deployment: its own, as last seen.
+            server: one that may scale to zero.
+            deployment: its Deployment, as last observed.
 
         Raises:
-            TesseraError: the Deployment cannot be written.
+            TesseraError: the Deployment cannot be scaled.
 
         """
         name = server.namespace, server.name
         known = self._known.get(name)
         if known is None:
-            return ()  # the next look asks
+            return ()  # the next pass reads it again
         replicas = (deployment.get("spec") or {}).get("replicas", 1)
         idle_s, now_s = server.spec.autoscaling.idle_seconds, self._now().timestamp()
         found = step(known.zero_s, replicas, known.asked, woken=awake(server.woken_s, idle_s, now_s))
@@ -129,7 +129,7 @@ class Sleeping:
             try:
                 await self._kube.patch(DEPLOYMENTS, server.name, patch, namespace=server.namespace)
             except Conflict:
-                return ()  # somebody changed it since it was seen; the next look sees that
+                return ()  # it changed meanwhile; the next pass observes that
             event = "model_server_woken" if found.replicas else "model_server_scaled_to_zero"
             self._log.info(event, name=server.name, namespace=server.namespace)
         return (f"{_LEFT}: {known.trouble}",) if known.trouble else ()

@@ -1,1 +1,1 @@
-"""The server: kube-scheduler's extender, any number of replicas at once."""
+"""The server: kube-scheduler's extender, in any number of replicas."""

@@ -2,8 +2,8 @@
 
 A handler decodes, calls, encodes.
 
-Errors are `{"Error": ...}` with the status that says whose fault it is. A pod that cannot be bound is an ordinary
-answer (200) on our path and HTTP 500 on gpushare's, as its extender gives; kube-scheduler takes both for a failure.
+Errors are `{"Error": ...}` with a matching HTTP status. A pod that cannot be bound is an ordinary
+answer (200) on our path and HTTP 500 on gpushare's, as its extender does; kube-scheduler treats both as failures.
 
 Source: AliyunContainerService/gpushare-scheduler-extender `pkg/routes/routes.go` for gpushare's paths.
 """
@@ -40,16 +40,16 @@ __all__ = ["make_admission_app", "make_app"]
 GPUSHARE = "/gpushare-scheduler"
 _ADMISSION = "/admission/v1/route"
 _REVIEW_BYTES = 4 << 20
-"""More than twice what the API server stores of an object. Strangers may send as much on each of their connections."""
+"""Twice the API server's limit for an object. Unauthenticated clients may send as much on each of their connections."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class _TooLarge(InvalidInput):
-    """A body beyond the limit."""
+    """A body above the limit."""
 
 
 _STATUS: dict[type[TesseraError], int] = {_TooLarge: 413, InvalidInput: 400, TesseraError: 503}
-"""HTTP status of each error, the first that it is one of."""
+"""HTTP status by error type; the first match counts."""
 
 
 class _Handlers:
@@ -116,8 +116,8 @@ def make_app(
     """Return the application.
 
     Args:
-        verbs: what is answered.
-        waiting_for: what the server waits for before it can answer; empty when it can.
+        verbs: answers the requests.
+        waiting_for: what the server must read before it can answer; empty when ready.
         limits: on bodies and time.
         log: records defects.
         measures: counts requests.
@@ -150,12 +150,12 @@ def make_app(
 
 
 def make_admission_app(limits: ServerLimits, log: Logger, measures: Measures) -> Starlette:
-    """Return an application that answers AdmissionReviews and nothing else: it may be asked by anybody."""
+    """Return an application that answers AdmissionReviews and nothing else: any client may reach it."""
     return Starlette(routes=_admission_routes(limits, log, measures))
 
 
 def _admission_routes(limits: ServerLimits, log: Logger, measures: Measures) -> list[Route]:
-    """Return the admission webhook, which needs nothing of the cluster, and what says that it is there."""
+    """Return the admission webhook, which needs no cluster state, and its health endpoint."""
 
     async def route(request: Request) -> Response:
         review = read_review(await _body(request, _REVIEW_BYTES))
@@ -186,7 +186,7 @@ async def _body(request: Request, limit_bytes: int) -> bytes:
 
 
 def _measured(handler: Handler, name: str, measures: Measures) -> Handler:
-    """Return the handler, with its requests counted and timed by this name."""
+    """Return the handler, counting and timing its requests under this name."""
 
     async def measured(request: Request) -> Response:
         began_s = measures.clock_s()
@@ -199,7 +199,7 @@ def _measured(handler: Handler, name: str, measures: Measures) -> Handler:
 
 
 def _guarded(handler: Handler, deadline_s: float, log: Logger) -> Handler:
-    """Return the handler with a deadline, its errors as answers."""
+    """Return the handler with a deadline and with errors as HTTP answers."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -210,7 +210,7 @@ def _guarded(handler: Handler, deadline_s: float, log: Logger) -> Handler:
         except TesseraError as error:
             return _json(write_error(error), next(code for kind, code in _STATUS.items() if isinstance(error, kind)))
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client is gone
         except Exception as error:
             log.exception("defect", path=request.url.path)
             return _json(write_error(f"unexpected {type(error).__name__}: {error}"), 500)

@@ -1,4 +1,4 @@
-"""Binds pods: has their shares claimed, then posts the Binding that carries the assignment."""
+"""Binds pods: claims their shares, then posts the Binding that carries the assignment."""
 
 import asyncio
 from collections import Counter
@@ -23,12 +23,12 @@ __all__ = ["Binder", "Clocks"]
 
 
 class Clocks(msgspec.Struct, frozen=True):
-    """The times a server lives by."""
+    """The clocks of a server."""
 
     monotonic_s: Callable[[], float]
-    """Decides."""
+    """Monotonic; for decisions."""
     wall_ns: Callable[[], int]
-    """Nanoseconds since 1970, for gpushare's annotation alone."""
+    """Nanoseconds since 1970, only for gpushare's annotation."""
 
 
 class Binder:
@@ -36,10 +36,10 @@ class Binder:
 
     Args:
         kube: the Kubernetes API.
-        view: what is known of the cluster; what is done is taken into it at once.
-        claimer: claims shares; its limits hold here too.
-        key: signs what is written on pods.
-        clocks: this server's times.
+        view: the server's view of the cluster; updated at once with each binding.
+        claimer: claims shares; its deadlines apply to bindings too.
+        key: signs assignments.
+        clocks: of this server.
         log: records each binding.
 
     """
@@ -62,17 +62,17 @@ class Binder:
         self._key = key
         self._log = log
         self._under_way: dict[str, tuple[str, asyncio.Task[None]]] = {}
-        """Node and task by the pod's UID: another pod may have come under the name meanwhile."""
+        """Node and task by pod UID: a pod of the same name may be a new one."""
         self.counts: Counter[str] = Counter()
-        """How often each thing happened: bound, refused, unanswered."""
+        """Bindings by result: bound, refused, unanswered."""
 
     async def bind(self, args: BindingArgs) -> None:
-        """Bind a pod; done twice it is done once. It goes on when the caller is cancelled.
+        """Bind a pod; idempotent. Binding continues if the caller is cancelled.
 
         Raises:
-            Conflict: the pod is bound elsewhere, gone, or does not fit on the node any more.
-            Unavailable: the API server does not answer, or refuses for now.
-            InvalidInput: the pod's request or the node's object makes no sense, or the server refuses for good.
+            Conflict: the pod is bound to another node, gone, or no longer fits on the node.
+            Unavailable: the API server does not answer, or rejects the request for now.
+            InvalidInput: the pod's request or the GPUNode is invalid, or the API server rejects the Binding for good.
 
         """
         seen = self._view.pods.find(args.key)
@@ -91,11 +91,11 @@ class Binder:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
-                raise  # who asked waits no longer
+                raise  # the caller no longer waits
             raise Unavailable(_subject(args), found="this server ends", hint="kube-scheduler tries again") from None
 
     async def close(self) -> None:
-        """Wait for what is under way, so long as it may take, and cancel the rest."""
+        """Wait for bindings in progress, up to their deadline, and cancel the rest."""
         tasks = [task for _, task in self._under_way.values()]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._limits.stop_s)
@@ -116,27 +116,27 @@ class Binder:
                 self._log.error("defect", pod=key, exc_info=error)
 
     async def _bind(self, args: BindingArgs) -> None:
-        # 1. Find the pod. Bound already, it is where it shall be or a conflict.
+        # 1. Find the pod. If it is bound already, this is its node or a conflict.
         pod, live = await self._pod(args)
         if live.node:
             _check_node(args, live.node)
             return
         if live.gpus and live.wrong:
             raise InvalidInput(_subject(args), found=live.wrong, hint="correct the request and recreate the pod")
-        # 2. Bind a pod without shares as it is.
+        # 2. Bind a pod without shares unchanged.
         if not live.claiming:
             await self._post(args, live, {}, ())
             return
-        # 3. Claim shares on the node's GPUNode, where there is a key that counts.
+        # 3. Claim shares on the GPUNode, if there is a valid signing key.
         _ = self._key.signer
         made = await self._claimer.claim(args.node, live)
-        # 4. Write and sign the assignment. Nothing was sent yet: where that fails the claim goes.
+        # 4. Write and sign the assignment. Nothing was sent yet: on failure the claim is dropped.
         try:
             annotations = self._assignment(args, pod, live, made)
         except Exception:
             self._claimer.abandon(args.node, made)
             raise
-        # 5. Post the Binding. Only where it is known that it was refused the claim goes.
+        # 5. Post the Binding. Drop the claim only if the Binding was certainly rejected.
         try:
             await self._post(args, live, annotations, made.claim.shares)
         except Unanswered:
@@ -146,7 +146,7 @@ class Binder:
             raise
 
     def _assignment(self, args: BindingArgs, pod: Object, live: LivePod, made: WrittenClaim) -> dict[str, str]:
-        """Return the annotations that assign what was claimed, signed, while the claim is young and in its object."""
+        """Return the signed annotations that assign the claimed shares, if the claim is recent and in the GPUNode."""
         if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
             raise Unavailable(
                 _subject(args),
@@ -154,11 +154,11 @@ class Binder:
                 hint="kube-scheduler tries again",
             )
         if self._view.pods.fate(live.uid) is Fate.OPEN and not self._view.has_claim(args.node, made.claim):
-            # Its GPUNode was deleted: the agent may have offered these devices to the kubelet by now.
+            # The GPUNode was deleted: the agent may have advertised these devices to the kubelet by now.
             found = f"no claim for it in GPUNode {args.node} any more"
             raise Conflict(_subject(args), found=found, hint="the pod is scheduled again")
         if made.taken_over and not serves(object_field("Pod", pod), live.need, made.claim.shares):
-            # An earlier Binding may be under way with these shares: nobody signs them for another ask.
+            # An earlier Binding with these shares may still be in flight: never sign them for a different request.
             found = "annotations that were changed since an earlier attempt claimed what it asked then"
             raise Conflict(_subject(args), found=found, hint="kube-scheduler tries again when that attempt is over")
         annotations = binding_annotations(
@@ -172,7 +172,7 @@ class Binder:
         return self._key.signer.sealed(annotations, uid=live.uid, node=args.node)
 
     async def _pod(self, args: BindingArgs) -> tuple[Object, LivePod]:
-        """Return the pod, looked up at the API server where it is not known."""
+        """Return the pod, read from the API server if it is unknown."""
         known = self._view.pods.find(args.key)
         if known is None or (args.uid and known[1].uid != args.uid):
             found = await self._kube.get(PODS, args.name, args.namespace)
@@ -210,6 +210,6 @@ def _subject(args: BindingArgs) -> str:
 
 
 def _check_node(args: BindingArgs, bound: str) -> None:
-    """Accept a pod that is bound already where it shall be."""
+    """Accept a pod that is already bound to the requested node."""
     if bound != args.node:
         raise Conflict(_subject(args), found=f"the pod is bound to node {bound}", hint="observe it again")

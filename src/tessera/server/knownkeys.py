@@ -1,4 +1,4 @@
-"""Whose signatures count on each node, as far as this server knows: the servers' keys, and those that nodes publish."""
+"""The public keys whose signatures count on each node, as this server knows them: the servers' and the nodes' own."""
 
 from collections.abc import Iterable
 
@@ -15,31 +15,31 @@ __all__ = ["KnownKeys"]
 
 
 class KnownKeys:
-    """The keys by which assignments are checked, and the doubts about keys that are not known yet."""
+    """The keys that verify assignments, and the key ids that are not known yet."""
 
     def __init__(self) -> None:
         self.ring = KeyRing()
-        """The servers' public keys, and which were revoked."""
+        """The servers' public keys, with the revoked ones."""
         self.authority = Authority(servers={}, verify=verify)
         """The servers' public keys."""
         self._on: dict[str, Keys] = {}
         self._strangers = Recent[tuple[str, str]]()
         self.doubts: dict[tuple[str, str], None] = {}
-        """Nodes, and ids of keys that sign there and are not known yet: what they sign counts until it was asked."""
+        """Nodes, and ids of unknown keys in signatures there: these count until the key was looked up."""
         self.doubted = WakeUp()
-        """Set when there is another."""
+        """Set when there is an unknown key to look up."""
 
     @property
     def version(self) -> int:
-        """Version of the ConfigMap of the servers' public keys that was taken last."""
+        """Version of the last ConfigMap of the servers' public keys."""
         return self.ring.version
 
     def take(self, each: Object, begun: int | None) -> bool:
-        """Take the ConfigMap of the servers' public keys as it is now; return whether others count than before.
+        """Take the current ConfigMap of the servers' public keys; return whether the valid keys changed.
 
         Args:
             each: the ConfigMap.
-            begun: `version` when it was asked for, where it was read and not watched.
+            begun: `version` when the read began, if it was read and not watched.
 
         """
         self.ring = self.ring.saw(uid_of(each), int(version_of(each) or 0), published_keys(each), begun=begun)
@@ -49,11 +49,11 @@ class KnownKeys:
         return True
 
     def on(self, node: str) -> Keys | None:
-        """Return whose signatures count on a node; None where the node is not known."""
+        """Return the keys whose signatures count on a node; None where the node is not known."""
         return self._on.get(node)
 
     def judge(self, node: str, state: GpuNodeState | None, gpus: Iterable[Gpu]) -> bool:
-        """Determine again whose signatures count on a node; return whether that changed."""
+        """Recompute the keys that count on a node; return whether they changed."""
         indices = frozenset(gpu.index for gpu in gpus)
         keys = self.authority.keys(state, indices, lambda key: (node, key) in self._strangers)
         if keys.like(self._on.get(node)):
@@ -62,16 +62,16 @@ class KnownKeys:
         return True
 
     def drop(self, node: str) -> None:
-        """Forget a node, which is gone."""
+        """Forget a deleted node."""
         self._on.pop(node, None)
 
     def doubt(self, node: str, key: str) -> None:
-        """Note that a key signs on a node and is not known yet."""
+        """Note an unknown key that signed on a node."""
         self.doubts[node, key] = None
         self.doubted.set()
 
     def settle(self, asked: Iterable[tuple[str, str]]) -> list[str]:
-        """Call those of the doubted keys unknown that are unknown still; return their nodes."""
+        """Treat those of the looked-up keys that are still unknown as invalid; return their nodes."""
         nodes = []
         for node, key in asked:
             self.doubts.pop((node, key), None)

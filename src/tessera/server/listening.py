@@ -1,4 +1,4 @@
-"""An HTTP server on a socket: TLS, bounded connections, and who the client's certificate says it is; by uvicorn."""
+"""An HTTP server on a socket: TLS, bounded connections, client certificates; by uvicorn."""
 
 import asyncio
 import contextlib
@@ -21,21 +21,21 @@ __all__ = ["PEER", "App", "HttpServer", "listening"]
 App = Callable[..., Awaitable[Any]]
 """An ASGI application."""
 PEER = "tessera.peer"
-"""Key of a request's scope: the certificate that the client showed and TLS verified, as `ssl` describes it; or None."""
+"""Key in a request's scope: the client's verified certificate, as `ssl` describes it; or None."""
 _KEEP_ALIVE_S = 600
-"""Longer than kube-scheduler keeps an idle connection, so that it is never the server that closes one."""
+"""Longer than kube-scheduler keeps an idle connection, so that the server is never the one to close it."""
 
 
 class HttpServer(uvicorn.Server):
-    """Answers HTTP; signals are left to the command.
+    """Serves HTTP; signal handling is left to the command.
 
     Args:
         app: the application.
-        tls: the files; with an authority for clients each must show a certificate of it.
-        stop_s: how long requests under way may take at the end.
+        tls: the certificate files; with a client CA each client must present a certificate of it.
+        stop_s: how long requests in flight may take at shutdown.
 
     Raises:
-        InvalidInput: the files of TLS.
+        InvalidInput: the TLS files cannot be loaded.
 
     """
 
@@ -64,14 +64,14 @@ class HttpServer(uvicorn.Server):
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """What connections are accepted with."""
+        """The TLS context of accepted connections."""
         return self.config.ssl
 
     def trust(self, authority: str) -> None:
-        """Take certificates of an authority, in PEM, from clients that show one.
+        """Trust client certificates of a CA, in PEM.
 
         Raises:
-            InvalidInput: it is no certificate.
+            InvalidInput: it is not a certificate.
 
         """
         assert self.tls is not None
@@ -82,9 +82,9 @@ class HttpServer(uvicorn.Server):
         self.tls.verify_mode = ssl.CERT_OPTIONAL
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer until `should_exit` is set or it is cancelled; either way requests under way are answered first.
+        """Serve until `should_exit` is set or it is cancelled; either way requests in flight are answered first.
 
-        uvicorn, cancelled, leaves its listeners in the event loop: the next file of that number could not be read.
+        A cancelled uvicorn leaves its listeners in the event loop, and the next socket of that number cannot be read.
         """
         serving = asyncio.create_task(super().serve(sockets))
         try:
@@ -96,12 +96,12 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Install no signal handlers."""
         yield
 
 
 class _Protocol(H11Protocol):
-    """Tells the application whose connection it is."""
+    """Adds the client's certificate to each request's scope."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
@@ -115,7 +115,7 @@ class _Protocol(H11Protocol):
 
 @contextmanager
 def listening(host: str, port: int, most: int) -> Iterator[socket.socket]:
-    """Listen, for so many connections at most where others than this machine reach the port.
+    """Listen, with a limit on connections where the port is reachable from other machines.
 
     Raises:
         Unavailable: the port is taken.
@@ -124,7 +124,7 @@ def listening(host: str, port: int, most: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
-        # Taken over by every connection: an answer is two writes, and the second would wait 40 ms for the first's
+        # Inherited by every connection: an answer is two writes, and the second would wait 40 ms for the first's
         # acknowledgement. asyncio sets it only for sockets whose protocol number is given.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The quotas of a cluster, which the server's metrics show: Kubernetes' ResourceQuotas and Kueue's ClusterQueues."""
+"""The quotas of a cluster, for the server's metrics: Kubernetes' ResourceQuotas and Kueue's ClusterQueues."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -20,16 +20,16 @@ _READERS: Final[Mapping[Kind, Callable[[Object], Iterable[QuotaUse]]]] = {
     CLUSTER_QUEUES: read_cluster_queue,
 }
 _REMEMBERED: Final = 256
-"""Complaints that are not repeated."""
+"""Errors that are logged only once."""
 
 
 class Quotas:
-    """The quotas as they were seen last. Nothing waits for them: without the right to read them there are none.
+    """The observed quotas. Nothing waits for them: without the RBAC rules to read them there are none.
 
     Args:
         kube: the Kubernetes API.
-        measures: has the ages of what follows them.
-        log: records trouble, each once.
+        measures: has the ages of its watches.
+        log: records each error once.
 
     """
 
@@ -41,13 +41,13 @@ class Quotas:
         self._complaints: set[str] = set()
 
     async def run(self) -> None:
-        """Follow them until cancelled."""
+        """Watch them until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind in _READERS:
                 tasks.create_task(self._follow(kind))
 
     def metrics(self) -> Mapping[Metric, Mapping[Labels, float]]:
-        """Return what is guaranteed, used and borrowed."""
+        """Return guaranteed, used and borrowed quota."""
         return quota_metrics(use for uses in self._uses.values() for use in uses)
 
     async def _follow(self, kind: Kind) -> None:

@@ -1,4 +1,4 @@
-"""A set that forgets: what was added long ago goes when it is full."""
+"""A bounded set that drops its oldest keys."""
 
 from typing import Generic, TypeVar
 
@@ -10,7 +10,7 @@ _MOST = 1 << 16
 
 
 class Recent(Generic[Key]):
-    """The latest keys that were added; bounded, so that nobody can fill the memory.
+    """The keys added last; bounded, so that no client can fill the memory.
 
     Args:
         most: how many are kept.
@@ -25,7 +25,7 @@ class Recent(Generic[Key]):
         return key in self._keys
 
     def add(self, key: Key) -> None:
-        """Add a key as the latest."""
+        """Add a key as the newest."""
         self._keys.pop(key, None)
         self._keys[key] = None
         if len(self._keys) > self._most:

@@ -1,7 +1,7 @@
-"""Whose a token is, and what somebody may do: asked of the API server, a few at once, and remembered for a while.
+"""Token reviews and access reviews: sent to the API server, a few at once, and cached for a while.
 
-A token is remembered by its digest alone: what a crash, a debugger or a dump of the memory shows of answers is no key
-to the cluster.
+Only a token's digest is cached: no dump of the memory reveals a token through the
+cache.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ from tessera.clients.kube import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Kube
 __all__ = ["Reviews"]
 
 _REMEMBERED: Final = 4096
-"""Answers that are remembered; strangers may ask with as many tokens as they like."""
+"""Cached answers; clients may send any number of tokens."""
 _AT_ONCE: Final = 8
-"""Tokens asked about at once, and as many rights: strangers with tokens of nobody do not delay who is known."""
+"""Concurrent reviews of tokens, and of access: clients with invalid tokens do not delay known users."""
 _LONGEST_TOKEN: Final = 16 << 10
 Answer = TypeVar("Answer")
 
 
 class Reviews:
-    """The API server's word on users.
+    """Authentication and authorization by the API server.
 
     Args:
         kube: the Kubernetes API.
-        kept_s: for how long an answer counts: so late is a revoked token or right noticed.
-        clock_s: a clock that does not go back.
+        kept_s: how long an answer is cached: the delay before a revoked token or permission takes effect.
+        clock_s: a monotonic clock.
 
     """
 
@@ -40,10 +40,10 @@ class Reviews:
         self._refusals = _Remembered[str | None](kept_s, clock_s)
 
     async def user(self, token: str) -> User | None:
-        """Return whose token it is; None where it is nobody's.
+        """Return the user of a token; None for an invalid token.
 
         Raises:
-            TesseraError: the API server does not say.
+            TesseraError: the API server does not answer.
 
         """
 
@@ -55,10 +55,10 @@ class Reviews:
         return await self._users.get(token.encode(), ask)
 
     async def refusal(self, user: User, attributes: Attributes) -> str | None:
-        """Return why somebody may not do something; None where they may.
+        """Return why a user may not do something; None where they may.
 
         Raises:
-            TesseraError: the API server does not say.
+            TesseraError: the API server does not answer.
 
         """
 
@@ -69,7 +69,7 @@ class Reviews:
 
 
 class _Remembered(Generic[Answer]):
-    """The latest answers to questions of one kind, each for a while."""
+    """A cache of answers of one kind."""
 
     def __init__(self, kept_s: float, clock_s: Callable[[], float]) -> None:
         self._kept_s = kept_s
@@ -78,12 +78,12 @@ class _Remembered(Generic[Answer]):
         self._known: dict[bytes, tuple[float, Answer]] = {}
 
     async def get(self, question: bytes, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return the answer that is known, or a new one."""
+        """Return the cached answer, or a new one."""
         key = hashlib.sha256(question).digest()
         if self._counts(key):
             return self._known[key][1]
         async with self._turns:
-            if self._counts(key):  # asked by somebody else meanwhile
+            if self._counts(key):  # another request fetched it meanwhile
                 return self._known[key][1]
             until_s, found = self._clock_s() + self._kept_s, await ask()
             self._known.pop(key, None)

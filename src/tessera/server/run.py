@@ -1,4 +1,4 @@
-"""The server's process: follows the cluster, removes old claims, serves HTTP."""
+"""The server process: watches the cluster, removes old claims, serves HTTP."""
 
 import asyncio
 import contextlib
@@ -57,17 +57,17 @@ class Server:
     """One replica.
 
     Args:
-        settings: where it listens, and its limits.
+        settings: its addresses and limits.
         kube: the Kubernetes API.
-        clocks: its times.
-        metrics: what the page shows besides, where anything is measured.
+        clocks: of this server.
+        metrics: the page's metrics, if there are any.
 
     Attributes:
-        app: the HTTP application, of which tests ask without a socket.
-        port: where it listens; 0 before it does.
-        admission_port: where it answers the API server besides; 0 where it does not.
-        page_port: where it serves the dashboard page; 0 where it does not.
-        listening: set when it does.
+        app: the HTTP application, for tests without a socket.
+        port: the extender's port; 0 before it listens.
+        admission_port: the admission webhook's port; 0 without one.
+        page_port: the dashboard page's port; 0 without one.
+        listening: set when it listens.
 
     """
 
@@ -96,18 +96,18 @@ class Server:
         self._prepared = asyncio.Event()
         self._trouble: dict[Kind, str] = {}
         self._unpublished = WakeUp()
-        """Set when the ConfigMap of public keys was deleted, or the key that signs was taken out of it."""
+        """Set when the ConfigMap of public keys was deleted, or the signing key was removed from it."""
         self._no_key = ""
-        """Why there is no key to sign with yet."""
+        """Why there is no signing key yet."""
         self._http: tuple[HttpServer, ...] = ()
         admission = settings.admission
         self._own = SelfSigned(kube, admission.tls, self._log) if admission and admission.self_signed else None
-        """The certificate of the admission webhook, where the servers make it."""
+        """The certificate of the admission webhook, if the servers create it."""
         sources = PageSources(view=self.view, kube=kube, metrics=metrics, waiting_for=self.waiting_for)
         self.page = FleetPage(sources, settings.page, self._measures, self._log) if settings.page else None
 
     def waiting_for(self) -> str:
-        """Return what must be read before anything can be answered; empty when all is."""
+        """What must be read before requests can be answered; empty when ready."""
         kinds = [kind for kind, synced in self._synced.items() if not synced.is_set()]
         waiting = (f"{kind.plural} ({self._trouble[kind]})" if kind in self._trouble else kind.plural for kind in kinds)
         if kinds:
@@ -119,7 +119,7 @@ class Server:
         return "" if self._prepared.is_set() else "preparing"
 
     def metrics(self) -> bytes:
-        """Return what it counts of itself, in Prometheus' text format."""
+        """Return its metrics, in Prometheus' text format."""
         self._measures.set(SERVER_READY, {(): int(not self.waiting_for())})
         self._measures.set(BINDINGS, {(("result", result),): count for result, count in self.binder.counts.items()})
         for metric, values in self._quotas.metrics().items():
@@ -127,11 +127,11 @@ class Server:
         return self._measures.render()
 
     async def synced(self) -> None:
-        """Wait until all objects have been read, and everything can be answered at once."""
+        """Wait until all objects have been read and requests can be answered without delay."""
         await self._prepared.wait()
 
     def stop(self) -> None:
-        """End `run`: no new requests, those under way are answered."""
+        """End `run`: accept no new requests, answer those in flight."""
         if self.page is not None:
             self.page.close()
         for each in self._http:
@@ -141,8 +141,8 @@ class Server:
         """Serve until `stop`, or until cancelled, which ends it as `stop` does.
 
         Raises:
-            InvalidInput: the address, or the certificate's files.
-            Unavailable: the port is taken.
+            InvalidInput: the address or the certificate files are invalid.
+            Unavailable: the port is in use.
 
         """
         places = self._places()
@@ -168,7 +168,7 @@ class Server:
                     self.stop()
 
     def _places(self) -> tuple["_Place", ...]:
-        """Return where it listens; the first is the extender's."""
+        """Return the addresses it listens on; the first is the extender's."""
         one = self._settings
         places = [_Place("extender", one.host, one.port, one.tls, self.app)]
         if one.admission is not None:
@@ -180,10 +180,10 @@ class Server:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Follow the cluster and remove old claims; at the end wait for bindings under way.
+        """Watch the cluster and remove old claims; at the end wait for bindings in flight.
 
         Raises:
-            TesseraError: what ended one of the loops, which nothing should.
+            TesseraError: a loop ended, which should never happen.
 
         """
         gpu_nodes = self._follow(GPU_NODES, self._take_gpu_node)
@@ -212,12 +212,12 @@ class Server:
             self._unpublished.set()
 
     async def _keep_key(self) -> None:
-        """Have a key that counts, and all keys published: now and then, and at once where they were taken away."""
+        """Keep a valid signing key, and all keys published: at intervals, and at once when they were removed."""
         while True:
             try:
                 begun = self.view.keys.version
                 found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
-                self.view.take_keys(found, begun=begun)  # what was revoked is not written again
+                self.view.take_keys(found, begun=begun)  # so that a revoked key is not published again
                 self.view.take_keys(await self.key.renew(published_keys(found)))
                 self._no_key = ""
                 self._measures.turned("signing-key")
@@ -230,7 +230,7 @@ class Server:
                 await self._unpublished.wait(self._settings.limits.sweep_s)
 
     async def _ask_for_keys(self) -> None:
-        """Ask the API for keys that are unknown: whoever signs has published its key before."""
+        """Read unknown keys from the API server: a key is published before it signs."""
         while True:
             await self.view.keys.doubted.wait(self._settings.limits.sweep_s)
             asked = list(self.view.keys.doubts)
@@ -252,7 +252,7 @@ class Server:
                 self.view.keys.doubted.set()
 
     async def _published(self) -> Object:
-        """Return the ConfigMap of public keys. Who asks while it is deleted waits: a server writes it again."""
+        """Return the ConfigMap of public keys. While it is deleted callers wait: a server writes it again."""
         found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
         if found is None:
             raise Unavailable(
@@ -277,12 +277,12 @@ class Server:
             self.view.forget_unlisted(change.listing)
 
     async def _follow_nodes(self) -> None:
-        """Follow the nodes, listed after the GPUNodes, so that no node is read without what its agent reports."""
+        """Watch the nodes, listed after the GPUNodes, so that no node is read without its agent's report."""
         await self._synced[GPU_NODES].wait()
         await self._follow(NODES, self._take_node)
 
     async def _follow_pods(self) -> None:
-        """Follow the pods, listed after the GPUNodes: so all nodes are verified at the start; and after the keys."""
+        """Watch the pods, listed after the GPUNodes, so that all nodes are verified first; and after the keys."""
         await self._synced[CONFIG_MAPS].wait()
         await self._synced[GPU_NODES].wait()
         end = self.view.claims.begin_verification(self._clock_s)
@@ -318,7 +318,7 @@ class Server:
                 self._synced[kind].set()
 
     async def _maintain(self) -> None:
-        """Prepare for the first request, once all was read, then remove old claims now and then."""
+        """Warm up for the first request once all is read, then remove old claims at intervals."""
         for each in (*self._synced.values(), self.key.ready):
             await each.wait()
         self.view.prepare()
@@ -332,7 +332,7 @@ class Server:
             self._measures.turned("sweep")
 
     def _renewals(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield what follows the files of TLS, where there are any."""
+        """Yield the loops that reload the TLS files, if there are any."""
         for place, http in zip(self._places(), self._http, strict=False):
             if place.tls is None or http.tls is None:
                 continue
@@ -343,7 +343,7 @@ class Server:
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where it listens, and what it answers there."""
+    """An address, and the application that it serves."""
 
     serves: str
     host: str

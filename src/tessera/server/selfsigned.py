@@ -1,6 +1,6 @@
-"""Certificates by which the API server knows us, made by the servers themselves: shared by a Secret, renewed in time.
+"""Self-signed certificates of Tessera's webhooks and API services, shared by a Secret and renewed in time.
 
-A new certificate is in the `caBundle` of what leads here, beside the former one, a look before any server shows it.
+A new certificate joins the former one in the `caBundle`s one check before any server uses it.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ SECRET = "tessera-server-certificate"  # noqa: S105 (the name of an object)
 WEBHOOK = "tessera-scheduler-name"
 _LIVES = dt.timedelta(days=365)
 _RENEWED = dt.timedelta(days=120)
-"""Before its end."""
+"""How long before its end a certificate is renewed."""
 _SKEW = dt.timedelta(hours=1)
-"""How far an API server's clock may be behind."""
+"""How far the clock of an API server may lag."""
 _RETRY_S = 1.0
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
-    """Who must know a certificate."""
+    """The objects that must trust a certificate."""
 
     secret: str
     service: str
-    """Service of `tessera-system` that leads to whoever shows it."""
+    """Service in `tessera-system` that leads to the servers with the certificate."""
     kind: Kind
     names: tuple[str, ...]
-    """Objects that have it in a `caBundle`."""
+    """Objects with a `caBundle`."""
 
 
 ADMISSION = Authority(secret=SECRET, service="tessera-server", kind=MUTATING_WEBHOOKS, names=(WEBHOOK,))
@@ -52,13 +52,13 @@ METRICS = Authority(
 
 
 class SelfSigned:
-    """The certificate, its Secret and the objects that know it.
+    """The certificate, its Secret and the objects that trust it.
 
     Args:
         kube: the Kubernetes API.
-        tls: the files that are written.
+        tls: the files to write.
         log: records renewals.
-        authority: who must know it.
+        authority: the objects that must trust it.
         now: the time of day.
 
     """
@@ -75,7 +75,7 @@ class SelfSigned:
         self.tls = tls
         self._authority = authority
         self.ready = asyncio.Event()
-        """Set when the certificate of the Secret is in force."""
+        """Set when the Secret's certificate is in use."""
         self.trouble = ""
         """Why it is not."""
         self._kube = kube
@@ -84,13 +84,13 @@ class SelfSigned:
         self._written = b""
 
     def begin(self) -> None:
-        """Write a certificate that nobody knows, so that the server can listen before the API server answers."""
+        """Write a temporary certificate, so that the server can listen before the API server answers."""
         self._write(*self._made())
 
     async def follow(
         self, certificates: Certificates, every_s: float, settle: Callable[[], None] = lambda: None
     ) -> None:
-        """Keep the certificate of the Secret in force, until cancelled; call `settle` after each look where it is."""
+        """Keep the Secret's certificate in use, until cancelled; call `settle` after each check where it is."""
         while True:
             try:
                 settled = await self.renew()
@@ -105,9 +105,9 @@ class SelfSigned:
             await asyncio.sleep(every_s if settled else _RETRY_S)
 
     async def renew(self) -> bool:
-        """Make the Secret where it is missing, near its end or not valid yet, and have all know it who must.
+        """Create or renew the Secret, and add its certificate to every `caBundle`.
 
-        Returns whether the certificate is in the files; it is not on the look at which somebody got to know it.
+        Returns whether the certificate is in the files; in the pass that changed a `caBundle` it is not yet.
 
         Raises:
             TesseraError: the API server does not answer, or forbids it.
@@ -125,11 +125,11 @@ class SelfSigned:
 
     def _ends(self, found: Object) -> bool:
         until = valid_until(_data(found, "tls.crt"))
-        # One that lives longer than they do begins later than now: a server's clock was wrong when it made that.
+        # A start far in the future means that a server's clock was wrong.
         return until is None or not _RENEWED <= until - self._now() <= _LIVES
 
     async def _replaced(self, former: Object | None) -> Object:
-        """Return the Secret with a new certificate, unless another server is faster."""
+        """Return the Secret with a new certificate; if another server was faster, its Secret."""
         certificate, key = self._made()
         before = _data(former or {}, "tls.crt")
         data = {
@@ -158,7 +158,7 @@ class SelfSigned:
         return found
 
     async def _known(self, bundle: bytes) -> bool:
-        """Return whether all know these certificates already; they do after this."""
+        """Return whether every `caBundle` already has these certificates; after this call they do."""
         text, known = base64.b64encode(bundle).decode(), True
         for name in self._authority.names:
             found = await self._kube.get(self._authority.kind, name)
@@ -184,9 +184,9 @@ class SelfSigned:
 
 
 def _knowing(found: Object, bundle: str, service: str) -> Object:
-    """Return how a webhook or an APIService must change to know these certificates; empty where it does.
+    """Return the patch of a webhook or an APIService that adds these certificates; empty for none.
 
-    An APIService that leads to another Service is somebody else's, as a Prometheus adapter's: it is left alone.
+    An APIService of another Service belongs to somebody else, as to a Prometheus adapter: it is left alone.
     """
     hooks = found.get("webhooks", [])
     if any(each["clientConfig"].get("caBundle") != bundle for each in hooks):

@@ -1,4 +1,4 @@
-"""A server's settings: where it listens, to whom, and its deadlines."""
+"""Settings of a server: addresses, TLS, limits and deadlines."""
 
 import ipaddress
 
@@ -11,77 +11,77 @@ __all__ = ["Admission", "Page", "PageLimits", "ServerLimits", "Settings", "is_lo
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long and how large things may be."""
+    """Limits on time and size."""
 
     request_s: float = 25.0
-    """After this a request is answered with an error; binding goes on, and a second request learns how it ended."""
+    """A request is answered with an error after this; binding continues, and a retry learns its result."""
     body_bytes: int = 128 << 20
-    """5,000 nodes with all their fields have 100 MB; with `nodeCacheCapable` it is names alone."""
+    """5,000 nodes with all their fields have 100 MB; with `nodeCacheCapable` a request has only their names."""
     connections: int = 128
-    """Open connections at a port that others than this machine reach; for one too many another is ended. With
-    AdmissionReviews of 4 MiB at most that is half a GiB, whatever strangers send."""
+    """Open connections at a port that other machines reach; above the limit another one is closed. With
+    AdmissionReviews of at most 4 MiB that is half a GiB, whatever clients send."""
     claim_lives_s: float = 120.0
-    """A claim whose pod is neither bound nor gone by then is looked into, and dropped: no request lives so long."""
+    """A claim whose pod is neither bound nor gone after this is checked, and dropped: no request takes that long."""
     unknown_s: float = 5.0
-    """A claim of a pod that no watch has shown by then is looked into as well: the pod was gone before this server
-    began, and its place is free at once."""
+    """A claim whose pod no watch has shown after this is checked as well: if the pod was gone before this server
+    started, its place is free at once."""
     gather_s: float = 0.1
-    """After a write for several pods the next to that node waits so long for more; the first of a burst never does."""
+    """After a write for several pods the next to that node waits this long for more; the first never waits."""
     binding_within_s: float = 20.0
     """A Binding is not sent later than this after its claim; with the client's deadline and the API server's of 60 s
     that is less than `claim_lives_s`."""
     sweep_s: float = 20.0
-    """How often settled claims that nobody's next write took away are removed."""
+    """Interval at which settled claims are removed that no other write removed."""
     renewal_s: float = 10.0
-    """How often it is looked whether the files of TLS were replaced."""
+    """Interval at which the TLS files are checked for changes."""
     stop_s: float = 10.0
-    """How long requests under way may take when the server ends."""
+    """How long requests in flight may take at shutdown."""
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """Where AdmissionReviews are answered besides: the API server comes from outside and shows no certificate."""
+    """Address of the admission webhook: the API server calls it without a client certificate."""
 
     host: str = "0.0.0.0"  # noqa: S104  # a Service leads here
     port: int
-    """0 takes any free port."""
+    """0 for any free port."""
     tls: Tls
-    """Without an authority for clients."""
+    """Without a client CA."""
     self_signed: bool = False
-    """Whether the servers make the certificate themselves; the files of `tls` are written then."""
+    """Whether the servers create the certificate and write it to the files of `tls`."""
 
 
 class PageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many may look at the page, and for how long at a stretch."""
+    """Limits on the viewers of the page."""
 
     streams: int = 64
     """Viewers with live updates at once."""
     stream_s: float = 600.0
-    """A stream ends after so long; the page goes on with the next one and misses nothing."""
+    """A stream ends after this; the page reconnects and misses nothing."""
     heartbeat_s: float = 15.0
-    """Longest silence of a stream; and how often it is looked whether the viewer may still see what they see."""
+    """Longest silence of a stream; and interval at which a viewer's permissions are checked."""
     send_s: float = 20.0
-    """A viewer who takes no event for so long is cut off."""
+    """A viewer who reads no event for this long is disconnected."""
     refresh_s: float = 30.0
-    """Longest wait for a look at the fleet."""
+    """Longest wait for a refresh of the fleet."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the dashboard page is served besides, and to whom."""
+    """Address and permissions of the dashboard page."""
 
     host: str = "127.0.0.1"
     port: int = 8085
-    """0 takes any free port."""
+    """0 for any free port."""
     tls: Tls | None = None
-    """None for plain HTTP, which is for the loopback alone."""
+    """None for plain HTTP, which is allowed on the loopback address only."""
     sign_in: bool = True
-    """Whether viewers show their Kubernetes token, and see what they may list; otherwise everybody sees everything."""
+    """Whether viewers sign in with a Kubernetes token and see what they may list; if not, everybody sees all."""
     limits: PageLimits = PageLimits()
 
     def check(self) -> None:
-        """Refuse plain HTTP where others could listen: viewers send their tokens.
+        """Refuse plain HTTP on a reachable address: viewers send their tokens.
 
         Raises:
-            InvalidInput: the address is not the loopback's, and there is no certificate.
+            InvalidInput: the address is not a loopback address, and there is no certificate.
 
         """
         if self.tls is None and not is_loopback(self.host):
@@ -97,26 +97,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int = 39999
-    """gpushare's default. 0 takes any free port."""
+    """gpushare's default. 0 for any free port."""
     tls: Tls | None = None
-    """None for plain HTTP, which is for the loopback alone."""
+    """None for plain HTTP, which is allowed on the loopback address only."""
     admission: Admission | None = None
     page: Page | None = None
     """None for no page."""
     policy: str = "tessera"
     """Packing policy, a name of `tessera.core.packing.pack.POLICIES`."""
     replica: str = "server"
-    """Name of this server in claims; no two running servers have the same."""
+    """Name of this server in claims; unique among running servers."""
     limits: ServerLimits = ServerLimits()
     freeze: bool = False
-    """Whether what was read at the start is left out of Python's collections of garbage, which stop all answers for a
-    quarter of a second on 5,000 nodes; for a process that is a server and nothing else."""
+    """Whether objects read at the start are excluded from Python's garbage collection, which would pause all answers
+    for a quarter of a second on 5,000 nodes; only for a process that is nothing but a server."""
 
     def check(self) -> None:
-        """Refuse plain HTTP where others could listen, and clients without a certificate where others could ask.
+        """Refuse plain HTTP, and clients without a certificate, on a reachable address.
 
         Raises:
-            InvalidInput: the address is not the loopback's, and there is no certificate or no authority for clients.
+            InvalidInput: the address is not a loopback address, and there is no certificate or no client CA.
 
         """
         if self.page is not None:
@@ -139,7 +139,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine alone."""
+    """Return whether an address is a loopback address."""
     if host == "localhost":
         return True
     try:

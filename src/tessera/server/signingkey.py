@@ -1,9 +1,9 @@
-"""The servers' private key: made by the first server, read by the others, published before anything is signed by it.
+"""The servers' signing key: created by the first server, read by the others, published before its first use.
 
-It lies in a Secret that servers alone may read. It is replaced when the Secret is deleted, and when its public key is
-taken out of the ConfigMap, which revokes it: the next server that looks makes another. Other public keys stay in the
-ConfigMap, so that what was signed before goes on to count; where the ConfigMap was deleted, each server writes all that
-it knows into it again.
+It is in a Secret that only servers may read. It is replaced when the Secret is deleted, and when its public key is
+removed from the ConfigMap, which revokes it: the next server creates another. Other public keys stay in the
+ConfigMap, so that earlier signatures still count; if the ConfigMap is deleted, each server writes all keys that
+it knows to it again.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ __all__ = ["SigningKey"]
 
 
 class SigningKey:
-    """The key with which one server signs assignments.
+    """The key with which a server signs assignments.
 
     Args:
         kube: the Kubernetes API.
-        ring: returns the servers' public keys that count, and which were revoked.
-        log: records when another key is used; never the key itself.
+        ring: returns the servers' valid public keys, and the revoked ones.
+        log: records when the key changes; never the key itself.
 
     """
 
@@ -40,7 +40,7 @@ class SigningKey:
 
     @property
     def signer(self) -> Signer:
-        """The key. Its public part counts: agents refuse what a revoked key signs.
+        """The key. Its public key is valid: agents reject what a revoked key signs.
 
         Raises:
             Unavailable: it has not been read yet, or was revoked.
@@ -58,7 +58,7 @@ class SigningKey:
 
     @property
     def void(self) -> bool:
-        """Whether there is a key and it does not count: somebody took it out of the ConfigMap."""
+        """Whether there is a key that was revoked: removed from the ConfigMap."""
         return self._signer is not None and self.id not in self._ring().public
 
     @property
@@ -67,15 +67,15 @@ class SigningKey:
         return key_id(self._signer.public) if self._signer else ""
 
     async def renew(self, shown: Mapping[str, bytes] | None = None) -> Object | None:
-        """Read the key, make one where there is none or it was revoked; publish it and what else is missing.
+        """Read the key, create one if it is missing or revoked; publish it and any missing key.
 
-        Returns the ConfigMap where it was written: the key counts once that is known.
+        Returns the ConfigMap where it was written: the key is valid once it is in there.
 
         Args:
-            shown: public keys by id that the API server's ConfigMap has; read just now, since a watch may be late.
+            shown: public keys by id in the API server's ConfigMap; read just now, since a watch may lag.
 
         Raises:
-            TesseraError: the API server does not answer or forbids it, or the Secret holds no key.
+            TesseraError: the API server does not answer or forbids it, or the Secret has no key.
 
         """
         found = await self._kube.get(SECRETS, SECRET, NAMESPACE) or await self._made()
@@ -85,8 +85,8 @@ class SigningKey:
         name = key_id(signer.public)
         written: Object | None = None
         for each, public in {name: signer.public, **self._ring().public}.items():
-            if each not in (shown or {}) and each not in self._ring().revoked:  # revoked meanwhile, it stays so
-                # One field, one manager: servers that add their keys at once take nothing from each other.
+            if each not in (shown or {}) and each not in self._ring().revoked:  # a key revoked meanwhile stays revoked
+                # One field manager a key: servers that add their keys at the same time do not remove each other's.
                 manager = f"tessera-key-{each}"
                 written = await self._kube.apply(CONFIG_MAPS, published(public), manager=manager, force=True)
         if self.id != name:
@@ -96,7 +96,7 @@ class SigningKey:
         return written
 
     async def _replaced(self, found: Object) -> Object:
-        """Put another key in place of one that was revoked; a Conflict where another server was faster."""
+        """Replace a revoked key; a Conflict where another server was faster."""
         new = Signer()
         changed = {
             **secret(new.seed),
@@ -106,11 +106,11 @@ class SigningKey:
         return await self._kube.apply(SECRETS, changed, manager=f"tessera-key-{key_id(new.public)}", force=True)
 
     async def _made(self) -> Object:
-        """Make the Secret, unless another server is faster."""
+        """Create the Secret, unless another server is faster."""
         new = Signer()
         try:
             return await self._kube.apply(SECRETS, secret(new.seed), manager=f"tessera-key-{key_id(new.public)}")
-        except Conflict:  # its key is owned by the one that made it
+        except Conflict:  # another server created it
             found = await self._kube.get(SECRETS, SECRET, NAMESPACE)
         if found is None:
             raise Unavailable(

@@ -1,4 +1,4 @@
-"""kube-scheduler's questions, answered from the view: which nodes, how good, which one, who must go; and binding."""
+"""kube-scheduler's extender verbs, answered from the view: filter, prioritize, choose, preempt, bind."""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ __all__ = ["Verbs"]
 
 
 class Verbs:
-    """What a server answers.
+    """The extender verbs of a server.
 
     Args:
-        view: what is known of the cluster.
-        nominations: places kept for pods that are about to be bound.
+        view: the server's view of the cluster.
+        nominations: places reserved for pods about to be bound.
         binder: binds.
 
     """
@@ -35,34 +35,34 @@ class Verbs:
         self._binder = binder
 
     def choose(self, args: Args) -> Filtered:
-        """Return the node alone to which `prioritize` would give 10; `filter`'s answer where there is none.
+        """Return only the node to which `prioritize` would give 10; `filter`'s answer where there is none.
 
-        The place there is kept for the pod for a moment.
+        The place there is reserved for the pod for a moment.
         """
-        # 1. Read the pod. Where there is no node to choose, `filter` answers.
+        # 1. Parse the pod. Where there is no node to choose, `filter` answers.
         live = self._requested_pod(args.pod)
         if not live.gpus or live.wrong:
             return self._filter(args, live)
-        # 2. Choose the best node, what is claimed for the pod set aside.
+        # 2. Choose the best node, with the pod's own claims set aside.
         self._view.ledger.arrive(live.uid, live.need)
         with self._view.claims.set_aside(live.uid) as claimed:
             best = self._view.ledger.best(live.need, args.names, self._held_images(args))
         if best is None:
             return self._filter(args, live)
-        # 3. Keep the place for the pod, unless it is claimed already.
+        # 3. Reserve the place for the pod, unless it is claimed already.
         if live.claiming and best not in claimed:
             self._nominations.add(live.uid, live.key, live.need, best)
         return Filtered((best,), {}, {})
 
     def filter(self, args: Args) -> Filtered:
-        """Return on which of the nodes a pod fits, and why not on the others.
+        """Return the nodes on which a pod fits, and why it does not fit on the others.
 
-        Pods without GPUs fit everywhere. So do those that ask for devices by name alone: the kubelet counts these.
+        Pods without GPUs fit everywhere. So do those that request devices by name alone: the kubelet counts these.
         """
         return self._filter(args, self._requested_pod(args.pod))
 
     def _filter(self, args: Args, live: LivePod) -> Filtered:
-        # 1. Answer for pods whose devices the kubelet counts, and for requests that make no sense.
+        # 1. Answer for pods whose devices the kubelet counts, and for invalid requests.
         if not live.gpus:
             return Filtered(args.names, {}, {})
         if live.wrong:
@@ -70,33 +70,33 @@ class Verbs:
         self._view.ledger.arrive(live.uid, live.need)
         if not live.claiming:
             return Filtered(args.names, {}, {})
-        # 2. Ask the ledger, what is claimed for the pod set aside.
+        # 2. Ask the ledger, with the pod's own claims set aside.
         with self._view.claims.set_aside(live.uid) as claimed:
             found = self._view.ledger.filter(live.need, args.names)
-        # 3. Keep the place where there is one alone: kube-scheduler asks for no scores then.
+        # 3. Reserve the place if only one node is left: kube-scheduler asks for no scores then.
         if len(found.fitting) == 1 and found.fitting[0] not in claimed:
             self._nominations.add(live.uid, live.key, live.need, found.fitting[0])
         return found
 
     def prioritize(self, args: Args) -> tuple[int, ...]:
-        """Return a score from 0 to 10 for each node; one has 10, and is kept for the pod for a moment."""
-        # 1. Read the pod. Without GPUs all nodes are equal.
+        """Return a score from 0 to 10 for each node; one has 10, and is reserved for the pod for a moment."""
+        # 1. Parse the pod. Without GPUs all nodes are equal.
         live = self._requested_pod(args.pod)
         if not live.gpus or live.wrong or not args.names:
             return (0,) * len(args.names)
-        # 2. Score the nodes, what is claimed for the pod set aside.
+        # 2. Score the nodes, with the pod's own claims set aside.
         with self._view.claims.set_aside(live.uid) as claimed:
             scores = self._view.ledger.scores(live.need, args.names, self._held_images(args))
-        # 3. Keep the place on the best for the pod, unless it is claimed already.
+        # 3. Reserve the place on the best node for the pod, unless it is claimed already.
         best = args.names[scores.index(max(scores))]
         if live.claiming and max(scores) and best not in claimed:
             self._nominations.add(live.uid, live.key, live.need, best)
         return scores
 
     def preempt(self, requested: Preemption) -> tuple[Candidate, ...]:
-        """Return the nodes where ending pods helps, each with the cheapest of them that are enough.
+        """Return the nodes where evicting pods helps, each with its cheapest sufficient set of victims.
 
-        What kube-scheduler would end is left out where it is not needed; it knows units, not devices.
+        Victims of kube-scheduler that are not needed are left out; it counts units, not devices.
         """
         live = self._requested_pod(requested.pod)
         if not live.claiming:
@@ -110,7 +110,7 @@ class Verbs:
             str(holder.id) for holder in ledger.pods_on(node) if self._view.pods.live_pod(holder.id) is not None
         )
         chosen = victims(ledger, live.need, live.priority, node, removable)
-        if not chosen:  # nobody's end helps; or nobody must go, and then it is no matter of ending pods
+        if not chosen:  # no eviction helps; or none is needed, and then preemption is not the answer
             return None
         return Candidate(node=node, victims=chosen, violations=min(candidate.violations, len(chosen)))
 
@@ -119,7 +119,7 @@ class Verbs:
         await self._binder.bind(args)
 
     async def inspect(self, node: str = "") -> bytes:
-        """Return GPU usage in gpushare's format, of one node where one is named."""
+        """Return GPU usage in gpushare's format, of one node or of all."""
         objects, authority = self._view.objects(node), self._view.keys.authority
 
         def inspected() -> bytes:
@@ -131,7 +131,7 @@ class Verbs:
         return self._view.images.bytes_held(pod_images(args.pod))
 
     def _requested_pod(self, pod: Mapping[str, Any]) -> LivePod:
-        """Return what a pod that kube-scheduler asks about requests; drop what is kept for it, and what expired."""
+        """Return the parsed pod of a request; drop its nomination, and expired ones."""
         live = self._view.pods.read(dict(pod))
         self._view.pods.drop_expired()
         self._nominations.drop_expired()

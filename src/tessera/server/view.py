@@ -1,6 +1,6 @@
-"""What this server knows of the cluster: Nodes, GPUNodes and Pods as they were seen last, kept in a ledger.
+"""A server's view of the cluster: the observed Nodes, GPUNodes and Pods, kept in a ledger.
 
-A broken object never stops the server: it is left out, with a line in the log once.
+An invalid object never stops the server: it is left out and logged once.
 """
 
 from collections import Counter
@@ -32,19 +32,19 @@ from tessera.wakeup import WakeUp
 __all__ = ["BY_LABELS", "View"]
 
 BY_LABELS = "tessera.dev/gpus-by-labels"
-"""Annotation of a GPUNode: made for claims on a node without an agent, whose GPUs are read from labels. Set by the
+"""Annotation of a GPUNode created for claims on a node without an agent, whose GPUs are read from labels. Set by the
 server; read by the server."""
 
 _ANY = Need(asks=(Ask(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))
 
 
 class View:
-    """The cluster as one server sees it. Nothing in it waits; all times are of this server's monotonic clock.
+    """The cluster as one server observes it. Nothing in it blocks; all times are of this server's monotonic clock.
 
     Args:
         ledger: an empty one; updated with what this view observes.
         clock_s: the monotonic clock.
-        log: records what is left out.
+        log: records objects that are left out.
 
     """
 
@@ -60,24 +60,24 @@ class View:
         self._nodes_of_unit: Counter[int] = Counter()
         self._left_out = Recent[tuple[str, str, str]]()
         self.keys = KnownKeys()
-        """Whose signatures count."""
+        """The keys whose signatures count."""
         self.pods = PodCache(ledger, self.keys, clock_s, self._leave_out)
-        """The pods, which the ledger holds."""
+        """The pods, counted in the ledger."""
         self.claims = ClaimedShares(ledger, self.pods)
-        """What is claimed, which the ledger holds."""
+        """The claims, counted in the ledger."""
         self.images = HeldImages()
-        """What nodes hold."""
+        """The GPUs and allocations of nodes."""
         self.lacking = WakeUp()
-        """Set when a GPUNode that was recreated lacks claims of the one before."""
+        """Set when a recreated GPUNode lacks claims of the deleted one."""
 
     # Keys
 
     def take_keys(self, each: Object | None, *, begun: int | None = None) -> None:
-        """Take the ConfigMap of the servers' public keys as it is now; that it is gone takes no key away.
+        """Take the current ConfigMap of the servers' public keys; its deletion revokes no key.
 
         Args:
             each: the ConfigMap.
-            begun: `keys.version` when it was asked for, where it was read and not watched.
+            begun: `keys.version` when the read began, if it was read and not watched.
 
         """
         if each is not None and self.keys.take(each, begun):
@@ -85,12 +85,12 @@ class View:
                 self._judge(name)
 
     def settle_doubts(self, asked: Iterable[tuple[str, str]]) -> None:
-        """Call the keys of these nodes unknown that are unknown still; the API was asked for them just now."""
+        """Treat keys of these nodes that are still unknown as invalid; the API server was asked for them just now."""
         for node in self.keys.settle(asked):
             self.pods.read_again(node)
 
     def _judge(self, name: str) -> None:
-        """Determine again whose signatures count on a node, and read its pods again where that changed."""
+        """Recompute the keys that count on a node, and parse its pods again if they changed."""
         if self.keys.judge(name, self._states.get(name), self.gpus(name)):
             self.pods.read_again(name)
 
@@ -102,7 +102,7 @@ class View:
         return self._nodes
 
     def objects(self, node: str = "") -> list[Object]:
-        """Return the Nodes, GPUNodes, and pods that ask for GPUs; of one node alone where one is named."""
+        """Return the Nodes, GPUNodes, and pods that request GPUs; of one node or of all."""
         names = [node] if node else [*self._nodes]
         found = [kind[name] for name in names for kind in (self._nodes, self._gpu_nodes) if name in kind]
         return found + [
@@ -116,7 +116,7 @@ class View:
         return self._put[node][0].gpus if node in self._put else ()
 
     def take_node(self, each: Object, *, gone: bool = False) -> None:
-        """Take a Node object as it is now."""
+        """Take the current Node object."""
         _, name = name_of(each)
         if gone:
             self._nodes.pop(name, None)
@@ -130,7 +130,7 @@ class View:
         self._renew(name)
 
     def take_gpu_node(self, each: Object, *, gone: bool = False, skipped: bool = False) -> None:
-        """Take a GPUNode object as it is now; `skipped` where there may have been versions between."""
+        """Take the current GPUNode object; `skipped` if versions in between may have been missed."""
         _, name = name_of(each)
         claims = self.claims.on(name)
         if gone:
@@ -151,16 +151,16 @@ class View:
             self.lacking.set()
 
     def has_claim(self, node: str, claim: Claim) -> bool:
-        """Return whether a node's GPUNode, as it was seen last, has these shares claimed for the pod."""
+        """Return whether the observed GPUNode has these shares claimed for the pod."""
         if node not in self._gpu_nodes:
             return False
         return any((each.uid, each.shares) == (claim.uid, claim.shares) for each in self.claims.on(node).present())
 
     def take_verified(self, node: str, each: Object, pods: Listing) -> None:
-        """Take a GPUNode object that was read, and the pods of its node, which were listed after it.
+        """Take a GPUNode object that was read, and the pods of its node, listed after it.
 
         Raises:
-            InvalidInput: the object cannot be read; the pods were taken.
+            InvalidInput: the object cannot be parsed; the pods were taken.
 
         """
         for pod in pods.objects:
@@ -177,10 +177,10 @@ class View:
         self.claims.hold(node)
 
     def _state(self, name: str, each: Object) -> GpuNodeState:
-        """Return what a GPUNode reports.
+        """Return the parsed state of a GPUNode.
 
         Raises:
-            InvalidInput: it cannot be read, and its claims are not known any more.
+            InvalidInput: it cannot be parsed, and its claims are no longer known.
 
         """
         try:
@@ -191,7 +191,7 @@ class View:
             raise
 
     def _note_recreated(self, name: str, each: Object) -> None:
-        """Note that the former GPUNode was deleted, where no watch has shown it."""
+        """Note that the former GPUNode was deleted, if no watch has shown it."""
         if name in self._gpu_nodes and uid_of(self._gpu_nodes[name]) != uid_of(each):
             self.claims.on(name).deleted()
 
@@ -203,13 +203,13 @@ class View:
             self._states.pop(name, None)
 
     def _renew(self, name: str) -> None:
-        """Bring the ledger's node up to date with its two objects, where something changed that it looks at."""
+        """Update the node in the ledger if a relevant part of its two objects changed."""
         each, state = self._nodes.get(name), self._states.get(name)
         if each is None:
             self._drop_node(name)
             return
         if state is None and has_agent(each):
-            state = GpuNodeState(name=NodeName(name))  # labels do not show what the agent has offered to the kubelet
+            state = GpuNodeState(name=NodeName(name))  # labels do not show what the agent has advertised to the kubelet
         field = object_field("Node", each)
         try:
             node, _ = read_node(field, state)
@@ -233,7 +233,7 @@ class View:
         self._count_in(name, None)
 
     def _count_in(self, name: str, unit_mib: int | None) -> None:
-        """Take a node's unit; read the pods anew where the smallest is another than was believed."""
+        """Take a node's unit of memory shares; parse the pods again if the smallest unit changed."""
         before = self._units.pop(name, None)
         if before is not None:
             self._nodes_of_unit[before] -= 1
@@ -245,13 +245,13 @@ class View:
         self.pods.take_unit(min((+self._nodes_of_unit).keys(), default=1024))
 
     def prepare(self) -> None:
-        """Do what the first question would wait for: scores of a large fleet are compiled, which takes seconds."""
+        """Prepare for the first request: scores of a large fleet are compiled, which takes seconds."""
         self.ledger.scores(_ANY, tuple(self._nodes))
 
     # Pods
 
     def take_pod(self, each: Object, *, gone: bool = False) -> None:
-        """Take a Pod object as it is now, unless a later version is known, or that it is gone."""
+        """Take the current Pod object unless a later version is known, or note that it is gone."""
         if gone:
             self._forget_pod(uid_of(each))
             return
@@ -259,7 +259,7 @@ class View:
         self.claims.drop_settled(uid_of(each))
 
     def forget_unlisted(self, pods: Listing) -> None:
-        """Forget the pods that a list of all pods does not have; no event reports the end of one that was looked up."""
+        """Forget the pods missing from a list of all pods; no event reports the end of one that was read singly."""
         for uid in self.pods.unlisted(pods):
             self._forget_pod(uid)
         self.pods.listed(pods)
@@ -269,12 +269,12 @@ class View:
         self.claims.drop_settled(uid)
 
     def mark_gone(self, uid: str) -> None:
-        """Record that no pod has this UID any more."""
+        """Record that the pod with this UID is gone."""
         self.pods.mark_gone(uid)
         self.claims.drop_settled(uid)
 
     def assume(self, live: LivePod, node: str, shares: tuple[Share, ...]) -> None:
-        """Count a pod that this server has bound as it will be seen, until it is."""
+        """Count a pod that this server bound as bound, until the watch shows it."""
         self.pods.assume(live, node, shares)
         self.claims.drop_settled(live.uid)
 
@@ -285,7 +285,7 @@ class View:
 
 
 def _shown(node: Object) -> tuple[object, ...]:
-    """Return the parts of a Node object that decide what is read from it."""
+    """Return the parts of a Node object that affect how it is parsed."""
     status, metadata = node.get("status") or {}, node.get("metadata") or {}
     return (
         metadata.get("labels"),

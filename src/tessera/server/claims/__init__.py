@@ -1,1 +1,1 @@
-"""What is promised to pods that are about to be bound, so that no server gives it away twice."""
+"""Claims: shares reserved for pods that are about to be bound, so that no other server assigns them."""

@@ -1,7 +1,7 @@
-"""Claims shares on a node's GPUNode before pods are bound to them, so that no other server gives them away.
+"""Claims shares on a GPUNode before pods are bound to them, so that no other server assigns them.
 
-The protocol is docs/decisions/0010; which claims count is `core.cluster.protocols.claims`. This server's writes to one
-node come one after the other, and pods that wait for their turn there are claimed for together, in one write.
+The protocol is docs/decisions/0010; `core.cluster.protocols.claims` decides which claims count. This server's writes to
+a node are serialized; pods that queue meanwhile are claimed for together, in one write.
 """
 
 import asyncio
@@ -28,41 +28,41 @@ from tessera.server.view import BY_LABELS, View
 __all__ = ["Claimer", "WrittenClaim"]
 
 _TRIES = 10
-"""Reads and writes of one node for pods that wait together; a conflict takes one of each."""
+"""Reads and writes of one node for a batch of pods; a conflict takes one of each."""
 _TOGETHER = 16
-"""Pods claimed for in one write."""
+"""Most pods in one write."""
 
 
 class WrittenClaim(msgspec.Struct, frozen=True):
-    """A claim that was written."""
+    """A written claim."""
 
     claim: Claim
     taken_over: bool
-    """Whether it replaced that of an earlier attempt, which may bind the pod still."""
+    """Whether it replaced the claim of an earlier attempt, whose Binding may still succeed."""
     sent_s: float
 
 
 class _ClaimRequest(msgspec.Struct, frozen=True, eq=False):
-    """A pod that waits for a claim, and where it is answered."""
+    """A pod waiting for a claim, and the future with its answer."""
 
     live: LivePod
     answer: asyncio.Future[WrittenClaim]
 
 
 _Chosen = list[tuple[_ClaimRequest, WrittenClaim]]
-"""Claims to be written, each with who asked for it."""
+"""Claims to write, each with its request."""
 
 
 class Claimer:
-    """Makes, gives up and clears away the claims of one server.
+    """Creates, drops and garbage-collects the claims of one server.
 
     Args:
         kube: the Kubernetes API.
-        view: what is known of the cluster; what is done is taken into it at once.
-        nominations: places kept for pods that are about to be bound; they give way to a pod that is bound.
-        settings: this server's name in claims, and how long claims live.
+        view: the server's view of the cluster; updated at once with each claim.
+        nominations: places reserved for pods about to be bound; they give way to a pod that is bound.
+        settings: this server's name in claims, and their lifetime.
         clock_s: the monotonic clock.
-        log: records what could not be cleared away.
+        log: records claims that could not be removed.
 
     """
 
@@ -81,37 +81,37 @@ class Claimer:
         self._nominations = nominations
         self._replica = settings.replica
         self.limits = settings.limits
-        """How long things may take."""
+        """Deadlines."""
         self._clock_s = clock_s
         self._log = log
         self._attempts = 0
         self._waiting: defaultdict[str, list[_ClaimRequest]] = defaultdict(list)
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._next_s: dict[str, float] = {}
-        """When a node is written to again at the earliest, on the loop's clock."""
+        """Earliest next write to each node, on the loop's clock."""
         self.counts: Counter[str] = Counter()
-        """How often each thing happened: written, conflict."""
+        """Writes by result: written, conflict."""
 
     async def claim(self, node: str, live: LivePod) -> WrittenClaim:
         """Choose shares for a pod on a node and claim them.
 
         Raises:
-            Conflict: it does not fit, or others change the node again and again.
+            Conflict: the pod does not fit, or other writers change the node again and again.
             Unavailable: the API server does not answer.
-            InvalidInput: the node's object cannot be read.
+            InvalidInput: the GPUNode cannot be parsed.
 
         """
-        # 1. Join those that wait for this node.
+        # 1. Join the batch of this node.
         one, waiting = _ClaimRequest(live, asyncio.get_running_loop().create_future()), self._waiting[node]
         waiting.append(one)
         try:
             async with self._order[node]:
-                while not one.answer.done():  # else it was claimed for together with another
-                    # 2. Wait for more pods where several were claimed for just now: a write for many costs as one.
+                while not one.answer.done():  # done if it was claimed for in another batch
+                    # 2. After a write for several pods wait for more: a batch costs one write.
                     pause_s = self._next_s.get(node, 0.0) - asyncio.get_running_loop().time()
                     if pause_s > 0 and len(waiting) < _TOGETHER:
                         await asyncio.sleep(pause_s)
-                    # 3. Claim for all that wait, in one write.
+                    # 3. Claim for the whole batch, in one write.
                     batch = waiting[:_TOGETHER]
                     del waiting[:_TOGETHER]
                     with self._answered(node, batch):
@@ -122,19 +122,19 @@ class Claimer:
         return await one.answer
 
     async def _claim_all(self, node: str, batch: list[_ClaimRequest]) -> None:
-        """Answer each of the pods that wait for a claim on a node."""
+        """Answer each pod that waits for a claim on a node."""
         view, sure = self._view, False
         for _ in range(_TRIES):
-            # 1. Read the node's object and pods, unless every version since was seen.
+            # 1. Read the GPUNode and its pods, unless the view has every version.
             if not view.claims.on(node).verified:
                 await self._verify(node)
                 sure = True
                 continue
-            # 2. Choose shares, held in the ledger while 3. the claims are written.
+            # 2. Choose shares, reserved in the ledger while 3. the claims are written.
             with self._chosen(node, [each for each in batch if not each.answer.done()], sure=sure) as chosen:
                 if chosen and not await self._write(node, chosen):
                     continue
-            # 4. Read again for those that found no room: perhaps what is in their way is gone by now.
+            # 4. Read again for pods that do not fit: the obstacle may be gone by now.
             if all(each.answer.done() for each in batch):
                 return
             view.claims.on(node).lost()
@@ -142,7 +142,7 @@ class Claimer:
 
     @contextmanager
     def _answered(self, node: str, batch: list[_ClaimRequest]) -> Iterator[None]:
-        """Answer all that wait with what ends their claiming, the one that asked for it too."""
+        """Answer the whole batch with the error that ended it, and the caller too."""
         try:
             yield
         except TesseraError as error:
@@ -155,19 +155,19 @@ class Claimer:
             _refuse(batch, self._defect(node, error))
 
     def _defect(self, node: str, error: Exception) -> Unavailable:
-        """Log an unexpected error, and return what the pod's event says of it."""
+        """Log an unexpected error, and return the message for the pod's event."""
         self._log.error("defect", node=node, exc_info=error)
         found = f"unexpected {type(error).__name__}: {error}"
         return Unavailable(f"claims on node {node}", found=found, hint="see the server's log")
 
     @contextmanager
     def _chosen(self, node: str, batch: list[_ClaimRequest], *, sure: bool) -> Iterator[_Chosen]:
-        """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
+        """Assign claims to pods that fit, reserving their shares; reject the others where that is certain."""
         view, chosen, held = self._view, _Chosen(), list[Hold]()
         view.pods.drop_expired()
         for each in batch:
             live = each.live
-            self._nominations.drop(live.uid)  # not before its turn: others would be sent to the place meanwhile
+            self._nominations.drop(live.uid)  # only now: dropped earlier, other pods would be sent to the place
             earlier = view.claims.on(node).earlier(live.uid, view.pods.fate)
             try:
                 shares = self._taken_over(node, earlier) if earlier else self._choose(live, node)
@@ -196,7 +196,7 @@ class Claimer:
                 view.ledger.drop_pod(name)
 
     def _taken_over(self, node: str, earlier: Claim) -> tuple[Share, ...] | str:
-        """Return what an earlier attempt claimed, unless its claim went with its GPUNode, and its GPUs with that."""
+        """Return the claim of an earlier attempt, unless it was deleted with its GPUNode and its GPUs are taken."""
         if earlier not in self._view.claims.on(node).lacking(self._view.pods.fate) or self._fits_still(node, earlier):
             return earlier.shares
         return (
@@ -210,9 +210,9 @@ class Claimer:
             return self._view.ledger.can_hold(node, claim.shares, models=live.need.models if live else ())
 
     def _restored(self, node: str) -> tuple[Claim, ...]:
-        """Return the claims that the GPUNode lacks since it was deleted and recreated, for it to have them again.
+        """Return the claims missing from a GPUNode that was deleted and recreated, to be written again.
 
-        Not those of what the kubelet or another pod may have by now: a claim in the object may be bound.
+        Without claims whose shares the kubelet or another pod may have by now: a claim in the object may be bound.
         """
         lacking = self._view.claims.on(node).lacking(self._view.pods.fate)
         return tuple(each for each in lacking if self._fits_still(node, each))
@@ -224,7 +224,7 @@ class Claimer:
         return shares
 
     async def _write(self, node: str, chosen: _Chosen) -> bool:
-        """Write claims and answer their pods; return whether the object was still the one they were chosen on."""
+        """Write claims and answer their pods; return whether the object was still the version they were chosen for."""
         view, claims = self._view, self._view.claims.on(node)
         new = tuple(made.claim for _, made in chosen)
         restored = tuple(each for each in self._restored(node) if each.uid not in {claim.uid for claim in new})
@@ -241,7 +241,7 @@ class Claimer:
             raise
         view.take_gpu_node(written)
         self.counts["written"] += 1
-        if len(chosen) > 1:  # more are likely to come; who asks for one after the other does not wait
+        if len(chosen) > 1:  # more are likely to come; a caller that binds one pod at a time does not wait
             self._next_s[node] = asyncio.get_running_loop().time() + self.limits.gather_s
         for each, made in chosen:
             each.answer.set_result(made)
@@ -252,13 +252,13 @@ class Claimer:
         return await self._kube.patch(GPU_NODES, node, body)
 
     def abandon(self, node: str, made: WrittenClaim) -> None:
-        """Give up an attempt to bind a pod; what it took over another attempt may still bind."""
+        """Drop the claim of a failed binding; a claim it replaced may still be bound."""
         if not made.taken_over:
             self._view.claims.on(node).give_up(key_of(made.claim))
             self._view.claims.hold(node)
 
     async def _verify(self, node: str) -> None:
-        """Read the node's object, then list its pods, so that together they are all there is."""
+        """Read the GPUNode, then list the node's pods, so that together they are complete."""
         claims = self._view.claims.on(node)
         claims.reading()
         each = await self._kube.get(GPU_NODES, node)
@@ -268,7 +268,7 @@ class Claimer:
         self._view.take_verified(node, each, pods)
 
     async def _create(self, node: str) -> Object:
-        """Make the object of a node that has GPUs by its labels and no agent, so that claims have a place."""
+        """Create the GPUNode of a node that has GPUs by its labels and no agent, so that claims can be written."""
         known = self._view.nodes.get(node)
         if known is None or not self._view.gpus(node):
             raise Conflict(f"node {node}", found="there is no such node with GPUs", hint="the pod is scheduled again")
@@ -280,10 +280,10 @@ class Claimer:
         body["metadata"]["annotations"] = {BY_LABELS: "true"}
         return await self._kube.create(GPU_NODES, body)
 
-    # Old claims
+    # Garbage collection
 
     async def sweep(self) -> None:
-        """Look into claims that are too old, and remove settled ones from the objects."""
+        """Check claims that are too old, and remove settled ones from the GPUNodes."""
         for node in self._view.claims.nodes:
             try:
                 await self._sweep(node)
@@ -310,7 +310,7 @@ class Claimer:
                 view.take_gpu_node(await self._patch(node, claims.version, written))
 
     async def _look_up(self, claim: Claim) -> None:
-        """Look up what became of a claim's pod. It was there before the claim: where it is not now, it is gone."""
+        """Check the pod of a claim. The pod existed before the claim: if it is missing now, it is gone."""
         namespace, _, name = claim.pod.partition("/")
         found = await self._kube.get(PODS, name, namespace)
         if found is None or found["metadata"].get("uid") != claim.uid:
@@ -323,4 +323,4 @@ def _refuse(batch: list[_ClaimRequest], error: TesseraError) -> None:
     for each in batch:
         if not each.answer.done():
             each.answer.set_exception(error)
-            each.answer.exception()  # seen: one that was cancelled does not wait any more
+            each.answer.exception()  # retrieved: a cancelled caller does not wait any more

@@ -1,7 +1,7 @@
-"""Places kept for pods that kube-scheduler is about to bind, so that the next pod is not sent to the same place.
+"""Places reserved for pods that kube-scheduler is about to bind, so that the next pod is not sent to the same place.
 
-kube-scheduler asks for scores, takes the best node and binds in the background, while it asks about the next pod
-already. A nomination is this server's alone and lasts seconds; nothing is allocated by it.
+kube-scheduler asks for scores, takes the best node and binds in the background, while it schedules the next pod
+already. A nomination is local to this server and lasts seconds; it allocates nothing.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tessera.core.workload.need import Need, PodKey
 __all__ = ["Nominations"]
 
 _LAST_S = 5.0
-"""How long a place is kept; a scheduler that binds does so within a fraction of a second."""
+"""How long a place is reserved; a scheduler binds within a fraction of a second."""
 
 
 class _Nomination(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Nominations:
     """The nominations of one server.
 
     Args:
-        ledger: where they count as held.
+        ledger: counts them as holders.
         clock_s: the monotonic clock.
 
     """
@@ -38,7 +38,7 @@ class Nominations:
         self._all: dict[str, _Nomination] = {}
 
     def add(self, uid: str, key: PodKey, need: Need, node: str) -> None:
-        """Keep what the pod would get on a node, where it gets something there."""
+        """Reserve what the pod would be assigned on a node, if it fits there."""
         self.drop(uid)
         shares = self._ledger.choose(need, node)
         if not isinstance(shares, str):
@@ -46,18 +46,18 @@ class Nominations:
             self._ledger.put_pod(Holder(Hold(Purpose.NOMINATION, uid), key, NodeName(node), need, shares))
 
     def drop(self, uid: str) -> None:
-        """Keep nothing for a pod any more."""
+        """Drop the nomination of a pod."""
         if self._all.pop(uid, None) is not None:
             self._ledger.drop_pod(Hold(Purpose.NOMINATION, uid))
 
     def drop_expired(self) -> None:
-        """Drop what was kept for too long; they lie in order of time."""
+        """Drop expired nominations; they are ordered by time."""
         now_s = self._clock_s()
         while self._all and (uid := next(iter(self._all))) and self._all[uid].until_s <= now_s:
             self.drop(uid)
 
     def drop_all_on(self, node: str) -> bool:
-        """Drop all of a node, and return whether there were any."""
+        """Drop all nominations of a node, and return whether there were any."""
         on_node = [uid for uid, each in self._all.items() if each.node == node]
         for uid in on_node:
             self.drop(uid)

@@ -1,7 +1,7 @@
-"""The metrics APIs behind kube-apiserver, and what is measured and decided for them.
+"""The metrics APIs behind kube-apiserver, and the measurements and decisions that they serve.
 
-`access` is who may ask, `app` the HTTP routes, `sources` what is served, `samples` what pods counted, `fronts` what
-waits before servers without a replica, `modelservers` measures and decides every fifteen seconds, `places` counts room
-for more replicas, `ruled` serves metrics by rules of prometheus-adapter, `published` is what Prometheus scrapes, and
+`access` authorizes requests, `app` has the HTTP routes, `sources` the metrics, `samples` the pods' counters, `fronts`
+requests queued for servers without a replica, `modelservers` measures and decides every 15 s, `places` counts room
+for more replicas, `ruled` serves metrics by rules of prometheus-adapter, `published` the Prometheus metrics, and
 `run` is the process.
 """

@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: kube-apiserver as a proxy by its certificate, others by token; the API server says.
+"""Authenticates and authorizes requests: kube-apiserver as a proxy by its certificate, other clients by token.
 
 Source: Kubernetes documentation, Configure the Aggregation Layer.
 """
@@ -18,7 +18,7 @@ from tessera.server.reviews import Reviews
 __all__ = ["Access"]
 
 _KEPT_S = 10.0
-"""An answer of the API server counts for so long. Source: k8s.io/apiserver `pkg/server/options/authorization.go`."""
+"""How long an answer of the API server is cached. Source: k8s.io/apiserver `pkg/server/options/authorization.go`."""
 _BEARER = "Bearer "
 _ANONYMOUS = "system:anonymous"
 _AUTHENTICATED, _UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
@@ -29,7 +29,7 @@ class Access:
 
     Args:
         kube: the API server.
-        clock_s: a clock that does not go back.
+        clock_s: a monotonic clock.
 
     """
 
@@ -37,17 +37,17 @@ class Access:
         self._kube = kube
         self._reviews = Reviews(kube, _KEPT_S, clock_s)
         self.known = asyncio.Event()
-        """Set when it is known who the proxy is."""
+        """Set when the proxy's CA is known."""
         self._proxy: FrontProxy | None = None
 
     async def read_proxy(self, trust: Callable[[str], None]) -> None:
-        """Learn who the proxy is.
+        """Read the CA and names of kube-apiserver's front proxy.
 
         Args:
-            trust: given its authority where that is new.
+            trust: called with the CA when it is new.
 
         Raises:
-            TesseraError: the ConfigMap cannot be read, or does not have the form.
+            TesseraError: the ConfigMap cannot be read, or is malformed.
 
         """
         found = await self._kube.get(CONFIG_MAPS, CONFIG_MAP, NAMESPACE)
@@ -64,14 +64,14 @@ class Access:
         self.known.set()
 
     async def user(self, peer: Mapping[str, Any] | None, headers: Iterable[tuple[str, str]]) -> User | None:
-        """Return who asks; None for nobody that is known.
+        """Return the user of a request; None if it is not authenticated.
 
         Args:
-            peer: the client's certificate, verified against the authorities that were trusted.
-            headers: names in lower case, and values.
+            peer: the client's certificate, verified against the trusted CAs.
+            headers: lower-case names, and values.
 
         Raises:
-            Unavailable: the API server does not say whose token it is.
+            Unavailable: the API server does not review the token.
 
         """
         given = [*headers]
@@ -89,17 +89,17 @@ class Access:
         return await self._reviews.user(token.removeprefix(_BEARER).strip())
 
     async def refusal(self, user: User, attributes: Attributes) -> str | None:
-        """Return why somebody may not ask this; None where they may.
+        """Return why a user may not read this; None where they may.
 
         Raises:
-            Unavailable: the API server does not say.
+            Unavailable: the API server does not answer.
 
         """
         return await self._reviews.refusal(user, attributes)
 
 
 def _with_authenticated(name: str, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the groups with that of everybody who is known: kube-apiserver reads discovery as a user without any.
+    """Return the groups with `system:authenticated`: kube-apiserver reads discovery as a user without any.
 
     Source: k8s.io/apiserver `pkg/authentication/group/authenticated_group_adder.go`.
     """

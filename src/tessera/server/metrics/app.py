@@ -1,7 +1,7 @@
-"""The HTTP routes of the metrics APIs: authenticate, read what is asked, authorize, answer. A plain ASGI application.
+"""The HTTP routes of the metrics APIs: authenticate, parse, authorize, answer. A plain ASGI application.
 
-Nothing is a silent empty list: what has no value is an error whose message says why, which HorizontalPodAutoscalers
-show in their conditions. Only an unknown external metric is an empty list, as the API has it, with a header `Warning`.
+Nothing is a silent empty list: a missing value is an error whose message says why, which HorizontalPodAutoscalers
+show in their conditions. Only an unknown external metric is an empty list, as in the API, with a `Warning` header.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tessera.server.metrics.sources import Absent, Source
 __all__ = ["MetricsApp"]
 
 _DEADLINE_S = 20.0
-"""Less than the 30 s that kube-controller-manager gives a metric."""
+"""Less than the 30 s that kube-controller-manager waits for a metric."""
 _OK, _BAD, _WHO, _FORBIDDEN, _NOT_FOUND, _METHOD, _UNACCEPTABLE = 200, 400, 401, 403, 404, 405, 406
 _DEFECT, _UNAVAILABLE = 500, 503
 
@@ -38,7 +38,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Refused(Exception):
-    """Another answer than what was asked for."""
+    """An error response."""
 
     def __init__(self, code: int, message: str, name: str = "") -> None:
         super().__init__(message)
@@ -49,10 +49,10 @@ class MetricsApp:
     """The application.
 
     Args:
-        source: what is served.
-        access: who may ask.
+        source: the metrics.
+        access: authorizes requests.
         log: records defects.
-        measures: counts what is answered.
+        measures: counts requests.
 
     """
 
@@ -63,7 +63,7 @@ class MetricsApp:
         self._measures = measures or Measures()
 
     async def __call__(self, scope: dict[str, Any], _receive: Any, send: Any) -> None:
-        """Answer a request, as ASGI has it."""
+        """Answer a request (ASGI)."""
         if scope["type"] != "http":
             return
         try:
@@ -89,12 +89,12 @@ class MetricsApp:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
     async def _answer(self, scope: Mapping[str, Any]) -> _Answer:
-        # 1. Who asks?
+        # 1. Authenticate.
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         user = await self._access.user(scope.get(PEER), headers)
         if user is None:
             raise _Refused(_WHO, "no certificate of kube-apiserver's proxy and no token of a user; ask by kubectl")
-        # 2. What?
+        # 2. Parse.
         found = read_path(_parts(scope), _parameters(scope))
         if found is None:
             raise _Refused(_NOT_FOUND, f"nothing is served at {scope['path']}; see /apis")
@@ -103,7 +103,7 @@ class MetricsApp:
             raise _Refused(_METHOD, f"metrics are read by GET, not {scope['method']}")
         if _wants_another_form(headers):
             raise _Refused(_UNACCEPTABLE, "this is served as plain JSON alone")
-        # 3. May they?
+        # 3. Authorize.
         refusal = await self._access.refusal(user, attributes)
         if refusal is not None:
             what = attributes.path or f"{attributes.verb} {attributes.resource} of {attributes.group}"
@@ -127,7 +127,7 @@ class MetricsApp:
 
 
 def _wants_another_form(headers: list[tuple[str, str]]) -> bool:
-    """Return whether only other kinds of object will do: kube-apiserver asks for all groups in one, then for each.
+    """Return whether the client accepts only other kinds: kube-apiserver asks for aggregated discovery first.
 
     Source: kubernetes/kube-aggregator `pkg/apiserver/handler_discovery.go`.
     """
@@ -136,7 +136,7 @@ def _wants_another_form(headers: list[tuple[str, str]]) -> bool:
 
 
 def _parts(scope: Mapping[str, Any]) -> list[str]:
-    """Return the parts of the path, of which each was encoded by itself."""
+    """Return the decoded segments of the path."""
     try:
         return [unquote(each) for each in scope["raw_path"].decode("ascii").partition("?")[0].split("/")[1:]]
     except UnicodeDecodeError:

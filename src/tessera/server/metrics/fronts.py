@@ -1,7 +1,7 @@
-"""What waits in front of model servers that have no replica: who is asked for it, and what they say.
+"""Requests queued in front of model servers without a replica, and where their number is read.
 
-A Service keeps no request for later. Where a gateway, a proxy or a queue in front of the servers does, or counts those
-that it refused, its Prometheus knows when a server that sleeps is needed.
+A Service does not queue requests. If a gateway, a proxy or a queue in front of the servers does, or counts the
+requests it rejected, its Prometheus knows when a server without replicas is needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,28 +17,28 @@ __all__ = ["Fronts", "PrometheusFronts"]
 
 
 class Fronts(Protocol):
-    """Where it is known that requests wait for a server."""
+    """A source of the number of queued requests."""
 
     async def read(self) -> Mapping[tuple[str, str], float]:
-        """Return what waits, by namespace and name of the server; none where nothing does.
+        """Return the queued requests by namespace and name of the server; servers without any are left out.
 
         Raises:
-            TesseraError: nobody says.
+            TesseraError: the source does not answer.
 
         """
         ...
 
 
 class PrometheusFronts:
-    """A Prometheus, by an expression of the administrator's: one question for all servers.
+    """A Prometheus, with the administrator's query: one query for all servers.
 
     Args:
-        connect: gives a client for one question.
+        connect: returns a client for one query.
         url: `https://HOST[:PORT][/PREFIX]`.
-        query: above 0 where requests wait, with the labels `namespace` and `service`.
+        query: above 0 where requests are queued, with the labels `namespace` and `service`.
 
     Attributes:
-        target: the question.
+        target: URL of the query.
 
     """
 
@@ -48,9 +48,9 @@ class PrometheusFronts:
         self._subject = f"Prometheus {url}, by --wake-query"
 
     async def read(self) -> Mapping[tuple[str, str], float]:
-        """Return what it says."""
+        """Return the result of the query."""
         try:
             async with self._connect() as metrics:
                 return read_waiting(await metrics.get(self.target), self._subject)
-        except OSError as error:  # the files of token and authorities
+        except OSError as error:  # files with the token and the CA
             raise Unavailable(self._subject, found=shown(error), expected="the files of its options") from error

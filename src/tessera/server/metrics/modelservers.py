@@ -1,7 +1,7 @@
-"""Measures the model servers every fifteen seconds and decides how many replicas each shall have.
+"""Measures the model servers every 15 s and decides how many replicas each should have.
 
-A source of metrics: of their pods, and of each server as a whole. Memory lives in this process alone: one that begins
-anew keeps the replicas that there are for five minutes, while it learns.
+A source of metrics of their pods and of each server. State is in memory only: after a restart
+the present number of replicas stays for five minutes, while it is measured.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ __all__ = ["INTERVAL_S", "ModelServerMetrics"]
 
 INTERVAL_S: Final = 15.0
 _STALE_S: Final = 60.0
-"""What was measured so long ago is not served as if it were now."""
+"""Measurements older than this are not served."""
 _POD_METRICS: Final[Mapping[str, Callable[[Window], float]]] = {
     QUEUE_TIME: lambda window: window.queue_time_s,
     WAITING: lambda window: window.waiting,
@@ -75,10 +75,10 @@ class ModelServerMetrics:
 
     Args:
         kube: the Kubernetes API.
-        samples: what their pods counted.
+        samples: the pods' counters.
         log: records decisions.
-        fronts: what waits in front of servers without a replica; None where nobody would know.
-        measures: what is found and decided, for Prometheus.
+        fronts: requests queued in front of servers without a replica; None for no source.
+        measures: observations and decisions, for Prometheus.
         now_s: the seconds since 1970.
 
     """
@@ -108,19 +108,19 @@ class ModelServerMetrics:
         self._remembered: dict[_Name, Remembered] = {}
         self._seen: dict[_Name, MeasuredServer] = {}
         self._said: dict[_Name, tuple[int | None, bool]] = {}
-        """The decision of each server that was reported last, and whether it was for want of good input."""
+        """The last reported decision of each server, and whether it was for lack of valid input."""
         self._measured_s = 0.0
         self._complaint = ""
         self.measured = asyncio.Event()
-        """Set when everything was looked at once."""
+        """Set after the first pass over all servers."""
 
     @property
     def waiting_for(self) -> str:
-        """What must be read before anything can be answered; empty when all is."""
+        """What must be read before requests can be answered; empty when ready."""
         return "" if self.measured.is_set() else f"reading model servers{self._complaint and f' ({self._complaint})'}"
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Reconcile every 15 s, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for store in self._stores.values():
                 tasks.create_task(store.run(self._measures))
@@ -140,7 +140,7 @@ class ModelServerMetrics:
 
     async def reconcile(self) -> None:
         """Measure each server once, and decide."""
-        # 1. Read the pods of each server, and what all of them counted.
+        # 1. Read the pods of each server, and their counters.
         pods = self._pods()
         running = {
             (namespace, name): pod for (namespace, _), each in pods.items() for name, pod in each.items() if pod.running
@@ -150,7 +150,7 @@ class ModelServerMetrics:
             server: {name: counted[server[0], name] for name in each if (server[0], name) in counted}
             for server, each in pods.items()
         }
-        # 2. Add up what each server's pods say, and decide.
+        # 2. Sum the counters of each server's pods, and decide.
         deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
         for server in pods.keys() | deployments.keys():
             facts = self._facts(deployments.get(server), pods.get(server, {}).values(), wanted.get(server, 0.0))
@@ -176,7 +176,7 @@ class ModelServerMetrics:
                 result = "counted" if isinstance(window, Window) else "early" if window.early else "failed"
                 self._measures.count(METRICS_SAMPLES, result=result)
         publish(self._measures, seen)
-        # 3. Forget the servers that are gone, and say what changed.
+        # 3. Forget deleted servers, and report changes.
         first, self._seen, self._measured_s = seen.keys() - self._seen.keys(), seen, now_s
         memories: tuple[dict[_Name, Any], ...] = (self._observed, self._remembered, self._said)
         for memory in memories:
@@ -184,7 +184,7 @@ class ModelServerMetrics:
                 del memory[server]
         for server, (deployment, _) in sorted(deployments.items()):
             decision = seen[server].decision
-            # At the first look at a server nothing can be compared yet: no fault of anybody.
+            # The first sample of a server has no predecessor to compare with: not an error.
             if not (server in first and decision.bad):
                 await self._report(server, deployment, decision)
         self.measured.set()
@@ -199,7 +199,7 @@ class ModelServerMetrics:
         return found
 
     def _deployments(self) -> dict[_Name, tuple[Object, ModelDeployment]]:
-        """Return the Deployment of each server; of several with one label the first by its name."""
+        """Return the Deployment of each server; of several with the same label the first by name."""
         found: dict[_Name, tuple[Object, ModelDeployment]] = {}
         for (namespace, _), each in sorted(self._stores[DEPLOYMENTS].objects.items()):
             try:
@@ -209,7 +209,7 @@ class ModelServerMetrics:
         return found
 
     async def _wanted(self) -> Mapping[_Name, float]:
-        """Return what waits in front of servers, where one of them has no replica."""
+        """Return the queued requests, if any server has no replica."""
         if self._fronts is None or all(read.replicas for _, read in self._deployments().values()):
             return {}
         try:
@@ -251,7 +251,7 @@ class ModelServerMetrics:
         )
 
     async def _with_room(self, facts: Facts, deployment: Object, more: int, coming: int) -> Facts:
-        """Return the facts with the places for so many replicas more, after those that have no pod yet."""
+        """Return the facts with the room for `more` replicas, beyond those that have no pod yet."""
         try:
             found = await count_places(self._kube, deployment, more + coming)
         except TesseraError as error:
@@ -260,7 +260,7 @@ class ModelServerMetrics:
         return msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
 
     async def _report(self, server: _Name, deployment: Object, decision: ScalingDecision) -> None:
-        """Say what was decided where it is another decision than before."""
+        """Report the decision if it differs from the last one."""
         if self._said.get(server) == (decision.replicas, decision.bad):
             return
         self._said[server] = decision.replicas, decision.bad
@@ -270,7 +270,7 @@ class ModelServerMetrics:
         else:
             self._log.info("replicas_decided", reason=decision.reason, **fields)
         if decision.replicas is None and not decision.bad:
-            return  # nobody asked for a decision
+            return  # no autoscaler reads the decision
         reason = "ScalingInputBad" if decision.bad else "ReplicasProposed"
         count = "no number of replicas" if decision.replicas is None else f"{decision.replicas} replicas"
         report = Report(reason=reason, message=f"{count}: {decision.reason}", warning=decision.bad)
@@ -282,7 +282,7 @@ class ModelServerMetrics:
         except TesseraError as error:
             self._trouble(error)
 
-    # A source of metrics
+    # The `Source` interface
 
     def custom(self) -> frozenset[tuple[str, str]]:
         """Return the metrics of pods."""
@@ -358,4 +358,4 @@ class ModelServerMetrics:
         age_s = self._now_s() - self._measured_s
         if not self._measured_s or age_s > _STALE_S:
             found = f"last measured {age_s:.0f} s ago" if self._measured_s else "nothing was measured yet"
-            raise Unavailable(subject, found=found, hint=f"there is a look every {INTERVAL_S:.0f} s; try again")
+            raise Unavailable(subject, found=found, hint=f"it is measured every {INTERVAL_S:.0f} s; try again")

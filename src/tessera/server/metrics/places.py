@@ -1,4 +1,4 @@
-"""How many more replicas of a model server find a place, by the cluster as it is now."""
+"""How many more replicas of a model server fit on the cluster now."""
 
 import asyncio
 
@@ -12,9 +12,9 @@ __all__ = ["count_places"]
 
 
 async def count_places(kube: Kube, deployment: Object, count: int) -> int | None:
-    """Return for how many of `count` more replicas there is a place; None where nobody can say.
+    """Return how many of `count` more replicas fit; None where that is unknown.
 
-    Assignments are taken at their word: who forges one makes a server grow one by one.
+    Assignments are not verified here: a forged one only makes a server grow one replica at a time.
 
     Raises:
         TesseraError: the cluster cannot be read.

@@ -1,4 +1,4 @@
-"""What the process tells Prometheus of the model servers that it looks at: what it found, and what it decided."""
+"""The Prometheus metrics of model servers: observations and decisions."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -25,14 +25,14 @@ __all__ = ["MeasuredServer", "publish"]
 
 
 class MeasuredServer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look found of a server."""
+    """The measurements of a server in one pass."""
 
     at_s: float
     facts: Facts
     observation: Observation
     decision: ScalingDecision
     decided_s: float | None
-    """When the last good decision was taken that still counts; None for none."""
+    """When the last valid decision that still counts was made; None for none."""
 
 
 def _age(each: MeasuredServer) -> float | None:
@@ -52,11 +52,11 @@ _GAUGES: Final[Mapping[Metric, Callable[[MeasuredServer], float | None]]] = {
     MODEL_SERVER_DECISION_AGE: _age,
     MODEL_SERVER_INPUT_BAD: lambda each: each.decision.bad,
 }
-"""What is not known of a server has no series."""
+"""Unknown values have no series."""
 
 
 def publish(measures: Measures, seen: Mapping[tuple[str, str], MeasuredServer]) -> None:
-    """Set the gauges of all servers, by namespace and name; those that are gone have none."""
+    """Set the gauges of all servers, by namespace and name; deleted servers have no series."""
     for metric, value_of in _GAUGES.items():
         values: dict[Labels, float] = {}
         for (namespace, server), each in sorted(seen.items()):

@@ -1,7 +1,7 @@
-"""Metrics by the rules of a prometheus-adapter, beside Tessera's own: found in a Prometheus, and asked there.
+"""Metrics by the rules of a prometheus-adapter, beside Tessera's own: discovered and read in a Prometheus.
 
-The rules are read again when their file changes. Rules that are broken then, and a Prometheus that does not answer,
-leave what was served before; both are logged and counted.
+The rules are reloaded when their file changes. If the new rules are invalid or Prometheus does not answer,
+the former metrics stay in service; both are logged and counted.
 """
 
 import asyncio
@@ -37,31 +37,31 @@ __all__ = ["RuledMetrics", "RulesFile", "RulesSource"]
 Found = TypeVar("Found", Value, Series)
 
 _FILE_S: Final = 10.0
-"""A file that changed counts after so long."""
+"""How often the file is checked for changes."""
 _DISCOVERY_S: Final = 60.0
-"""Series that are new are served after so long; it is also the time that all questions for series have."""
+"""How often new series are discovered; also the deadline of all discovery queries together."""
 _WINDOW_S: Final = 600.0
-"""Series that had a sample in that time are there; as the adapter's default."""
+"""Series with a sample in this window are discovered; the adapter's default."""
 _AT_ONCE: Final = 4
-"""Answers with series that are read at once, each up to the client's bound."""
+"""Discovery responses that are read at once, each up to the client's limit."""
 _MOST_BYTES: Final = 16 << 20
-"""Of a file; 10,000 rules of 500 bytes have 5 MB."""
+"""Largest file of rules; 10,000 rules of 500 bytes have 5 MB."""
 _MOST_SAMPLES: Final = 20_000
 _SHOWN: Final = 300
-"""Characters of a query in a reason."""
+"""Characters of a query in an error message."""
 
 
 class RulesFile:
-    """A file of rules, which may be replaced.
+    """A file of rules, which may be replaced at any time.
 
     Args:
         path: the file.
 
     Attributes:
-        rules: as they were read last without an error.
+        rules: the last valid version.
 
     Raises:
-        InvalidInput: it cannot be read, or its rules.
+        InvalidInput: the file or its rules cannot be read.
 
     """
 
@@ -72,10 +72,10 @@ class RulesFile:
         self.read_again()
 
     def read_again(self) -> bool:
-        """Return whether there are other rules than before.
+        """Reload the rules; return whether they changed.
 
         Raises:
-            InvalidInput: it cannot be read, or is other than before and broken.
+            InvalidInput: the file cannot be read, or it changed and is invalid.
 
         """
         try:
@@ -93,27 +93,27 @@ class RulesFile:
 
 
 class RulesSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where rules come from, and the series that they are about."""
+    """The rules, and the Prometheus with their series."""
 
     file: RulesFile
     connect: Callable[[], AbstractAsyncContextManager[Metrics]]
-    """Gives a client of Prometheus, as its files are now."""
+    """Returns a client of Prometheus with the current token and CA."""
     url: str
-    """Of Prometheus, `https://HOST[:PORT][/PREFIX]`."""
+    """URL of Prometheus, `https://HOST[:PORT][/PREFIX]`."""
 
 
 class RuledMetrics:
     """A source of metrics by rules.
 
     Args:
-        source: of the rules and the series.
+        source: the rules and their Prometheus.
         kube: the Kubernetes API.
-        log: records what is not served.
-        measures: counts what fails.
-        taken: what is served before it where names are the same.
+        log: records rules that are not served.
+        measures: counts failures.
+        taken: the metrics that take precedence where names are equal.
 
     Attributes:
-        tried: set when Prometheus was asked once which series it has.
+        tried: set after the first discovery.
 
     """
 
@@ -135,7 +135,7 @@ class RuledMetrics:
         self.tried = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the file and Prometheus, until cancelled."""
+        """Follow the file and discover series, until cancelled."""
         self._set_bad(broken=False, wide=False)
         self._say_remarks()
         await one_turn(self.discover, self._trouble)
@@ -146,7 +146,7 @@ class RuledMetrics:
             await one_turn(self._follow, self._trouble)
 
     async def _follow(self) -> None:
-        """Look for series where the rules changed, or it is time."""
+        """Discover series if the rules changed or the interval has passed."""
         if await self.read_again() or time.monotonic() - self._discovered_s >= _DISCOVERY_S:
             self._discovered_s = time.monotonic()
             await self.discover()
@@ -156,7 +156,7 @@ class RuledMetrics:
         self._log.error("adapter_rules_not_followed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def read_again(self) -> bool:
-        """Return whether there are other rules; broken ones leave those that were before."""
+        """Reload the rules and return whether they changed; invalid ones leave the former in force."""
         try:
             other = await asyncio.to_thread(self._file.read_again)
         except InvalidInput as error:
@@ -171,7 +171,7 @@ class RuledMetrics:
         return other
 
     def _set_bad(self, **states: bool) -> None:
-        """Say whether rules are kept back, because their file is broken or they are for too many series."""
+        """Record whether rules are not in force, because their file is invalid or they match too many series."""
         self._bad |= states
         self._measures.set(METRICS_RULES_BAD, {(): int(any(self._bad.values()))})
 
@@ -180,14 +180,14 @@ class RuledMetrics:
             self._log.warning("adapter_rule_not_served", reason=each)
 
     def _say(self, event: str, reason: str) -> None:
-        """Log a reason where it is another one than before; an empty one is none."""
+        """Log a reason if it differs from the last one; an empty reason is none."""
         if reason and self._said.get(event) != reason:
             self._log.warning(event, reason=reason)
         self._said[event] = reason
 
     async def discover(self) -> None:
-        """Ask once which series there are, and serve what the rules say of them."""
-        # 1. Which series has Prometheus? Those of a question that failed are as they were.
+        """Discover the series of all rules once, and serve the metrics that result."""
+        # 1. Which series does Prometheus have? A failed query keeps its former series.
         rules = self._file.rules.rules
         queries = dict.fromkeys(each.series_query for each in rules)
         found, failed = await self._ask_series(queries)
@@ -197,7 +197,7 @@ class RuledMetrics:
         more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         self._say("series_not_known", f"{reasons[0]}{more}" if reasons else "")
         self._series = {query: found.get(query, self._series.get(query, frozenset())) for query in queries}
-        # 2. What do the rules make of them?
+        # 2. Which metrics do the rules make of them?
         try:
             self._found = await asyncio.to_thread(discover, rules, self._series)
             self._set_bad(wide=False)
@@ -206,7 +206,7 @@ class RuledMetrics:
             self._set_bad(wide=True)
             self._say("adapter_rules_too_wide", f"{error}; what was served before is kept")
         self._custom, self._external = frozenset(self._found.custom), frozenset(self._found.external)
-        # 3. What has Tessera by the same names?
+        # 3. Which of them does Tessera serve by the same name?
         hidden = [f"{resource}/{metric}" for resource, metric in sorted(self._custom & self._taken.custom())]
         hidden += sorted(self._external & self._taken.external())
         hint = "are served as Tessera measures them, not by the rules; name those otherwise to have both"
@@ -214,7 +214,7 @@ class RuledMetrics:
         self.tried.set()
 
     async def _ask_series(self, queries: Collection[str]) -> tuple[dict[str, frozenset[Labelled]], dict[str, str]]:
-        """Return the series of each query, and why others have none."""
+        """Return the series of each query, and the error of each failed one."""
         found, failed = dict[str, frozenset[Labelled]](), dict.fromkeys(queries, f"not asked within {_DISCOVERY_S:g} s")
         turns, start = asyncio.Semaphore(_AT_ONCE), f"{time.time() - _WINDOW_S:.0f}"
 
@@ -233,19 +233,19 @@ class RuledMetrics:
                 for query in queries:
                     tasks.create_task(ask(metrics, query))
         except TimeoutError:
-            pass  # those that were not asked say so
-        except (OSError, TesseraError) as error:  # the files of token and authorities
+            pass  # queries that were not sent report that themselves
+        except (OSError, TesseraError) as error:  # files with the token and the CA
             failed = dict.fromkeys(queries, shown(error))
         return found, failed
 
-    # A source of metrics
+    # The `Source` interface
 
     def custom(self) -> frozenset[tuple[str, str]]:
-        """Return resources and the metrics that rules serve of them."""
+        """Return resources and the custom metrics of the rules."""
         return self._custom
 
     def external(self) -> frozenset[str]:
-        """Return external metrics that rules serve."""
+        """Return the external metrics of the rules."""
         return self._external
 
     async def values(self, requested: Custom) -> Sequence[Value]:
@@ -296,7 +296,7 @@ class RuledMetrics:
 
 
 def _selection(namespace: str, selector: Selector) -> Selection:
-    """Return what of a selector the API server can be asked for."""
+    """Return the part of a selector that the API server can evaluate."""
     exact = tuple((each.key, each.values[0]) for each in selector if each.operator == "In" and len(each.values) == 1)
     having = tuple(each.key for each in selector if each.operator == "Exists")
     return Selection(namespace=namespace, labels=exact, having=having)

@@ -1,4 +1,4 @@
-"""The process of the metrics APIs: looks at model servers, and answers kube-apiserver."""
+"""The process of the metrics APIs: measures model servers, and answers kube-apiserver."""
 
 import asyncio
 from functools import partial
@@ -33,10 +33,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str = "0.0.0.0"  # noqa: S104  # a Service leads here
     port: int = 8443
-    """0 takes any free port."""
+    """0 for any free port."""
     tls: Tls
     self_signed: bool = False
-    """Whether the process makes the certificate itself; the files of `tls` are written then."""
+    """Whether the process creates the certificate itself and writes it to the files of `tls`."""
 
 
 class MetricsServer:
@@ -45,12 +45,12 @@ class MetricsServer:
     Args:
         settings: where it listens.
         kube: the Kubernetes API.
-        samples: what pods of model servers counted.
-        fronts: what waits in front of servers without a replica.
+        samples: the counters of the pods.
+        fronts: requests queued for servers without a replica.
         rules: of prometheus-adapter, for more metrics; None for none.
 
     Attributes:
-        port: where it listens; 0 before it does.
+        port: the port it listens on; 0 before it does.
 
     """
 
@@ -81,7 +81,7 @@ class MetricsServer:
         self.port = 0
 
     def waiting_for(self) -> str:
-        """Return what must be there before anything can be answered; empty when all is."""
+        """What must be read before requests can be answered; empty when ready."""
         if not self._access.known.is_set():
             return f"reading who kube-apiserver is{self._complaint and f' ({self._complaint})'}"
         if self._own is not None and not self._own.ready.is_set():
@@ -91,11 +91,11 @@ class MetricsServer:
         return self._model_servers.waiting_for
 
     def metrics(self) -> bytes:
-        """Return what the process counts of itself and of model servers, in Prometheus' text format."""
+        """Return the metrics of the process and of model servers, in Prometheus' text format."""
         return self._measures.render()
 
     async def ready(self) -> None:
-        """Wait until there is nothing more to wait for."""
+        """Wait until requests can be answered."""
         await self._model_servers.measured.wait()
         await self._access.known.wait()
         if self._ruled is not None:
@@ -107,8 +107,8 @@ class MetricsServer:
         """Serve until cancelled.
 
         Raises:
-            InvalidInput: the certificate's files.
-            Unavailable: the port is taken.
+            InvalidInput: the certificate files cannot be loaded.
+            Unavailable: the port is in use.
 
         """
         if self._own is not None:
@@ -133,7 +133,7 @@ class MetricsServer:
                 tasks.create_task(http.serve(sockets=[listener]))
 
     async def _follow_proxy(self, http: HttpServer) -> None:
-        """Learn who kube-apiserver's proxy is, again and again: its authority is replaced now and then."""
+        """Read the CA of kube-apiserver's proxy at intervals: it is rotated now and then."""
         while True:
             try:
                 await self._access.read_proxy(http.trust)

@@ -1,4 +1,4 @@
-"""What pods of model servers counted: asked of each, or of a Prometheus that scrapes them."""
+"""The counters of model servers' pods: scraped from each pod, or read from a Prometheus that scrapes them."""
 
 import asyncio
 import time
@@ -19,22 +19,22 @@ __all__ = ["PodName", "PodSamples", "PrometheusSamples", "ScrapedSamples"]
 PodName: TypeAlias = tuple[str, str]
 """Namespace and name."""
 _ASKING_S: Final = 12.0
-"""Pods whose turn does not come by then have no sample."""
+"""Pods not scraped by then have no sample."""
 
 
 class PodSamples(Protocol):
-    """Where the counters of pods come from."""
+    """A source of the pods' counters."""
 
     async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
-        """Return what each of these pods counted last, or why nobody knows."""
+        """Return the last counters of each of these pods, or why there are none."""
         ...
 
 
 class ScrapedSamples:
-    """The pods themselves, without Prometheus.
+    """Scrapes the pods themselves, without Prometheus.
 
     Args:
-        metrics: how they are asked.
+        metrics: the client that scrapes.
         now_s: the seconds since 1970.
 
     """
@@ -43,12 +43,12 @@ class ScrapedSamples:
         self._metrics = metrics
         self._now_s = now_s
         self._silent = frozenset[PodName]()
-        """Pods that gave no sample the last time."""
+        """Pods whose last scrape failed."""
 
     async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
-        """Return what each pod exposes."""
+        """Scrape each pod."""
         await self._metrics.keep(frozenset(pod.url.removesuffix("/metrics") for pod in pods.values() if pod.url))
-        # Who gave no answer is asked last: pods that hang do not keep others from being asked.
+        # Pods that failed come last: pods that hang do not keep others from being scraped.
         names = sorted(pods, key=lambda each: each in self._silent)
         deadline_s = asyncio.get_running_loop().time() + _ASKING_S
         answers = await asyncio.gather(*(self._ask(each[1], pods[each], deadline_s) for each in names))
@@ -70,14 +70,14 @@ class ScrapedSamples:
 
 
 class PrometheusSamples:
-    """What a Prometheus scraped of them: one question for all pods.
+    """A Prometheus that scrapes the pods: one query for all.
 
     Args:
-        connect: gives a client for one question; so a token that was replaced is read again.
+        connect: returns a client for one query, with the current token.
         url: `https://HOST[:PORT][/PREFIX]`.
 
     Attributes:
-        target: the question.
+        target: URL of the query.
 
     """
 
@@ -87,7 +87,7 @@ class PrometheusSamples:
         self._subject = f"Prometheus {url}"
 
     async def read(self, pods: Mapping[PodName, ModelPod]) -> dict[PodName, Counters | Missing]:
-        """Return what Prometheus knows of each pod."""
+        """Return the last counters of each pod in Prometheus."""
         if not pods:
             return {}
         try:
@@ -95,7 +95,7 @@ class PrometheusSamples:
                 scrapes = read_scrapes(await metrics.get(self.target), self._subject)
         except TesseraError as error:
             return dict.fromkeys(pods, Missing(f"{self._subject}: {error.cause}"))
-        except OSError as error:  # the files of token and authorities
+        except OSError as error:  # files with the token and the CA
             return dict.fromkeys(pods, Missing(f"{self._subject} is not asked: {shown(error)}"))
         found = dict[PodName, Counters | Missing]()
         for name, pod in pods.items():

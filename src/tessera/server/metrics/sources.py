@@ -1,4 +1,4 @@
-"""What the metrics APIs serve: the Protocol of a source, and several as one."""
+"""The metrics that the metrics APIs serve: the Protocol of a source, and several sources as one."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,34 +11,34 @@ __all__ = ["Absent", "JoinedSources", "Source"]
 
 
 class Absent(Unavailable):
-    """There is no such metric, or no value of it; the message says why."""
+    """The metric does not exist, or has no value; the message says why."""
 
 
 class Source(Protocol):
-    """Metrics by name, and their values. Raised is `Absent`, or `Unavailable` where what is behind does not answer."""
+    """Metrics by name, with their values. Raises `Absent`, or `Unavailable` where its backend does not answer."""
 
     def custom(self) -> frozenset[tuple[str, str]]:
-        """Return resources and metrics of their objects."""
+        """Return the custom metrics with the resources that they describe."""
         ...
 
     def external(self) -> frozenset[str]:
-        """Return metrics that describe no object."""
+        """Return the external metrics."""
         ...
 
     async def values(self, requested: Custom) -> Sequence[Value]:
-        """Return values of a metric that is among `custom`: one at least."""
+        """Return values of a metric in `custom`; at least one."""
         ...
 
     async def series(self, requested: External) -> Sequence[Series]:
-        """Return series of a metric that is among `external`: one at least."""
+        """Return series of a metric in `external`; at least one."""
         ...
 
 
 class JoinedSources:
-    """Several sources as one; of two that serve the same metric the first answers.
+    """Several sources as one; for a metric that two serve, the first answers.
 
     Args:
-        sources: in their order.
+        sources: in order of precedence.
 
     """
 
@@ -46,11 +46,11 @@ class JoinedSources:
         self._sources = sources
 
     def custom(self) -> frozenset[tuple[str, str]]:
-        """Return resources and metrics of their objects."""
+        """Return the custom metrics with the resources that they describe."""
         return frozenset[tuple[str, str]]().union(*(each.custom() for each in self._sources))
 
     def external(self) -> frozenset[str]:
-        """Return metrics that describe no object."""
+        """Return the external metrics."""
         return frozenset[str]().union(*(each.external() for each in self._sources))
 
     async def values(self, requested: Custom) -> Sequence[Value]:

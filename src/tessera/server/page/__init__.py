@@ -1,4 +1,4 @@
-"""The dashboard page: the fleet live in a browser, for each viewer what they may see."""
+"""The dashboard page: the fleet live in a browser, limited to what each viewer may see."""
 
 from tessera.server.page.agents import AgentsMemory
 from tessera.server.page.history import PrometheusHistory

@@ -1,4 +1,4 @@
-"""What the page shows where no Prometheus is named: what agents measure now and have seen since they started."""
+"""The page's metrics where no Prometheus is configured: read from the agents."""
 
 import asyncio
 from collections import defaultdict
@@ -18,16 +18,16 @@ __all__ = ["AgentsMemory"]
 
 _EVERY_S: Final = 60.0
 _STALE_S: Final = 180.0
-"""What was known so long ago is not shown as if it were now."""
+"""Older values are not shown."""
 
 
 class AgentsMemory:
-    """`PageMetrics` of the nodes' agents, which are asked while somebody looks at the page; nothing waits for them.
+    """`PageMetrics` of the nodes' agents, read in the background while the page is open.
 
     Args:
         usages: the agents.
-        log: records trouble.
-        clock_s: seconds that never go back.
+        log: records errors.
+        clock_s: a monotonic clock.
 
     """
 
@@ -45,7 +45,7 @@ class AgentsMemory:
         self._advice: tuple[Recommendation, ...] = ()
 
     async def refresh(self) -> None:
-        """Begin to ask again where that was not done just now."""
+        """Start reading again if the last read is old."""
         now_s = self._clock_s()
         if now_s - self._known_s >= _STALE_S:
             self._forget()
@@ -69,11 +69,11 @@ class AgentsMemory:
         return self._throttled
 
     def services(self) -> tuple[Service, ...]:
-        """Return nothing: agents know no model servers."""
+        """Return nothing: agents do not measure model servers."""
         return ()
 
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """Return what is recommended by what containers used since their agent started; the most urgent first."""
+        """Return recommendations for containers, by their usage since the agent started; the most urgent first."""
         return self._advice
 
 

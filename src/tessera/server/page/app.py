@@ -1,4 +1,4 @@
-"""The page's HTTP routes, all of them reading: its files, the fleet as JSON, and server-sent events; by starlette.
+"""The page's HTTP routes, all read-only: its files, the fleet as JSON, and server-sent events; by starlette.
 
 Source: WHATWG HTML, "Server-sent events"; Content Security Policy Level 3.
 """
@@ -42,7 +42,7 @@ _Handler = Callable[[Request], Awaitable[Response]]
 
 
 class _Refused(Exception):
-    """An answer instead of what was asked for."""
+    """An error response."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ class _Handlers:
 
     Args:
         feed: the views.
-        sign_in: asks who viewers are; None where everybody sees everything.
+        sign_in: authenticates viewers; None to show everything to everybody.
         waiting_for: why the fleet is not known yet; empty when it is.
         limits: on streams.
 
@@ -81,14 +81,14 @@ class _Handlers:
             return Response(media_type=_EventStream.media_type)
         if self._streams >= self._limits.streams:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._streams} viewers look at the page already")
-        self._streams += 1  # before anything is waited for: many come at once
+        self._streams += 1  # before the first await: many requests may arrive at once
         return _EventStream(self._stream(request, viewer), self._limits.send_s, self._ended)
 
     def _ended(self) -> None:
         self._streams -= 1
 
     async def _stream(self, request: Request, viewer: Viewer) -> AsyncIterator[bytes]:
-        """Yield events until the stream has lasted long enough, or the viewer may see another part of the fleet."""
+        """Yield events until the stream's time is over, or the viewer's permissions change."""
         loop, last = asyncio.get_running_loop(), request.headers.get("Last-Event-ID", "")
         end_s = loop.time() + self._limits.stream_s
         yield write_event("viewer", msgspec.json.encode({"name": viewer.name, "signed_in": bool(self._sign_in)}))
@@ -101,7 +101,7 @@ class _Handlers:
                     return
 
     async def _next(self, channel: Channel, last: str) -> None:
-        """Return when there may be an event after the last, and after a while in any case."""
+        """Return when there may be a new event, and after a timeout in any case."""
         try:
             async with asyncio.timeout(self._limits.heartbeat_s):
                 while not self._feed.closed and not channel.since(last)[0]:
@@ -116,7 +116,7 @@ class _Handlers:
             return False
 
     async def _until(self, refreshed: Awaitable[object]) -> None:
-        """Wait for a look at the fleet.
+        """Wait until the fleet is refreshed.
 
         Raises:
             _Refused: it takes too long.
@@ -130,7 +130,7 @@ class _Handlers:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, reason) from None
 
     async def _viewer(self, request: Request) -> Viewer:
-        """Return who asks; their name and what they may see."""
+        """Return the viewer: their name and the namespaces that they may see."""
         if self._sign_in is None:
             return _EVERYBODY
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -145,7 +145,7 @@ class _Handlers:
 
 
 class _EventStream(Response):
-    """Server-sent events to a viewer who takes them."""
+    """A response with server-sent events."""
 
     media_type = "text/event-stream"
 
@@ -156,7 +156,7 @@ class _EventStream(Response):
         self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until they end, or the viewer goes or takes none."""
+        """Send events until the stream ends, or the viewer disconnects or stops reading."""
         del scope
         try:
             await self._answer(receive, send)
@@ -197,7 +197,7 @@ def make_page_app(
 
     Args:
         feed: the views.
-        sign_in: asks who viewers are; None where everybody who reaches it as this machine's own sees everything.
+        sign_in: authenticates viewers; None to show everything to everybody who can reach the loopback address.
         waiting_for: why the fleet is not known yet; empty when it is.
         limits: on streams.
         log: records defects.
@@ -228,7 +228,7 @@ def make_page_app(
 
 
 def _guarded(handler: _Handler, log: Logger, *, local: bool) -> _Handler:
-    """Return the handler with headers that keep others' scripts and frames out, and its errors as answers."""
+    """Return the handler with headers against foreign scripts and frames, and with errors as HTTP answers."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -251,10 +251,10 @@ def _guarded(handler: _Handler, log: Logger, *, local: bool) -> _Handler:
 
 
 def _check_host(request: Request) -> None:
-    """Refuse what a page of another site asks whose name was made to lead here (DNS rebinding).
+    """Reject requests of another site whose name resolves to this machine (DNS rebinding).
 
     Raises:
-        _Refused: the request is for another host than this machine.
+        _Refused: the `Host` header names another host.
 
     """
     if request.url.hostname not in _LOCAL:

@@ -1,4 +1,4 @@
-"""Views of the fleet over time: one channel for all viewers who may see the same, with its latest changes."""
+"""Views of the fleet over time: one channel for all viewers with the same permissions, with its latest changes."""
 
 import asyncio
 import secrets
@@ -16,23 +16,23 @@ from tessera.wakeup import WakeUp
 __all__ = ["Channel", "Feed"]
 
 _KEPT = 64
-"""Changes that a viewer may have missed; who missed more gets the whole fleet again."""
+"""Changes that a viewer may have missed; a viewer who missed more gets the whole fleet again."""
 _CHANNELS = 64
-"""Channels that are kept, those that were left longest ago dropped first."""
+"""Channels that are kept; the least recently used is dropped first."""
 _DIGITS = 16
-"""More than any revision has; an id may come from anybody."""
+"""Above any revision; an event id comes from the client."""
 _LEAST_S = 1.0
 _REST = 5
-"""Pause after a look, in times of what the look took: however much changes, others are answered first."""
+"""Pause after a refresh, as a multiple of its duration: under constant change other requests still come first."""
 _LONGEST_S = 30.0
 
 
 class Channel:
-    """What viewers of one scope see: the view now and the changes that led to it.
+    """The view of one scope, and the changes that led to it.
 
     Args:
-        scope: what they may see.
-        name: begins the ids of its events, so that no other channel's id is taken for one of them.
+        scope: the namespaces that its viewers may see.
+        name: prefix of its event ids, so that no id of another channel matches.
 
     """
 
@@ -44,11 +44,11 @@ class Channel:
         self._revision = 0
         self._events: deque[tuple[int, bytes]] = deque(maxlen=_KEPT)
         self._whole = b""
-        """The event with all of the view, once somebody asked for it."""
+        """The event with the whole view, once one was requested."""
         self._refreshed = asyncio.Event()
 
     def take(self, view: FleetView, change: bytes) -> None:
-        """Take the view as it is now and the change that leads to it, which is empty where there is none."""
+        """Take the current view and the change that leads to it; empty for no change."""
         if change or self.view is None:
             self._revision += 1
             self._events.append((self._revision, write_event("change", change, self._id)))
@@ -57,12 +57,12 @@ class Channel:
         self.wake()
 
     def wake(self) -> None:
-        """End the waits for a look."""
+        """Wake everything that waits for a refresh."""
         self._refreshed.set()
         self._refreshed = asyncio.Event()
 
     async def refreshed(self) -> None:
-        """Return after the next look at the fleet, whether anything changed or not."""
+        """Return after the next refresh, whether anything changed or not."""
         await self._refreshed.wait()
 
     @property
@@ -72,7 +72,7 @@ class Channel:
     def since(self, last: str) -> tuple[list[bytes], str]:
         """Return the events after the one with this id, and the id of the last.
 
-        That is the whole fleet for who comes anew or missed too much.
+        A viewer who is new or missed too much gets the whole fleet.
         """
         if self.view is None or last == self._id:
             return [], last
@@ -87,12 +87,12 @@ class Channel:
 
 
 class Feed:
-    """Looks at the fleet while somebody looks at the page, at most each second.
+    """Refreshes the fleet while the page is open, at most once a second.
 
     Args:
-        observe: returns the view of who sees everything.
-        measures: has the age of its looks while somebody looks at the page.
-        log: records looks that failed.
+        observe: returns the full view.
+        measures: has the age of the last refresh while the page is open.
+        log: records failed refreshes.
 
     """
 
@@ -103,30 +103,30 @@ class Feed:
         self._wakeup = WakeUp()
         self._channels: dict[Scope, Channel] = {}
         self.namespaces: tuple[str, ...] = ()
-        """All namespaces that use GPUs, as of the last look."""
+        """All namespaces that use GPUs, as of the last refresh."""
         self.refreshed = asyncio.Event()
-        """Set once there was a look."""
+        """Set after the first refresh."""
         self.closed = False
-        """Whether viewers shall go."""
+        """Whether all streams should end."""
 
     def changed(self) -> None:
-        """Look again soon."""
+        """Refresh soon."""
         self._wakeup.set()
 
     def close(self) -> None:
-        """Have the viewers go."""
+        """End all streams."""
         self.closed = True
         for each in self._channels.values():
             each.wake()
 
     @property
     def viewers(self) -> int:
-        """How many look at the page."""
+        """How many viewers are connected."""
         return sum(each.viewers for each in self._channels.values())
 
     @contextmanager
     def joined(self, scope: Scope) -> Iterator[Channel]:
-        """Give the channel of a scope, which is kept up to date meanwhile."""
+        """Yield the channel of a scope, which is refreshed meanwhile."""
         channel = self._channels.pop(scope, None) or Channel(scope, secrets.token_hex(6))
         self._channels[scope] = channel
         idle = [each for each in self._channels.values() if not each.viewers and each is not channel]
@@ -138,10 +138,10 @@ class Feed:
             yield channel
         finally:
             channel.viewers -= 1
-            self.changed()  # the last one ends the looks
+            self.changed()  # the last viewer left: refreshing stops
 
     async def run(self) -> None:
-        """Look at the fleet whenever it changed and somebody looks at the page, until cancelled."""
+        """Refresh on every change while the page is open, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
@@ -166,7 +166,7 @@ class Feed:
 
 
 def _shown(view: FleetView, scope: Scope, before: FleetView | None) -> tuple[FleetView, bytes]:
-    """Return the part of a view that is shown, and what of it changed; empty where nothing did."""
+    """Return the part of a view in a scope, and what changed in it; empty for no change."""
     shown = in_scope(view, scope)
     found = changes(before or FleetView(nodes=()), shown)
     return shown, write_change(found) if found else b""

@@ -1,4 +1,4 @@
-"""What the page shows by what a Prometheus remembers: how busy pods are, model servers' last hour, a week of memory."""
+"""The page's metrics from a Prometheus: busy pods, model servers' last hour, recommendations by a week of memory."""
 
 import asyncio
 import time
@@ -22,21 +22,21 @@ __all__ = ["PrometheusHistory"]
 
 _RETRY_S: Final = 15.0
 _STALE_S: Final = 120.0
-"""What was known so long ago is not shown as if it were now."""
+"""Older values are not shown."""
 _ADVICE_S: Final = 600.0
-"""Between two questions about a week, which cost Prometheus more."""
+"""Interval of queries over a week, which are expensive."""
 _WINDOW: Final = "7d"
 _Known: TypeAlias = tuple[Mapping[PodKey, float], Mapping[str, tuple[str, ...]], tuple[Service, ...]]
 
 
 class PrometheusHistory:
-    """`PageMetrics` of a Prometheus, which is asked while somebody looks at the page.
+    """`PageMetrics` of a Prometheus, which is queried while the page is open.
 
     Args:
-        connect: gives a client for a few questions; so a token that was replaced is read again.
-        patient: the same for questions whose answers take long; nothing waits for them.
+        connect: returns a client for a few queries, with the current token.
+        patient: the same for slow queries; nothing waits for them.
         url: `https://HOST[:PORT][/PREFIX]`.
-        log: records trouble.
+        log: records errors.
         now_s: the seconds since 1970.
 
     """
@@ -64,7 +64,7 @@ class PrometheusHistory:
         self._complain_of_advice = Complaint(log, "recommendations_not_read")
 
     async def refresh(self) -> None:
-        """Ask again where that was not done just now; without an answer what is known counts for two minutes."""
+        """Query again if the last query is old; without an answer the former values count for two minutes."""
         now_s = self._now_s()
         if now_s - self._advised_s >= _ADVICE_S and (self._advising is None or self._advising.done()):
             self._advised_s = now_s
@@ -96,10 +96,10 @@ class PrometheusHistory:
             throttled = read_throttled(answers["throttled"], source)
             return read_activity(answers["activity"], source), throttled, read_services(answers, source)
 
-        return await asyncio.to_thread(read)  # the scheduler is answered meanwhile
+        return await asyncio.to_thread(read)  # so that scheduling requests are answered meanwhile
 
     async def _advise(self) -> None:
-        """Judge a week; what was judged before stays where there is no answer."""
+        """Compute recommendations by a week; without an answer the former ones stay."""
         targets = {
             name: f"{self._url}/api/v1/query?{urlencode({'query': query})}"
             for name, query in history_queries(_WINDOW).items()
@@ -125,5 +125,5 @@ class PrometheusHistory:
         return self._services
 
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """Return what is recommended for containers by a week; the most urgent first."""
+        """Return recommendations for containers by a week; the most urgent first."""
         return self._advice

@@ -1,4 +1,4 @@
-"""The parts of the page together: what it observes, who may see it, and the application that serves it."""
+"""The parts of the page together: what it observes, its permissions, and the application that serves it."""
 
 import asyncio
 
@@ -18,9 +18,9 @@ class FleetPage:
 
     Args:
         sources: where its facts come from.
-        settings: who may see it.
+        settings: address, TLS and permissions.
         measures: has the age of its loop, and a monotonic clock.
-        log: records trouble.
+        log: records errors.
 
     Attributes:
         app: the HTTP application.
@@ -34,11 +34,11 @@ class FleetPage:
         self.app = make_page_app(self._feed, sign_in, waiting_for=sources.waiting_for, limits=settings.limits, log=log)
 
     def changed(self) -> None:
-        """Look at the fleet again soon, if somebody looks at the page."""
+        """Refresh soon, if the page is open."""
         self._feed.changed()
 
     def close(self) -> None:
-        """End all live updates: pages turn to another server."""
+        """End all live updates: pages reconnect to another server."""
         self._feed.close()
 
     async def run(self, prepared: asyncio.Event) -> None:

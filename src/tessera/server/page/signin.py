@@ -1,4 +1,4 @@
-"""Which namespaces a viewer may see, by what the API server says of their token."""
+"""The namespaces that a viewer may see, by reviews of their token at the API server."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -13,20 +13,20 @@ from tessera.server.reviews import Reviews
 __all__ = ["SignIn", "Viewer"]
 
 _TRUSTED_S = 30.0
-"""An answer of the API server counts for so long."""
+"""How long an answer of the API server is cached."""
 
 
 class Viewer(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who looks at the page."""
+    """A viewer of the page."""
 
     name: str
     scope: Scope
     welcome: bool
-    """Whether they may see the page at all: list pods of a namespace that uses GPUs, or nodes."""
+    """Whether they may see the page at all: list nodes, or the pods of a namespace that uses GPUs."""
 
 
 class SignIn:
-    """Asks the API server who viewers are.
+    """Authenticates and authorizes viewers at the API server.
 
     Args:
         kube: the Kubernetes API.
@@ -38,7 +38,7 @@ class SignIn:
         self._reviews = Reviews(kube, _TRUSTED_S, clock_s)
 
     async def viewer(self, token: str, namespaces: Iterable[str]) -> Viewer | None:
-        """Return who has a token and which of the namespaces they may see; None where nobody has it.
+        """Return the user of a token and the namespaces that they may see; None for an invalid token.
 
         Raises:
             TesseraError: the API server does not answer.

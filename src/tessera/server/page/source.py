@@ -1,4 +1,4 @@
-"""What the page is made from: the server's view of the cluster, images and models of nodes, what metrics are known."""
+"""The data of the page: the server's view of the cluster, images and models of nodes, and metrics."""
 
 import asyncio
 import contextlib
@@ -26,14 +26,14 @@ _Read = TypeVar("_Read")
 
 
 class PageMetrics(Protocol):
-    """What is measured, where anything is."""
+    """Measurements for the page, if there is a source of them."""
 
     async def refresh(self) -> None:
-        """Measure again, where that is due; before the others are called."""
+        """Measure again if it is due; called before the other methods."""
         ...
 
     def activity(self) -> Mapping[PodKey, float]:
-        """Return how much of its compute each pod uses, in percent; without those of whom nobody knows."""
+        """Return how much of its compute each pod uses, in percent; unknown pods are left out."""
         ...
 
     def throttled(self) -> Mapping[str, tuple[str, ...]]:
@@ -45,7 +45,7 @@ class PageMetrics(Protocol):
         ...
 
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """Return what is recommended for containers, by what they used; the most urgent first."""
+        """Return recommendations for containers, by their usage; the most urgent first."""
         ...
 
 
@@ -70,7 +70,7 @@ NO_METRICS: PageMetrics = _NoMetrics()
 
 
 class PageSources(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the page's facts come from."""
+    """The sources of the page's data."""
 
     view: View
     """The cluster as the server sees it."""
@@ -84,9 +84,9 @@ class Source:
     """Observes the fleet for the page.
 
     Args:
-        sources: where its facts come from.
+        sources: of the data.
         changed: called when images or models changed.
-        log: records trouble.
+        log: records errors.
 
     """
 
@@ -99,13 +99,13 @@ class Source:
         self._models = Store(sources.kube, NODE_MODELS, wake=changed, on_trouble=partial(_unless_absent, models))
 
     async def run(self) -> None:
-        """Follow what the server does not follow anyway, until cancelled."""
+        """Watch what the server does not watch anyway, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._images.run())
             group.create_task(self._models.run())
 
     async def observe(self) -> FleetView:
-        """Return the fleet as it is now, for who sees everything."""
+        """Return the current fleet, unfiltered."""
         await self._metrics.refresh()
         objects, authority = self._view.objects(), self._view.keys.authority
         images = {each.name: each.observed for each in _readable(self._images, read_node_images)}
@@ -130,13 +130,13 @@ class Source:
 
 
 def _unless_absent(complain: Complaint, error: Exception) -> None:
-    """Complain of what keeps objects from being read; a cluster may be without their kind."""
+    """Log an error that keeps objects from being read; a CRD may be missing."""
     if not isinstance(error, Unsupported):
         complain(error)
 
 
 def _readable(store: Store, read: Callable[[Object], _Read]) -> Iterator[_Read]:
-    """Yield what can be read; of what cannot the agent says so in its log."""
+    """Yield what can be parsed; for the rest see the agents' logs."""
     for each in store.objects.values():
         with contextlib.suppress(InvalidInput):
             yield read(each)

@@ -1,1 +1,1 @@
-"""The pods as a server sees them: as the watch has them, with what is promised, exchanged and kept for them."""
+"""The pods as a server observes them by its watch, with claims, exchanges and nominations."""

@@ -1,4 +1,4 @@
-"""What servers claimed on each node for pods they bind, held in the ledger so that nobody else is given it."""
+"""The shares that servers claimed on each node for pods they bind, counted in the ledger so that they are not free."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +14,14 @@ __all__ = ["ClaimedShares", "SeenPods"]
 
 
 class SeenPods(Protocol):
-    """The pods of the cluster as they were seen last."""
+    """The observed pods of the cluster."""
 
     def live_pod(self, uid: str) -> LivePod | None:
-        """Return the pod of this UID; None where none was seen."""
+        """Return the pod of this UID; None if it was not observed."""
         ...
 
     def fate(self, uid: str) -> Fate:
-        """Return what became of a pod, as far as was seen."""
+        """Return what became of a pod, as far as observed."""
         ...
 
 
@@ -30,7 +30,7 @@ class ClaimedShares:
 
     Args:
         ledger: holds the shares of each claim that counts.
-        pods: show which claims are settled, and what their pods need.
+        pods: say which claims are settled, and what their pods need.
 
     """
 
@@ -43,19 +43,19 @@ class ClaimedShares:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes on which there are claims, settled ones too."""
+        """The nodes with claims, settled ones too."""
         return tuple(name for name, claims in self._claims.items() if not claims.empty)
 
     def on(self, node: str) -> NodeClaims:
-        """Return what is known of the claims on a node."""
+        """Return the observed claims on a node."""
         return self._claims.setdefault(node, NodeClaims())
 
     def nodes_of(self, uid: str) -> frozenset[str]:
-        """Return the nodes on which something was claimed for a pod."""
+        """Return the nodes with a claim for the pod."""
         return frozenset(self._nodes_of.get(uid, ()))
 
     def hold(self, node: str) -> None:
-        """Let the ledger hold the claims of a node that count, and no others."""
+        """Update the ledger with the claims of a node that count."""
         before, holders = self._held.get(node, {}), dict[Hold, Holder]()
         for claim in self.on(node).counting(self._pods.fate):
             live = self._pods.live_pod(claim.uid)
@@ -70,16 +70,16 @@ class ClaimedShares:
         self._held[node] = holders
 
     def drop_settled(self, uid: str) -> None:
-        """Drop a pod's claims where its fate settles them."""
+        """Drop a pod's claims where they are settled."""
         if uid in self._nodes_of and self._pods.fate(uid) is not Fate.OPEN:
             for node in self._nodes_of.pop(uid):
                 self.hold(node)
 
     @contextmanager
     def set_aside(self, uid: str) -> Iterator[frozenset[str]]:
-        """Let the ledger not hold what is claimed for a pod, and give the nodes: there it would be given just that.
+        """Set a pod's claims aside in the ledger, and yield their nodes: a retry there would get the same shares.
 
-        Its binding went unanswered, and may be under way still. Its own claim is not in its way.
+        The result of its Binding is unknown: it may still succeed. Its own claim does not block it.
         """
         nodes = frozenset(
             node for node in self._nodes_of.get(uid, ()) if self.on(node).earlier(uid, self._pods.fate) is not None
@@ -91,7 +91,7 @@ class ClaimedShares:
             restore()
 
     def begin_verification(self, clock_s: Callable[[], float]) -> Callable[[], None]:
-        """Begin to verify all nodes; the function that is returned ends it, once all pods were listed after this."""
+        """Begin to verify all nodes; call the returned function once all pods were listed after this."""
         base = {name: (claims.version, claims.present()) for name, claims in self._claims.items()}
         for name in base:
             self._claims[name].reading()

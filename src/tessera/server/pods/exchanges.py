@@ -1,7 +1,7 @@
-"""Exchanges of assignments that a node's agent is in the middle of: what one pod gave up, another uses already.
+"""Exchanges of assignments in progress on a node: shares that one pod gave up and another uses already.
 
-An agent that mistook pods of equal requests writes their assignments one by one (docs/decisions/0009). In between, one
-place is named twice, and another by nobody though a pod is in it: it is held until somebody names it.
+An agent that confused pods with equal requests rewrites their assignments one by one (docs/decisions/0009). In between,
+one place is assigned twice and another to nobody though a pod uses it: the ledger keeps it until it is assigned again.
 """
 
 from collections import Counter
@@ -21,29 +21,29 @@ _LATE_S = 120.0
 container starts before its own pod is written, so that nothing is used twice after that either."""
 
 _MORE_S = 10.0
-"""How long after an exchange is complete the agent may begin another: it corrects all that it mistook in one go."""
+"""How long after a complete exchange the next may begin: the agent corrects everything it confused in one go."""
 
 Shares = tuple[Share, ...]
-"""Without the names of containers, which differ between pods."""
+"""Shares without container names, which differ between pods."""
 
 
 class _Node:
-    """The exchanges of one node that are not complete, or were until a moment ago."""
+    """The incomplete exchanges of one node, and those completed a moment ago."""
 
     def __init__(self) -> None:
         self.held: dict[Hold, Shares] = {}
         self.twice = Counter[Shares]()
-        """What two pods name, by how many more than one."""
+        """Shares assigned to more than one pod, and to how many more."""
         self.settled: set[str] = set()
-        """UIDs of the pods that were written, so that they name what they use, and of those that ended."""
+        """UIDs of pods whose assignment was rewritten, and of those that ended."""
         self.until_s = 0.0
 
 
 class ExchangeHolds:
-    """What is held in the ledger for exchanges that are not complete.
+    """The shares counted in the ledger for incomplete exchanges.
 
     Args:
-        ledger: where it is held.
+        ledger: counts them.
         clock_s: the monotonic clock.
 
     """
@@ -55,37 +55,37 @@ class ExchangeHolds:
         self._number = 0
 
     def moved(self, before: LivePod, after: LivePod) -> None:
-        """Account for a pod whose assignment names other shares than before."""
+        """Account for a pod whose assignment changed."""
         gave, took = _unnamed(before.shares), _unnamed(after.shares)
         if before.doubted or after.doubted or not gave or not took or _places(gave) == _places(took):
-            return  # a doubted assignment nobody has granted; what stays in its place was counted anew, not exchanged
+            return  # unverified assignments allocate nothing; the pod's former shares were counted anew, not exchanged
         node = self._nodes.setdefault(after.node, _Node())
         node.until_s = self._clock_s() + _LATE_S
         node.settled.add(after.uid)
-        # 1. What it names now was held since another gave it up; else another names it, too.
+        # 1. Its new shares were kept since another pod gave them up; or another pod is assigned them, too.
         held = next((name for name, shares in node.held.items() if shares == took), None)
         if held is None:
             node.twice[took] += 1
         else:
             self._release(node, held)
-        # 2. What it gave up another names as well; else it is held for the one that uses it.
+        # 2. Its former shares are assigned to another pod as well; or they are kept for the pod that uses them.
         if node.twice[gave]:
             node.twice[gave] -= 1
         else:
             self._hold(node, before)
-        # 3. What ends before the next exchange begins may be used by a pod that is written then.
+        # 3. Shares of a pod that ends before the next exchange may be used by a pod that is rewritten then.
         if not node.held:
             node.until_s = self._clock_s() + _MORE_S
 
     def ended(self, live: LivePod) -> None:
-        """Account for a pod that has ended: if its own shares were never written, another may use what it named."""
+        """Account for a pod that has ended: if it was never rewritten, another pod may use its assigned shares."""
         node = self._nodes.get(live.node)
         if node is not None and live.uid not in node.settled and live.shares:
             node.settled.add(live.uid)
             self._hold(node, live)
 
     def drop_expired(self) -> None:
-        """Give up exchanges of which nothing was heard for long."""
+        """Drop exchanges without any change for too long."""
         now_s = self._clock_s()
         for name in [name for name, node in self._nodes.items() if node.until_s <= now_s]:
             self._drop(name)

@@ -1,7 +1,7 @@
-"""The pods of the cluster as they were seen last: which version counts, which are gone, and what each holds.
+"""The observed pods of the cluster: which version counts, which pods are gone, and what each is allocated.
 
-What they hold is kept in the ledger. Versions come by a watch and by look-ups of single pods, and either may overtake
-the other: what is older than what is known, or than the end of its pod, changes nothing.
+The ledger counts their allocations. Versions come by a watch and by reads of single pods, in any order:
+a version older than the known one, or than the pod's deletion, is ignored.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,13 +22,13 @@ __all__ = ["PodCache"]
 
 
 class PodCache:
-    """The pods as one server sees them, and their holders in the ledger.
+    """The pods as one server observes them, and their holders in the ledger.
 
     Args:
-        ledger: holds what each pod holds.
+        ledger: counts each pod's allocation.
         keys: whose signatures count on which node.
         clock_s: the monotonic clock.
-        leave_out: given kind, name and reason of what cannot be read.
+        leave_out: called with kind, name and reason of an unreadable object.
 
     """
 
@@ -52,12 +52,12 @@ class PodCache:
     # Questions
 
     def find(self, key: str) -> tuple[Object, LivePod] | None:
-        """Return the pod of this namespace and name, as it was seen last."""
+        """Return the last observed pod of this namespace and name."""
         uid = self._uids.get(key)
         return None if uid is None else (self._objects[uid], self._live[uid])
 
     def live_pod(self, uid: HolderId) -> LivePod | None:
-        """Return the pod of this UID; None where none was seen, as for claims and nominations in the ledger."""
+        """Return the pod of this UID; None if it was not observed, as for claims and nominations in the ledger."""
         return self._live.get(uid) if isinstance(uid, str) else None
 
     def using_gpus(self) -> Iterable[tuple[Object, LivePod]]:
@@ -65,30 +65,30 @@ class PodCache:
         return ((self._objects[uid], live) for uid, live in self._live.items() if live.gpus)
 
     def fate(self, uid: str) -> Fate:
-        """Return what became of a pod, as far as was seen."""
+        """Return what became of a pod, as far as observed."""
         live = self._live.get(uid)
         if uid in self._gone or (live is not None and live.finished):
             return Fate.GONE
         return Fate.BOUND if uid in self._assumed or (live is not None and live.node) else Fate.OPEN
 
     def read(self, pod: Object) -> LivePod:
-        """Return what the caller's Pod object says; an object already read is not read twice."""
+        """Return the parsed Pod; an object parsed before is not parsed twice."""
         uid = uid_of(pod)
         known = self._objects.get(uid)
         if known is not None and version_of(known) == version_of(pod) and version_of(pod):
             return self._live[uid]
         return self._said(pod)
 
-    # What is seen
+    # Observing
 
     def take(self, each: Object) -> None:
-        """Take a Pod object as it is now, unless a later version is known, or that it is gone."""
+        """Take the current Pod object unless a later version is known, or note that it is gone."""
         uid = uid_of(each)
         if uid in self._gone:
-            return  # an answer that was overtaken by the watch: no later event would report its end
+            return  # a read overtaken by the watch: no later event would report the pod's end
         known = self._objects.get(uid)
         if known is None and 0 < int(version_of(each) or 0) <= self._listed:
-            return  # one that was overtaken by a list of all pods, which did not have it any more
+            return  # a read overtaken by a list of all pods, without this one
         if known is not None and int(version_of(known)) >= int(version_of(each)):
             self._take_former(uid, each)
         elif known is not None and _same_request(known, each):
@@ -97,7 +97,7 @@ class PodCache:
             self._keep(uid, each, self._held(each))
 
     def forget(self, uid: str) -> None:
-        """Forget a pod, which is gone."""
+        """Forget a deleted pod."""
         live = self._live.pop(uid, None)
         self._objects.pop(uid, None)
         self._retention.forget(uid)
@@ -110,13 +110,13 @@ class PodCache:
         self.mark_gone(uid)
 
     def mark_gone(self, uid: str) -> None:
-        """Record that no pod has this UID any more."""
+        """Record that the pod with this UID is gone."""
         self._gone.add(uid)
 
     def unlisted(self, pods: Listing, node: str = "") -> list[str]:
-        """Return the UIDs of the known pods that a list does not have, of all pods or of those of one node.
+        """Return the UIDs of known pods that are missing from a list, of all pods or of one node.
 
-        No event reports the end of a pod that was looked up; one that was seen after the list is not among them.
+        No event reports the end of a pod that was read singly; one observed after the list is not among them.
         """
         present, moment = {uid_of(pod) for pod in pods.objects}, int(pods.resource_version)
         there = {holder.id for holder in self._ledger.pods_on(node)} if node else self._objects.keys()
@@ -126,11 +126,11 @@ class PodCache:
         ]
 
     def listed(self, pods: Listing) -> None:
-        """Take it that all pods were listed: older versions of others are of pods that are gone."""
+        """Note that all pods were listed: older versions of unknown pods are of deleted ones."""
         self._listed = int(pods.resource_version)
 
     def assume(self, live: LivePod, node: str, shares: tuple[Share, ...]) -> None:
-        """Count a pod that this server has bound as it will be seen, until it is."""
+        """Count a pod that this server bound as bound, until the watch shows it."""
         now = self._live.get(live.uid)
         if live.uid not in self._gone and not (now and (now.node or now.finished)):
             held = Holder(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
@@ -138,18 +138,18 @@ class PodCache:
             self._ledger.put_pod(held)
 
     def drop_expired(self) -> None:
-        """Drop what was kept for exchanges of assignments of which nothing was heard for long."""
+        """Drop shares kept for exchanges without any change for too long."""
         self._exchanges.drop_expired()
 
-    # What they are read by
+    # Reparsing
 
     def read_again(self, node: str) -> None:
-        """Read the pods of a node again: other signatures count there."""
+        """Parse the pods of a node again: other signatures count there."""
         for uid in self._objects.keys() & {holder.id for holder in self._ledger.pods_on(node)}:
             self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
 
     def take_unit(self, unit_mib: int) -> None:
-        """Read all pods again where the unit of memory shares is another than was believed."""
+        """Parse all pods again if the unit of memory shares changed."""
         if unit_mib != self.share_unit_mib:
             self.share_unit_mib = unit_mib
             for uid, each in list(self._objects.items()):
@@ -166,7 +166,7 @@ class PodCache:
         return self._retention.held(each, live, self._keys.on(live.node), self._keys.ring.revoked)
 
     def _take_former(self, uid: str, each: Object) -> None:
-        """Take a version of a pod that a look-up overtook: it may be the only one that has what was granted."""
+        """Take a version of a pod overtaken by a read: it may be the only one with its assignment."""
         live = self._live[uid]
         if live.node and live.claiming and not live.shares and self._held(each).shares:
             self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
@@ -191,7 +191,7 @@ class PodCache:
 
 
 def _same_request(before: Object, after: Object) -> bool:
-    """Return whether two versions of a pod say the same; a status that says nothing of its end makes no difference."""
+    """Return whether two versions of a pod parse to the same; a status that does not end it makes no difference."""
     return (
         before.get("spec") == after.get("spec")
         and annotations_of(before) == annotations_of(after)

@@ -1,7 +1,7 @@
-"""What pods were granted stays theirs while they live, whatever becomes of their annotations and of the keys.
+"""A pod keeps its allocation while it lives, whatever happens to its annotations and the keys.
 
-A tenant may take away or spoil the assignment of a running pod, where no admission policy forbids it. The pod uses what
-it was granted still, and that must not look free.
+Without an admission policy a tenant may remove or spoil the assignment of a running pod. The pod still uses
+what it was allocated, so that must not count as free.
 """
 
 from collections.abc import Collection
@@ -18,7 +18,7 @@ __all__ = ["Retention"]
 
 
 class _Granted(msgspec.Struct, frozen=True):
-    """What a pod was granted, as it was read last from an assignment that counted."""
+    """A pod's allocation, as of the last assignment that counted."""
 
     shares: tuple[Share, ...]
     key: str
@@ -26,31 +26,31 @@ class _Granted(msgspec.Struct, frozen=True):
 
 
 class Retention:
-    """What each pod that is known was granted."""
+    """The allocation of each known pod."""
 
     def __init__(self) -> None:
         self._granted: dict[str, _Granted] = {}
 
     def held(self, each: Object, live: LivePod, keys: Keys | None, revoked: Collection[str]) -> LivePod:
-        """Return a pod with what it holds: what its assignment says where that counts, else what it was granted before.
+        """Return a pod with its allocation: by its assignment where that counts, else the former one.
 
-        Shares that are doubted, since it is not known yet whether their key counts, are no grant and end none: they are
-        returned where nothing is known to be granted.
+        Shares signed by an unknown key neither grant nor end an allocation: they are
+        returned only if no allocation is known.
 
-        A grant ends with the pod, by UID, and where the key that signed it is revoked. What counted without signature
-        is held only where it may count so still.
+        An allocation ends with the pod, by UID, and when its key is revoked. One without a signature
+        counts only while unsigned assignments may count.
 
         Args:
             each: the pod's object.
-            live: what its object says.
-            keys: whose signatures count on its node; None where the node is not known.
-            revoked: ids of keys that were revoked.
+            live: the parsed object.
+            keys: the keys whose signatures count on its node; None where the node is not known.
+            revoked: ids of revoked keys.
 
         """
         if not live.node:
             return live
         before = self._granted.get(live.uid)
-        if keys is None:  # nobody can judge what its assignment says, and the node gives nothing
+        if keys is None:  # its assignment cannot be verified, and the node allocates nothing
             return msgspec.structs.replace(live, shares=before.shares if before else (), doubted="")
         if live.shares and not live.doubted:
             self._granted[live.uid] = _Granted(live.shares, _signed_by(each, keys))
@@ -61,11 +61,11 @@ class Retention:
         return msgspec.structs.replace(live, shares=before.shares, doubted="") if counts else live
 
     def forget(self, uid: str) -> None:
-        """Forget a pod, which is gone."""
+        """Forget a deleted pod."""
         self._granted.pop(uid, None)
 
 
 def _signed_by(each: Object, keys: Keys) -> str:
-    """Return the id of the key that signed an assignment that counts; empty where it counts without a signature."""
+    """Return the id of the key of a valid assignment; empty where it counts without a signature."""
     unsigned = keys.unsigned == "counts" or (keys.unsigned == "gpushare" and not is_signed(each, keys))
     return "" if unsigned else key_named(annotations_of(each)[SIGNATURE])
