@@ -1,4 +1,4 @@
-"""Looks at what a node has for CDI: its Node object, the runtime's configuration, the driver's specification."""
+"""Detects a node's CDI support: its Node object, the runtime's configuration, the driver's specification."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -13,35 +13,35 @@ from tessera.core.node.liststrategies import CdiSupport
 __all__ = ["DRIVER_SPECS", "RUNTIME_CONFIG", "RuntimeConfig", "first_file", "observe_cdi", "read_runtime_config"]
 
 DRIVER_SPECS = (Path("/etc/cdi/nvidia.yaml"), Path("/var/run/cdi/nvidia.yaml"))
-"""Where the CDI specification with the driver's libraries is: made by hand with `nvidia-ctk cdi generate`, or by the
+"""CDI specifications of the driver's libraries: written by hand with `nvidia-ctk cdi generate`, or by the
 service nvidia-cdi-refresh of NVIDIA's container toolkit since 1.18. Source: NVIDIA Container Toolkit documentation."""
 RUNTIME_CONFIG = Path("/etc/containerd/config.toml")
 _CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-"""Where containerd's configuration has `enable_cdi`: of version 3, and before.
+"""Tables of containerd's configuration with `enable_cdi`: version 3, and earlier.
 
 Source: containerd/containerd `docs/cri/config.md`.
 """
 
 
 class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What containerd's configuration says about CDI."""
+    """The CDI settings of containerd's configuration."""
 
     version: int = 0
-    """Version of the configuration; 0 where it does not say."""
+    """Version of the configuration; 0 if it has none."""
     cdi: bool | None = None
-    """Whether CDI is switched on; None where the file does not say."""
+    """Whether CDI is enabled; None if the file does not set it."""
 
 
 def observe_cdi(
     node: Object, *, runtime_config: Path, driver_specs: Iterable[Path], driver_folder: str = ""
 ) -> CdiSupport:
-    """Return what a node has for CDI; reads one small file.
+    """Return a node's CDI support; reads one small file.
 
     Args:
         node: the Node object.
-        runtime_config: containerd's; one that cannot be read, as from a container without it, says nothing.
-        driver_specs: where the driver's specification may be.
-        driver_folder: the folder of the host that containers get in its place; empty for none.
+        runtime_config: containerd's; an unreadable one, as inside a container without the mount, counts as unset.
+        driver_specs: possible paths of the driver's specification.
+        driver_folder: the host folder that is mounted into containers instead; empty for none.
 
     """
     info = node.get("status", {}).get("nodeInfo", {})
@@ -58,16 +58,16 @@ def observe_cdi(
 
 
 def first_file(paths: Iterable[Path]) -> Path | None:
-    """Return the first of these that is there."""
+    """Return the first of these that exists."""
     return next((path for path in paths if path.is_file()), None)
 
 
 def read_runtime_config(path: Path) -> RuntimeConfig:
-    """Return what containerd's configuration says.
+    """Return the CDI settings of containerd's configuration.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no TOML.
+        ValueError: it is not TOML.
 
     """
     config = tomllib.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Looks around a GPU node for `core.node.doctor`, and changes nothing there."""
+"""Collects the facts about a GPU node for `core.node.doctor`; read-only."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ TOOLKIT_CONFIGS: Final = (
     Path("/etc/nvidia-container-runtime/config.toml"),
     Path("/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"),
 )
-"""Configuration of NVIDIA's container runtime: its package's, and the GPU operator's.
+"""Configuration of NVIDIA's container runtime: the package's, and the GPU operator's.
 
 Source: NVIDIA Container Toolkit documentation; nvidia-container-toolkit `cmd/nvidia-ctk-installer`.
 """
@@ -57,7 +57,7 @@ _MOVED = (
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Where things are on the node."""
+    """Paths on the node."""
 
     sources: Sources = Sources()
     mps_root: Path = Path("/run/tessera/mps")
@@ -70,13 +70,13 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     runtime_config: Path = RUNTIME_CONFIG
     driver_specs: tuple[Path, ...] = DRIVER_SPECS
     driver_folder: str = ""
-    """Of the host, by its path there, which the agent need not see."""
+    """A path of the host, which the agent need not have mounted."""
     toolkit_configs: tuple[Path, ...] = TOOLKIT_CONFIGS
     list_strategies: tuple[ListStrategy, ...] = ()
-    """The agent's options: no places, but checked beside them."""
+    """The agent's options: not paths, but checked together with them."""
 
     def under(self, root: Path) -> "Places":
-        """Return the same places on a node whose file system is mounted at `root`; the given files stay."""
+        """Return the same paths on a node whose file system is mounted at `root`; the given files stay."""
         moved = {name: _moved(getattr(self, name), root) for name in _MOVED}
         return msgspec.structs.replace(self, **moved)
 
@@ -90,22 +90,22 @@ def _moved(path: Path | tuple[Path, ...], root: Path) -> Path | tuple[Path, ...]
 async def observe(
     places: Places, driver: GpuDriver | str, mps: MpsDaemons, kube: Kube | None = None, node: str = ""
 ) -> HostFacts:
-    """Return what the checks look at.
+    """Return the facts that the checks need.
 
     Args:
-        places: where things are.
+        places: the paths.
         driver: the GPU driver, or why there is none.
-        mps: the daemons; only asked, never changed.
-        kube: where the Node object is; None for no look at it.
+        mps: the daemons; only queried, never changed.
+        kube: to read the Node object; None to skip it.
         node: its name.
 
     """
-    # 1. What the driver and the API server say of the node.
+    # 1. What the driver and the API server report about the node.
     inventory, driver_problem = await _inventory(driver)
     found, node_problem = await _node(kube, node)
     seen = NodeSeen(labels=labels_of(found), annotations=annotations_of(found)) if found is not None else None
     policy = await _policy(kube, node)
-    # 2. What is configured, and which daemons run.
+    # 2. Configuration and MPS daemons.
     config = await asyncio.to_thread(_configuration, places.sources, seen, inventory, policy)
     said = config.node_sharing or NodeSharing()
     daemons = await mps.inspect()
@@ -171,7 +171,7 @@ async def _node(kube: Kube | None, name: str) -> tuple[Object | None, str]:
 
 
 def _strategies(places: Places, said: NodeSharing, node: Object | None) -> ListStrategies | None:
-    """Return how the agent hands devices over; None where nothing is configured and the Node object is not known."""
+    """Return how the agent hands devices over; None where nothing is configured and the Node object is unknown."""
     configured = said.plugin.list_strategies or places.list_strategies
     if node is None and not configured:
         return None
@@ -185,7 +185,7 @@ def _strategies(places: Places, said: NodeSharing, node: Object | None) -> ListS
 
 
 async def _policy(kube: Kube | None, name: str) -> GivenPolicy | None:
-    """Return what a GPUPolicy says about the node; None where none applies, or the API server does not say."""
+    """Return the GPUPolicy's settings for the node; None where no policy applies, or the API server does not answer."""
     if kube is None or not name:
         return None
     try:
@@ -246,7 +246,7 @@ def _runtime(places: Places) -> Runtime:
 
 
 def _toolkit(paths: Iterable[Path]) -> Toolkit:
-    """Return the settings of NVIDIA's container runtime; its defaults where the file does not say."""
+    """Return the settings of NVIDIA's container runtime; its defaults where the file has none."""
     path = first_file(paths)
     if path is None:
         return Toolkit()
@@ -262,7 +262,7 @@ def _toolkit(paths: Iterable[Path]) -> Toolkit:
 
 
 def _cdi(folders: Iterable[Path]) -> dict[str, Any]:
-    """Return the devices that CDI files define, and the files that cannot be read."""
+    """Return the devices defined in CDI files, and the unreadable files."""
     devices, problems = [], []
     for path in (path for folder in folders for path in _specs(folder)):
         try:

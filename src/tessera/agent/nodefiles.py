@@ -1,4 +1,4 @@
-"""Files of the node: those that others write are read whole and up to a bound, our own are replaced as a whole."""
+"""Files of the node: foreign ones are read whole up to a limit, our own are replaced atomically."""
 
 import contextlib
 import errno
@@ -10,18 +10,18 @@ from tessera.errors import UNDECODABLE, InvalidInput
 __all__ = ["LARGEST_SPEC", "UNREADABLE", "first_line", "printable", "read_file", "write_through"]
 
 LARGEST_SPEC = 8 << 20
-"""Bytes of a CDI specification; one GPU with its libraries takes a few thousand."""
+"""Largest CDI specification; one GPU with its libraries takes a few thousand bytes."""
 UNREADABLE = (OSError, *UNDECODABLE)
-"""What reading and decoding a file may raise, whatever is in it."""
+"""Errors of reading and decoding a file, whatever is in it."""
 
 
 def printable(path: Path) -> str:
-    """Return a path as it can be printed and logged, whatever bytes its names have."""
+    """Return a path for printing and logging, whatever bytes its names have."""
     return os.fsencode(path).decode(errors="replace")
 
 
 def read_file(path: Path, most_bytes: int = 1 << 20) -> bytes:
-    """Return the content of a file of at most so many bytes: whole MiB; one is what a ConfigMap may hold.
+    """Return the content of a file of at most so many bytes: whole MiB; one is the limit of a ConfigMap.
 
     Raises:
         InvalidInput: it is larger.
@@ -36,7 +36,7 @@ def read_file(path: Path, most_bytes: int = 1 << 20) -> bytes:
 
 
 def first_line(path: Path) -> str:
-    """Return the first line of a file, without blanks; nothing of one that cannot be read."""
+    """Return the first line of a file, stripped; empty for an unreadable one."""
     try:
         return path.read_text().strip().partition("\n")[0]
     except (OSError, UnicodeDecodeError):
@@ -44,9 +44,9 @@ def first_line(path: Path) -> str:
 
 
 def write_through(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Replace a file as a whole and bring it to the disk; its folder is made where it is missing.
+    """Replace a file atomically and sync it to disk; its folder is created if missing.
 
-    After a crash of the process or the node the file has what it had before, or all of this.
+    After a crash of the process or the node the file has either its former content, or all of this.
 
     Args:
         path: the file.
@@ -54,7 +54,7 @@ def write_through(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         mode: its permissions.
 
     Raises:
-        OSError: that is not possible, or a device, a socket or a pipe is there; what is there is as it was.
+        OSError: the write failed, or the path is a device, a socket or a pipe; the file is unchanged.
 
     """
     if path.exists() and not (path.is_file() or path.is_dir()):

@@ -1,9 +1,8 @@
-"""The node agent: observe the node, plan by `core`, apply; level-triggered, with nothing that it could not find again.
+"""The node agent: observe the node, plan by `core`, apply; level-triggered, with no state that cannot be rebuilt.
 
-Loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it should be
-and reports it, one serves the kubelet, one changes GPUs for containers that are about to start, one writes on pods what
-the kubelet gave them, one listens to the driver, one measures its GPUs. Each looks when something changed, and every
-few seconds in any case, and goes on after any error.
+Loops: layouts for label, policy and pods; the advertised devices and the report; the kubelet's calls; GPU changes for
+containers that are about to start; annotations with the kubelet's allocations; the driver's events; measurements.
+Each reconciles when something changed, and every few seconds in any case, and continues after any error.
 """
 
 import asyncio
@@ -81,32 +80,32 @@ from tessera.wakeup import WakeUp
 __all__ = ["Agent", "Beside"]
 
 _RELIST_S = 5.0
-"""For a list of this node's pods; the kubelet waits for it."""
+"""Timeout of a list of this node's pods; the kubelet waits for it."""
 _RETRY_S = 0.2
-"""Until it is looked again whether the kubelet has let go of a device."""
+"""Interval of checks whether the kubelet has dropped a device."""
 _OFFER_TRIES = 5
-"""Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
+"""Passes after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _SIGN_TRIES = 5
 Beside = Callable[[PodsView, Measures], Coroutine[Any, Any, None]]
-"""A loop that runs beside those of the agent, given the pods of the node and the measures."""
+"""A loop beside those of the agent, called with the pods of the node and the measures."""
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 
 
 class _Enforced(NamedTuple):
-    """What was offered last, before it was split into devices."""
+    """What was last advertised, before it was split into devices."""
 
     declared: Declared
     said: NodeSharing
-    """What holds of what is declared."""
+    """The declared sharing in force."""
     gpus: tuple[Gpu, ...]
-    """The GPUs as far as their sharing could be enforced."""
+    """The GPUs, with the sharing that could be enforced."""
 
 
 class Agent:
-    """The agent of one node; `run` ends when it is cancelled, and leaves all that pods use as it is.
+    """The agent of one node; `run` ends when it is cancelled, and leaves all devices in use as they are.
 
     Args:
-        settings: names, folders, and how often it looks.
+        settings: names, folders and intervals.
         driver: the node's GPU driver.
         kube: the Kubernetes API.
         beside: loops that start once this is the node's agent, and end with it.
@@ -136,22 +135,22 @@ class Agent:
         self._health = HealthWatch(driver, settings.health, on_change=self._judged)
         self._device_events = DeviceEvents(self._record)
         self._kept: dict[str, Layout] = {}
-        """Instances of a GPU that alone are offered while its layout changes."""
+        """The only instances of a GPU that are advertised while its layout changes."""
         self._begun = False
-        """Whether the layouts of before a reboot are back; nothing is offered before."""
+        """Whether the layouts of before a reboot are restored; nothing is advertised before."""
         self._sign_tries = 0
         self._enforced: _Enforced | None = None
-        """What was declared and enforced when it was offered last; None for nothing."""
+        """The declared and enforced sharing last advertised; None for nothing."""
         self._unwritten = ""
-        """Why devices are not offered by name that should be; empty where all are."""
+        """Why devices that should be advertised by name are not; empty where all are."""
         self._advertised = NodeOffer(resources=())
         self._impaired: tuple[Impairment, ...] = ()
-        """What is declared and not in force."""
+        """The declarations that are not in force."""
         self._offered = Joint(self._offer_all)
-        """Looks at everything once, makes what is offered as it should be, returns whether the kubelet has no more."""
+        """Reconciles the advertised devices once, and returns whether the kubelet has no others."""
         self._strategies = StrategyChoice(settings.paths, settings.list_strategies, self._log)
         self._changes = ChangeRequests()
-        """What containers need of GPUs that are about to start."""
+        """GPU changes for containers that are about to start."""
         self._plugins = self._own_plugins()
         gate, self._shares = self._plugins.gate, self._plugins.shares
         self._pods = self._own_node_pods()
@@ -237,11 +236,11 @@ class Agent:
                 tasks.create_task(self._forever("record", self._record_wakeup, self._write_pods))
                 tasks.create_task(self._listen())
         finally:
-            await self._offered.close()  # last, because the loops ask for offers; the next agent may start after it
+            await self._offered.close()  # last, because the loops advertise; the next agent may start after it
             self._log.info("agent_stopped")
 
     async def _forever(self, what: str, wakeup: WakeUp, act: Callable[[], Awaitable[None]]) -> None:
-        """Act again and again, whatever comes; ends when this agent is cancelled, and for no other reason."""
+        """Repeat an action, whatever errors come; ends only when this agent is cancelled."""
         while True:
             await one_turn(act, partial(self._trouble, what=what), partial(self.measures.turned, what))
             await wakeup.wait(self._settings.interval_s)
@@ -254,7 +253,7 @@ class Agent:
         self._log.warning("turn_failed", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _write_pods(self) -> None:
-        """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
+        """Write the kubelet's allocations on pods, and restore spoiled assignments."""
         try:
             await self._recorder.record(self._plugins.unit_mib)
         finally:
@@ -263,18 +262,18 @@ class Agent:
     # Layouts
 
     async def _begin(self) -> None:
-        """Have a key to sign with, and bring back the layouts of before a reboot."""
-        # 1. Have a key to sign with, and publish it.
+        """Get a signing key, and restore the layouts of before a reboot."""
+        # 1. Get a signing key, and publish it.
         self._keys.open(self._gpunode.assignment_keys or ())
         if self._gpunode.unsigned:
             await self._sign()
         await self._gpunode.publish_keys(self._keys.published)
-        # 2. Restore the layouts of before a reboot; nothing is offered before.
+        # 2. Restore the layouts of before a reboot; nothing is advertised before.
         await self._layouts.begin(labels_of(await self._record.read()))
         self._begun = True
 
     async def _sign(self) -> None:
-        """Sign what runs; a pod that cannot be written in several tries is left, so that the node serves the others."""
+        """Sign running pods; one that cannot be written in several tries is skipped, and the others are served."""
         self._sign_tries += 1
         try:
             await self._recorder.sign(self._plugins.unit_mib)
@@ -288,7 +287,7 @@ class Agent:
         self._offer_wakeup.set()
 
     async def _keep(self, gpu: str, layout: Layout | None) -> None:
-        """Offer these instances of a GPU alone, or all again; return when the kubelet knows."""
+        """Advertise only these instances of a GPU, or all again; return when the kubelet has the list."""
         if layout is None:
             self._kept.pop(gpu, None)
         else:
@@ -300,7 +299,7 @@ class Agent:
             raise Unavailable("kubelet", found="it does not show the new devices yet", hint="the agent tries again")
 
     def _promised(self, gpu: str) -> bool:
-        """Return whether the kubelet may have promised a pod something of a GPU: of what it has not let go."""
+        """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
         if self._gpunode.absent:
             return True
         return any(gpu == device.gpu for device in self._gpunode.offered())
@@ -326,8 +325,8 @@ class Agent:
         await self._record.report_impaired(self._node(), self._impaired)
 
     async def _offer_all(self) -> bool:
-        """Observe everything, make what is offered as it should be; return whether the kubelet has that and no more."""
-        # 1. Observe what is declared for this node and what its driver shows.
+        """Observe everything, reconcile the advertised devices; return whether the kubelet has them and no others."""
+        # 1. Observe the declarations for this node and the driver's inventory.
         declared = await self._declarations.observe()
         inventory, said = declared.inventory, declared.said
         self._health.observe(inventory)
@@ -335,16 +334,16 @@ class Agent:
         self._enforced = None if said is None else _Enforced(declared, said, declared.gpus)
         if said is None:
             self._impaired = declared.impaired
-            # What runs still gets its devices the way it got them.
+            # Running containers keep their device list strategy.
             usual = self._strategies.choose(PluginOptions(), self._node())
             return await self._plugins.offer(NodeOffer(resources=()), inventory, usual)
-        # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not offered.
+        # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not advertised.
         self._plugins.count_in(said.unit_mib)
-        await self._plugins.adopt(inventory)  # what pods had before this agent kept a record
+        await self._plugins.adopt(inventory)  # allocations made before this agent kept a record
         used = self._plugins.gate.record.without_mps
         gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods, used)
         self._record.note("enforcement", self._enforcer.problems)
-        # 3. Plan what is offered.
+        # 3. Plan what to advertise.
         options = OfferOptions(
             unit_mib=said.unit_mib,
             given=given(self._shares.assigned_requests(), inventory),
@@ -356,14 +355,14 @@ class Agent:
         offered, held = without_other_forms(offer(gpus, inventory, options), self._plugins.gate.record.allocated)
         self._record.note("offer", offered.withheld)
         self._record.note("other-form", held)
-        # 4. Advertise it, one step at a time where devices change hands.
+        # 4. Advertise it, one step at a time where devices move between kubelet and scheduler.
         observed = ObservedNode(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
         done = await self._hand_over(observed, self._strategies.choose(said.plugin, self._node()))
         unwritten = withheld_resources(done.unwritten)
         self._record.note("by-name", (each.message for each in unwritten))
         self._record.note("plugins", self._plugins.problems)
         self._record.note("processes", (_BLIND,) if self._view.blind else ())
-        # 5. Keep what the report says.
+        # 5. Keep what the report needs.
         self._advertised = offered
         self._unwritten = "; ".join(each.message for each in unwritten)
         unmet = unenforced((*self._layouts.unmet, *self._enforcer.problems))
@@ -372,7 +371,7 @@ class Agent:
         return done.withdrawn
 
     async def _hand_over(self, observed: ObservedNode, options: PluginOptions) -> HandOver:
-        """Advertise what is the kubelet's."""
+        """Advertise the kubelet's devices."""
 
         async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
             return await self._plugins.offer(now, observed.inventory, options, leaving=leaving)
@@ -386,7 +385,7 @@ class Agent:
         return () if self._enforced is None else self._enforced.gpus
 
     async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
-        """Return what is offered of managed GPUs; without GPUNodes nobody says, and all is offered."""
+        """Return the advertised part of managed GPUs; without GPUNodes everything is advertised."""
         desired = declared.asked.desired
         if desired is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
@@ -394,7 +393,7 @@ class Agent:
         return offered_devices(declared.gpus, desired, held, self._pods.assigned(declared.inventory))
 
     async def _change(self, request: ChangeRequest) -> Inventory:
-        """Do what a container needs that is about to start; return what the driver shows then."""
+        """Make a GPU change for a container that is about to start; return the inventory after it."""
         match request:
             case CreateInstance(gpu=gpu, placement=placement):
                 await self._layouts.instance(gpu, placement)
@@ -441,12 +440,12 @@ class Agent:
             await self._record.set_labels({REVISION: revision}, owned=lambda key: key == REVISION)
 
     async def _devices(self) -> Mapping[str, Share]:
-        """Return what each device is, by its id."""
+        """Return the share of each device id."""
         declared = await self._declarations.observe()
         return shares_by_id(declared.gpus, declared.inventory)
 
     async def _listen(self) -> None:
-        """Follow the driver's events; unhealthy devices are no longer offered."""
+        """Follow the driver's events; unhealthy devices are no longer advertised."""
         while True:
             await one_turn(self._health.run, partial(self._trouble, what="events"))
             await asyncio.sleep(self._settings.interval_s)
@@ -455,19 +454,19 @@ class Agent:
         self._device_events.judged(changes)
         self._ring()
 
-    # What is seen
+    # Observing
 
     def _watched(self) -> tuple[Object, ...]:
-        """Return the pods that are bound to this node, as the watch shows them."""
+        """Return the pods that are bound to this node, as of the watch."""
         return tuple(self._pod_store.objects.values())
 
     async def _relist(self) -> Listing:
-        """Return the pods that are bound to this node, as the API server has them now."""
+        """Return the pods that are bound to this node, read from the API server."""
         async with asyncio.timeout(_RELIST_S):
             return await self._kube.list(PODS, _of_node("spec.nodeName", self._settings.node))
 
     async def _recorded(self) -> tuple[KubeletAllocation, ...]:
-        """Return what containers have: by the kubelet's record, and by ours where the kubelet has forgotten it."""
+        """Return the containers' devices: by the kubelet's record, and by ours where the kubelet has forgotten one."""
         self._plugins.gate.record.release()
         found = {each.key: each for each in (*self._plugins.gate.record.held(), *await self._view.held())}
         return tuple(found[key] for key in sorted(found))

@@ -1,4 +1,4 @@
-"""What an agent is started with: names, folders, and how often it looks."""
+"""Settings of an agent: names, folders and intervals."""
 
 from pathlib import Path
 
@@ -18,43 +18,43 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     """Folders and sockets of the host."""
 
     plugins: Path = Path("/var/lib/kubelet/device-plugins")
-    """The kubelet's folder for device plugins, whatever root folder it has."""
+    """The kubelet's folder for device plugins, whatever its root folder."""
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     cdi: Path = Path("/var/run/cdi")
     state: Path = Path("/var/lib/tessera")
-    """What must outlive the agent, and layouts a reboot."""
+    """State that must outlive the agent, and layouts that must outlive a reboot."""
     mig_minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
     """The driver's list of capability device nodes."""
     driver_specs: tuple[Path, ...] = DRIVER_SPECS
     driver_folder: str = ""
-    """The host's folder with the driver's libraries, which containers get where there is no such specification."""
+    """The host's folder with the driver's libraries, mounted into containers where there is no such specification."""
     runtime_config: Path = RUNTIME_CONFIG
     machine: Path = Path("/sys/class/dmi/id/product_name")
     """The machine's product name, for a label. Source: GPU Feature Discovery `--machine-type-file`."""
     dev_root: Path = Path("/")
-    """Folder under which the driver's `/dev` lies."""
+    """Folder that contains the driver's `/dev`."""
 
     proc: Path = Path("/proc")
     """The host's process table, which shows when the last process of a pod has ended."""
 
     @property
     def checkpoint(self) -> Path:
-        """The MIG layouts to bring back after a reboot."""
+        """The MIG layouts to restore after a reboot."""
         return self.state / "layouts.json"
 
     @property
     def locks(self) -> Path:
-        """The locks of GPUs whose layout is being changed, by whatever process of the node."""
+        """The locks of GPUs whose layout is being changed, by any process of the node."""
         return self.state / "locks"
 
     @property
     def assignment_key(self) -> Path:
-        """The private key by which this agent signs assignments."""
+        """The agent's private key for signing assignments."""
         return self.state / "assignment-key"
 
     @property
     def rebooted(self) -> Path:
-        """The configuration for which the node was asked to reboot."""
+        """The configuration for which a reboot was requested."""
         return self.state / "rebooted"
 
 
@@ -66,19 +66,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     paths: Paths = Paths()
     sources: Sources = Sources()
     mig_config: Path | None = None
-    """mig-parted's file; the names it knows by itself work without one."""
+    """mig-parted's file; built-in names work without one."""
     list_strategies: tuple[ListStrategy, ...] = ()
-    """How devices are handed over where no file says; empty for what suits the node."""
+    """Device list strategies where no file sets them; empty for what suits the node."""
     mps: MpsSettings = MpsSettings()
     limits: LayoutLimits = LayoutLimits()
     health: HealthPolicy = HealthPolicy()
-    """How errors that the driver reports are judged."""
+    """How driver errors are judged."""
     labels: bool = True
-    """Whether the node's GPUs are described by labels; not where GPU Feature Discovery does so."""
+    """Whether the node gets labels that describe its GPUs; not where GPU Feature Discovery does so."""
     evict: bool = False
     """Whether pods in the way of a layout are evicted, through the Eviction API."""
     reboot: tuple[str, ...] = ()
-    """Program and arguments that reboot the node where MIG was switched and only a reset is left; none where it is left
-    to people."""
+    """Program and arguments that reboot the node where MIG was switched and only a reset is left; none to leave that to
+    people."""
     interval_s: float = 5.0
-    """Longest pause between two looks at everything."""
+    """Longest pause between two passes."""

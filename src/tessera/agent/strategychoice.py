@@ -1,4 +1,4 @@
-"""How a node's devices are handed to containers: as configured, else as the node can."""
+"""How a node's devices are handed to containers: the device list strategies."""
 
 import msgspec
 
@@ -14,12 +14,12 @@ __all__ = ["StrategyChoice"]
 
 
 class StrategyChoice:
-    """How a node's devices are handed over: as configured, else by what the node can follow.
+    """The device list strategies: as configured, else what the node supports.
 
     Args:
         paths: where the driver's and the runtime's files are.
-        default: what the agent was started with, for where nothing is configured.
-        log: where a change is logged.
+        default: the agent's option, where nothing is configured.
+        log: for changes.
 
     """
 
@@ -28,10 +28,10 @@ class StrategyChoice:
         self._default = default
         self._log = log
         self.strategies: tuple[ListStrategy, ...] = ()
-        """Those chosen last."""
+        """The last chosen strategies."""
 
     def choose(self, plugin: PluginOptions, node: Object) -> PluginOptions:
-        """Return the options with strategies that the node can follow; those of before a restart it has noted."""
+        """Return the options with strategies that the node supports; before a restart it may have recorded some."""
         paths = self._paths
         support = observe_cdi(
             node,

@@ -1,1 +1,1 @@
-"""What files, labels and the GPUNode declare for the GPUs of this node."""
+"""The declared sharing of this node's GPUs: by files, labels and the GPUNode."""

@@ -1,7 +1,7 @@
-"""The files that say how this node shares its GPUs, read again whenever their content changes.
+"""The configuration files of this node's GPU sharing, reloaded when their content changes.
 
-A file that cannot be read or is refused leaves the former configuration in force, also after a restart of the agent:
-what was applied last is kept on disk. A ConfigMap that changes swaps symbolic links under the same names, so the
+An unreadable or invalid file leaves the former configuration in force, also across restarts of the agent:
+the last applied one is kept on disk. An update of a ConfigMap swaps symbolic links under the same names, so the
 content is compared, not the file.
 """
 
@@ -38,39 +38,39 @@ _DEFAULT_KEY = "default"
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the files are; one that is not there says nothing."""
+    """Paths of the files; a missing file is ignored."""
 
     sharing: Path | None = None
-    """NVIDIA's sharing configuration: a file, or a directory of files of which the node's label names one."""
+    """NVIDIA's sharing configuration: a file, or a directory with a file for each name in the node's label."""
     default: str = ""
-    """Which file of the directory holds where the node has no label; empty for `default`, else the only one."""
+    """File of the directory for nodes without the label; empty for `default`, else the only one."""
     policy: Path | None = None
     """The node policy."""
     applied: Path | None = None
-    """File that keeps what was applied last; None keeps it in memory alone."""
+    """File with the last applied configuration; None keeps it in memory."""
     strategy: Strategy | None = None
-    """MIG strategy where neither a file nor a policy says; None where it is not given."""
+    """MIG strategy where neither a file nor a policy sets it; None for no default."""
 
 
 class GivenPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPUPolicy says about this node; it yields to a node policy file."""
+    """The GPUPolicy's settings for this node; a node policy file takes precedence."""
 
     name: str
     text: str
-    """As the file would have it."""
+    """In the form of the node policy file."""
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in force, and why nothing newer is."""
+    """The configuration in force, and why newer files are not."""
 
     node_sharing: NodeSharing | None
-    """None where the files are refused and nothing was in force before: then nothing may be offered."""
+    """None where the files are invalid and nothing was in force before: then nothing may be advertised."""
     generation: str = ""
-    """Names and hash of what is in force: `balanced@0a1b2c3d4e`; empty where there is neither file nor policy."""
+    """Names and hash of the configuration: `balanced@0a1b2c3d4e`; empty where there is neither file nor policy."""
     problem: str = ""
-    """Why the files that are there now are not in force; empty where they are."""
+    """Why the present files are not in force; empty where they are."""
     overridden: tuple[Overridden, ...] = ()
-    """What was declared and has no effect, because something else decides."""
+    """Declarations without effect, because something else takes precedence."""
 
 
 class _Texts(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,10 +82,10 @@ class _Texts(msgspec.Struct, frozen=True, kw_only=True):
     policy_name: str = ""
     """The GPUPolicy it comes from; empty for the file."""
     source: str = ""
-    """The label that chose the sharing configuration; empty where none did."""
+    """The label that selected the sharing configuration; empty for none."""
 
     def generation(self, decision: EffectiveSharing) -> str:
-        """Return names and hash of what of these is in force."""
+        """Return names and hash of these contents."""
         acting = msgspec.structs.replace(self, source="")
         if not decision.sharing_config:
             acting = msgspec.structs.replace(acting, name="", sharing="")
@@ -96,7 +96,7 @@ class _Texts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigurationFiles:
-    """Reads the files; keeps the former configuration where they are refused."""
+    """Reads the files; invalid ones leave the former configuration in force."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -111,7 +111,7 @@ class ConfigurationFiles:
         Args:
             labels: of the node.
             gpus: of the node.
-            given: what a GPUPolicy says about it; None where none applies.
+            given: the GPUPolicy's settings for the node; None where no policy applies.
 
         """
         file = self._sources.policy
@@ -168,12 +168,12 @@ class ConfigurationFiles:
 
     @property
     def _alone(self) -> bool:
-        """Whether the sharing configuration is one file, so that no label chooses."""
+        """Whether the sharing configuration is a single file, so that no label selects it."""
         root = self._sources.sharing
         return root is not None and _is_there(root) and root.is_file()
 
     def _chosen(self, label: str) -> tuple[str, Path | None]:
-        """Return name and path of the sharing configuration; none where there is none and none is named."""
+        """Return name and path of the sharing configuration; none where there is none and none is requested."""
         root = self._sources.sharing
         if root is not None and self._alone:
             return root.name, root
@@ -188,7 +188,7 @@ class ConfigurationFiles:
         name = desired or (_DEFAULT_KEY if _DEFAULT_KEY in keys else next(iter(keys), "") if len(keys) == 1 else "")
         return name, keys.get(name)
 
-    # What was applied
+    # The last applied configuration
 
     def _keep(self, texts: _Texts) -> None:
         self._applied = texts
@@ -198,7 +198,7 @@ class ConfigurationFiles:
         try:
             write_through(path, msgspec.json.encode(texts))
         except OSError:
-            return  # tried again with the next reading; meanwhile it is kept in memory
+            return  # tried again at the next reading; in memory until then
         self._saved = texts
 
     def _load(self) -> _Texts | None:
@@ -210,7 +210,7 @@ class ConfigurationFiles:
 
 
 def _is_there(path: Path | None) -> bool:
-    """Return whether there is such a file; of one that cannot be looked at, the reading says why."""
+    """Return whether the file exists; errors are reported when it is read."""
     try:
         return path is not None and path.exists()
     except OSError:
@@ -218,7 +218,7 @@ def _is_there(path: Path | None) -> bool:
 
 
 def _listed(root: Path | None) -> Sequence[Path]:
-    """Return the files of a directory, without those of Kubernetes' own that begin with two dots."""
+    """Return the files of a directory, without Kubernetes' own whose names begin with two dots."""
     try:
         return (
             [
@@ -241,7 +241,7 @@ def _content(path: Path) -> str:
 
 
 def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: Declared) -> EffectiveSharing:
-    """Return what holds of these texts, beside what labels and options say."""
+    """Return the configuration by these texts, labels and options."""
     declared = common
     if texts.name:
         config = sharingconfig.read(documents.one(texts.name, texts.sharing))

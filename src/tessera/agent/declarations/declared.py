@@ -1,4 +1,4 @@
-"""What is declared for the GPUs of this node at one moment: by files, labels and the GPUNode."""
+"""The declared sharing of this node's GPUs at one moment: by files, labels and the GPUNode."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,33 +20,33 @@ __all__ = ["Declarations", "Declared"]
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """What is declared, and what the driver showed then."""
+    """The declared sharing, and the GPUs that the driver showed at that time."""
 
     inventory: Inventory
     said: NodeSharing | None
-    """None where the files are refused and nothing was in force before: then nothing may be offered."""
+    """None where the files are invalid and nothing was in force before: then nothing may be advertised."""
     gpus: tuple[Gpu, ...] = ()
-    """With the sharing in force, before anything is desired or withheld of it."""
+    """With the declared sharing, before desired devices and withheld ones are applied."""
     asked: GpuNodeRequest = GpuNodeRequest()
     layout_name: str = ""
     """The label `nvidia.com/mig.config`; empty for none."""
     generation: str = ""
     """The files in force, as `Configuration.generation`."""
     notes: tuple[str, ...] = ()
-    """What of all this has no effect, and why; one sentence each."""
+    """Declarations without effect, with the reason; one sentence each."""
     impaired: tuple[Impairment, ...] = ()
-    """What of it lasts until somebody changes what is declared."""
+    """Those of them that last until a declaration is changed."""
 
 
 class Declarations:
-    """Reads what is declared.
+    """Reads the declarations.
 
     Args:
         driver: the node's GPU driver.
         files: the node's files.
-        node: returns the Node object as last seen.
-        asked: returns what the GPUNode asks.
-        no_mps: returns why the node has no MPS; empty where it has.
+        node: returns the last observed Node object.
+        asked: returns the GPUNode's spec.
+        no_mps: returns why the node cannot run MPS; empty where it can.
 
     """
 
@@ -66,7 +66,7 @@ class Declarations:
         self._no_mps = no_mps
 
     async def observe(self) -> Declared:
-        """Return what is declared now.
+        """Return the current declarations.
 
         Raises:
             TesseraError: the driver does not answer.
@@ -95,7 +95,7 @@ class Declarations:
         )
 
     def _possible(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-        """Return the GPUs; managed ones without MPS where the node has none."""
+        """Return the GPUs; managed ones without MPS where the node cannot run it."""
         if not self._no_mps():
             return gpus
         return tuple(
@@ -105,7 +105,7 @@ class Declarations:
 
 
 def _impairments(found: Configuration, asked: GpuNodeRequest) -> Iterator[Impairment]:
-    """Yield what is not in force of what is declared."""
+    """Yield the declarations that are not in force."""
     for problem in (found.problem, asked.problem):
         if problem:
             yield Impairment(kind="Refused", message=problem)

@@ -1,6 +1,6 @@
-"""Device plugins: what this node offers is advertised to the kubelet, and handed to containers.
+"""The device plugins of this node: advertise devices to the kubelet and hand them to containers.
 
-`Plugins` is the whole; its owner calls `offer` whenever GPUs, sharing or health changed and keeps one task in `run`.
+`Plugins` is the entry point; its owner calls `offer` when GPUs, sharing or health change and keeps a task in `run`.
 """
 
 from tessera.agent.deviceplugin.assignedpods import AssignedPods

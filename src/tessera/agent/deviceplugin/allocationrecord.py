@@ -1,7 +1,7 @@
-"""The agent's record of what each container was allocated: on disk before a call is answered.
+"""The agent's record of each container's allocation: on disk before a call is answered.
 
-An entry is made when `Allocate` or `PreStartContainer` is answered, and stays until its pod has ended with its last
-process (docs/decisions/0014-last-gate.md).
+An entry is created when `Allocate` or `PreStartContainer` is answered, and stays until the pod's last process has
+ended (docs/decisions/0014-last-gate.md).
 """
 
 import contextlib
@@ -39,19 +39,19 @@ from tessera.log import Logger
 __all__ = ["AllocationRecord"]
 
 _UNCLAIMED_S = 60.0
-"""An answer to `Allocate` that no container has used for so long was for a pod that the kubelet refused."""
+"""An answer to `Allocate` that no container uses for this long was for a pod that the kubelet rejected."""
 
 
 class AllocationRecord:
-    """What is allocated on this node.
+    """The allocations on this node.
 
     Args:
-        observer: the pods of this node.
-        capacity: returns the memory in MiB that can be allocated of each device.
-        log: where changes are logged.
-        file: keeps the record over a restart of the agent; None keeps nothing.
+        observer: observes the pods of this node.
+        capacity: returns the allocatable memory of each device, in MiB.
+        log: for changes.
+        file: keeps the record across restarts of the agent; None keeps it in memory.
         now_ns: the time, in nanoseconds since 1970.
-        clock_s: a monotonic clock, for how long something lasts: the time of day may jump.
+        clock_s: a monotonic clock for durations: the wall clock may jump.
 
     """
 
@@ -73,58 +73,58 @@ class AllocationRecord:
         self._now_ns = now_ns
         self._clock_s = clock_s
         self._unclaimed_s: dict[Allocation, float] = {}
-        """Answers for which no pod is known, and since when they are seen."""
+        """Answers without a known pod, and when they were first observed."""
         self._entries = () if file is None else read_allocations(file, log)
         self._admitting: list[Allocation] = []
-        """What `Allocate` is asked for and is not on record yet: it must not look free meanwhile."""
+        """Pending `Allocate` calls, not on record yet: their devices must not count as free."""
 
-    # What it says
+    # Queries
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
-        """What is allocated."""
+        """The recorded allocations."""
         return self._entries
 
     @property
     def allocated(self) -> tuple[Allocation, ...]:
-        """What is allocated, and what is being allocated at this moment."""
+        """The recorded allocations, and those in progress."""
         return (*self._entries, *self._admitting)
 
     def allocated_ids(self, resource: str) -> frozenset[str]:
-        """Return the ids of a resource that pods have or are being allocated.
+        """Return the ids of a resource that are allocated or being allocated.
 
-        A kubelet that offers one of them has forgotten it, or never used it.
+        A kubelet that allocates one of them again has forgotten the first allocation, or never used it.
         """
         return frozenset(name for each in self.allocated if each.resource == resource for name in each.ids)
 
     def unclaimed(self, resource: str) -> frozenset[str]:
         """Return the ids of a resource that `Allocate` was answered with, and for which no pod is known yet.
 
-        They were for a pod that was refused if that is so for a minute.
+        After a minute without a pod they were for a rejected one.
         """
         pending = (each for each in self._entries if each.resource == resource and not each.uid)
         return frozenset(name for each in pending for name in each.ids)
 
     @property
     def by_name(self) -> frozenset[DeviceId]:
-        """The devices that pods were allocated by name, or are being allocated, until their last process has ended."""
+        """The devices allocated by name, or being allocated, until the pod's last process has ended."""
         named = (each for each in self.allocated if each.resource not in SHARE_RESOURCES)
         return frozenset(use.device for each in named for use in each.uses)
 
     @property
     def without_mps(self) -> frozenset[DeviceId]:
-        """The devices that pods use, or are going to, on which no MPS daemon may start."""
+        """The devices in use, or about to be, on which no MPS daemon may start."""
         known = (each for each in self.allocated if not each.guessed)
         return frozenset(use.device for each in known for use in each.uses if use.keeps_mps_out)
 
     @property
     def by_assignment(self) -> frozenset[DeviceId]:
-        """The devices of which pods use what a server assigned, by this record and whatever is written on the pods."""
+        """The devices of allocations by assignment, by this record and whatever the annotations say."""
         assigned = (each for each in self.allocated if each.resource in SHARE_RESOURCES)
         return frozenset(use.device for each in assigned for use in each.uses)
 
     def is_free(self, resource: str, device: PluginDevice) -> bool:
-        """Return whether no pod has a device that is offered by name, under whatever name, nor one that overlaps it."""
+        """Return whether no pod has a device that is advertised by name, under any name, nor an overlapping one."""
         (use,) = uses_of_devices((device,))
         return not any(
             (each.resource == resource and device.id in each.ids) or any(use.excludes(other) for other in each.uses)
@@ -132,7 +132,7 @@ class AllocationRecord:
         )
 
     def uses_of(self, holder: Allocation) -> tuple[Use, ...]:
-        """Return what a container uses that was started with these ids, or what `Allocate` answered for them."""
+        """Return what a container was started with for these ids, or what `Allocate` answered."""
         return next((each.uses for each in self._entries if each.ids == holder.ids and replaces(holder, each)), ())
 
     def has_started(self, holder: Allocation) -> bool:
@@ -140,16 +140,16 @@ class AllocationRecord:
         return any(each.started and each.ids == holder.ids and replaces(holder, each) for each in self._entries)
 
     def started_pod(self, uid: str) -> StartedPod | None:
-        """Return what a pod's containers were started with that goes by assignment; None where nothing was."""
+        """Return the shares that a pod's containers were started with; None for none."""
         return started_pod(self._entries, uid)
 
     @property
     def resources(self) -> frozenset[str]:
-        """The resources of which pods have something; their plugins are asked before each start of a container."""
+        """The resources with allocations; their plugins are called before each start of a container."""
         return frozenset(each.resource for each in self._entries)
 
     def knows(self, held: KubeletAllocation) -> bool:
-        """Return whether it is known, and not guessed, what a container uses of what it holds."""
+        """Return whether it is known, and not guessed, which devices of its ids a container uses."""
         pod = f"{held.namespace}/{held.pod}"
         return any(
             each.uses and not each.guessed
@@ -158,7 +158,7 @@ class AllocationRecord:
         )
 
     def held(self) -> tuple[KubeletAllocation, ...]:
-        """Return what containers have by this record, as the kubelet's record would say it."""
+        """Return the recorded allocations in the form of the kubelet's record."""
         return tuple(
             KubeletAllocation(
                 uid=each.uid,
@@ -174,14 +174,14 @@ class AllocationRecord:
         )
 
     def next_ns(self) -> int:
-        """Return the time of an allocation: later than all on record, though the clock was set back since."""
+        """Return the time of an allocation: later than all on record, even if the clock was set back."""
         return max(self._now_ns(), 1 + max((each.at_ns for each in self.allocated), default=0))
 
-    # What is written
+    # Changes
 
     @contextlib.contextmanager
     def admitting(self, new: Allocation) -> Iterator[None]:
-        """Let an allocation count while it is decided."""
+        """Count an allocation while it is decided."""
         self._admitting.append(new)
         try:
             yield
@@ -189,10 +189,10 @@ class AllocationRecord:
             self._admitting.remove(new)
 
     def keep(self, record: tuple[Allocation, ...]) -> None:
-        """Take a record, once it is on disk.
+        """Replace the record, after writing it to disk.
 
         Raises:
-            Unavailable: it cannot be written; the one before stays.
+            Unavailable: it cannot be written; the former one stays.
 
         """
         if record == self._entries:
@@ -202,11 +202,11 @@ class AllocationRecord:
         self._entries = record
 
     def learn(self, record: tuple[Allocation, ...]) -> None:
-        """Take a record that is the same but for whose its entries are; it is on disk with the next change."""
+        """Take a record that differs only in the pods of its entries; it is written with the next change."""
         self._entries = record
 
     def complete(self, assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]) -> None:
-        """Record what started containers are assigned (`core.deviceplugin.allocations.completed`).
+        """Record the shares of started containers (`core.deviceplugin.allocations.completed`).
 
         Raises:
             Unavailable: the record cannot be written.
@@ -215,15 +215,15 @@ class AllocationRecord:
         self.keep(completed(self._entries, assigned, uses, revoked))
 
     def clear_guessed_uses(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
-        """Let nothing be counted as used of what a container was allocated that nothing was assigned to.
+        """Count nothing as used of the allocations of pods without an assignment.
 
-        What a container was started with stays counted, whatever became of its pod's assignment since. What is only
-        guessed is safe to let go: `Gate.start` records what it is before a container is started with it.
+        What a container was started with stays counted, even if the pod's assignment changed since. Guessed
+        entries are safe to drop: `Gate.start` records the real ones before a container starts.
 
         Args:
             resource: of the ids.
-            ids: what the kubelet gave it.
-            unassigned: pods (`namespace/name`) that were refused to start.
+            ids: those that the kubelet allocated.
+            unassigned: pods (`namespace/name`) that were not allowed to start.
 
         Raises:
             Unavailable: the record cannot be written.
@@ -242,12 +242,12 @@ class AllocationRecord:
         )
 
     def release(self, *, complete: bool = False) -> None:
-        """Let go of what pods had that have ended, and none of whose processes is left.
+        """Release the allocations of ended pods without any process left.
 
-        A record on disk that cannot be written has more than is allocated, which a later agent lets go of.
+        If the disk cannot be written the file has too many entries, which the next agent releases.
 
         Args:
-            complete: whether the view has just been refreshed.
+            complete: whether the view was just refreshed.
 
         """
         uids = frozenset(each.uid for each in self._entries if each.uid)
@@ -263,20 +263,20 @@ class AllocationRecord:
                 self._entries = left
 
     async def tidy(self, uses_of: Callable[[KubeletAllocation], tuple[Use, ...]]) -> None:
-        """Drop what ended pods had, and record what pods have of which nothing is recorded.
+        """Release the allocations of ended pods, and record unrecorded ones of the others.
 
         Args:
-            uses_of: returns what a container uses by the ids it holds; nothing where that is not known yet.
+            uses_of: returns what a container uses by its ids; nothing where that is not known yet.
 
         Raises:
-            Unavailable: the kubelet's record cannot be read, or this one not be written.
+            Unavailable: the kubelet's record cannot be read, or this one cannot be written.
 
         """
-        # 1. Let go of what ended pods had; where no processes can be seen, what the API server has is all there is.
+        # 1. Release the allocations of ended pods; where processes cannot be observed, the API server decides.
         complete = self._view.blind and await self._observer.refresh()
         held = await self._view.held()
         self.release(complete=complete)
-        # 2. Find the pods of answers that nobody claimed; one that the kubelet has recorded is for a pod that is there.
+        # 2. Find the pods of unclaimed answers; one in the kubelet's record is for an existing pod.
         observed, late = await self._observed(), self._unclaimed()
         if any(map(observed.is_of_a_pod_unseen, late)):
             if not await self._observer.refresh():
@@ -284,14 +284,14 @@ class AllocationRecord:
             observed = await self._observed()
         known = tuple(named(each, observed) if each in late else each for each in self._entries)
         kept = tuple(each for each in known if each.uid or each not in late)
-        # 3. Adopt what was allocated before there was a record.
+        # 3. Adopt allocations made before there was a record.
         self.keep((*kept, *self._adopted(held, uses_of, kept)))
 
     async def _observed(self) -> ObservedPods:
         return await self._observer.observe({each.uid for each in self._entries})
 
     def _unclaimed(self) -> frozenset[Allocation]:
-        """Return the answers for which no pod has been known for a minute."""
+        """Return the answers without a known pod for a minute."""
         now_s, nameless = self._clock_s(), [each for each in self._entries if not each.uid]
         self._unclaimed_s = {each: self._unclaimed_s.get(each, now_s) for each in nameless}
         return frozenset(each for each, since_s in self._unclaimed_s.items() if now_s - since_s >= _UNCLAIMED_S)
@@ -302,7 +302,7 @@ class AllocationRecord:
         uses_of: Callable[[KubeletAllocation], tuple[Use, ...]],
         record: tuple[Allocation, ...],
     ) -> Iterator[Allocation]:
-        """Yield entries for what containers have of which the record has nothing."""
+        """Yield entries for allocations that the record lacks."""
         known = {(each.uid, each.container, each.resource) for each in record}
         pending = {(each.resource, each.ids) for each in record if not each.uid}
         for each in held:
@@ -319,11 +319,11 @@ class AllocationRecord:
                     pod=f"{each.namespace}/{each.pod}",
                     container=each.container,
                     at_ns=created_ns(pod) or self._now_ns(),
-                    # A container by name keeps what it ran with; what goes by assignment is checked at its next start.
+                    # A container by name keeps its devices; one by assignment is checked at its next start.
                     started=each.resource not in SHARE_RESOURCES and was_created(pod, each.container),
                 )
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
-                # Who is in the record already was first, however old the other pod is.
+                # Pods in the record already came first, however old the other pod is.
                 late = any(clashes(record, entry, self._capacity(), ids=each.resource not in SHARE_RESOURCES))
                 at_ns = max(entry.at_ns, self.next_ns()) if late else entry.at_ns
                 yield msgspec.structs.replace(entry, at_ns=at_ns)

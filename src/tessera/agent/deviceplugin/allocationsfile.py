@@ -1,7 +1,7 @@
-"""The record of allocations on the node's disk, `allocations.json`: what the gate still knows after a restart.
+"""The record of allocations on the node's disk, `allocations.json`, read after a restart.
 
-What cannot be read of it is never written over: each file that was spoiled is kept beside the new one, and each entry
-that can be read counts, whatever is wrong with the others.
+Unreadable data is never overwritten: a damaged file is kept beside the new one, and each readable entry
+counts, whatever is wrong with the others.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ __all__ = ["read_allocations", "write_allocations"]
 
 
 def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
-    """Return what is on record; nothing where there is no file.
+    """Return the recorded entries; none where there is no file.
 
     Raises:
-        Unavailable: the file is there and the disk does not give it; nothing may be allocated without it.
+        Unavailable: the file exists and cannot be read; nothing may be allocated without it.
 
     """
     try:
@@ -42,10 +42,10 @@ def read_allocations(path: Path, log: Logger) -> tuple[Allocation, ...]:
 
 
 def write_allocations(path: Path, record: tuple[Allocation, ...]) -> None:
-    """Replace the record, and bring it to the disk.
+    """Replace the record, and sync it to disk.
 
     Raises:
-        Unavailable: it cannot be written; the one before stays.
+        Unavailable: it cannot be written; the former one stays.
 
     """
     _write(path, nodefiles.write_allocations(record))

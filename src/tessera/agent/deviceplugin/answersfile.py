@@ -1,4 +1,4 @@
-"""What `Allocate` answered and which exchanges are decided, on the node's disk: `shares.json`."""
+"""The answers of `Allocate` and the decided exchanges, on the node's disk: `shares.json`."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ __all__ = ["read_answers", "write_answers"]
 
 
 def read_answers(path: Path | None, log: Logger) -> Answers:
-    """Return what was kept; nothing where there is no file, or one that cannot be read.
+    """Return the stored content; nothing where there is no file, or an unreadable one.
 
-    What `Allocate` answered a container is in the record of allocations too, so that it starts with nothing else.
+    The answers are in the record of allocations too, so a container is never started with other devices.
     """
     if path is None or not path.exists():
         return Answers()
@@ -26,7 +26,7 @@ def read_answers(path: Path | None, log: Logger) -> Answers:
 
 
 def write_answers(path: Path | None, kept: Answers, log: Logger) -> None:
-    """Replace the file, and log where that cannot be done."""
+    """Replace the file; log a failure."""
     if path is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""The pods of this node with the assignments written on them, also before the API server shows what was written."""
+"""The pods of this node with their assignments, including our own writes before the watch shows them."""
 
 import asyncio
 import operator
@@ -22,43 +22,43 @@ __all__ = ["AssignedPods"]
 
 
 _PAUSE_S = 0.05
-"""Before each that is signed anew: where keys are lost, agents of all nodes have much to write at once."""
+"""Pause before each signature that is renewed: when keys are lost, agents of all nodes have much to write at once."""
 
 
 class _Written(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod after a change of ours."""
+    """A pod after one of our writes."""
 
     before: Object
-    """What the API server showed then."""
+    """The object in the watch at that time."""
     after: Object
     stored: bool
-    """Whether `after` is what the API server answered, with its version."""
+    """Whether `after` is the API server's answer, with its version."""
 
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Pod object says; objects are never changed in place, so the same object says the same."""
+    """The parsed Pod; objects are never changed in place, so the same object parses to the same."""
 
     pod: Object
     requests: tuple[AssignedRequest, ...]
     granted: Object | None
-    """The pod as it was when its assignment counted last; None where it never did."""
+    """The pod when its assignment last counted; None if it never did."""
     why: str
-    """Why what it says does not count; empty where it does."""
+    """Why its assignment does not count; empty where it does."""
     recorded: bool = False
-    """Whether `granted` is the agent's own record of what the pod's containers were started with."""
+    """Whether `granted` comes from the agent's record of what the pod's containers were started with."""
 
 
 class AssignedPods:
-    """Pods as they are watched, and changes of their annotations.
+    """The watched pods, and the writes of their annotations.
 
-    A watch is late: until it shows a change of ours or a later one, the changed pod stands in its place. Otherwise what
-    was given to one pod would look free and be given to another. A pod that runs holds what it was granted, also where
-    somebody spoils its assignment meanwhile, or writes a signed one on it that it had before.
+    A watch lags: until it shows our write or a later version, the written pod takes its place. Otherwise
+    shares of one pod would count as free and be assigned to another. A running pod keeps its allocation even if
+    its assignment is spoiled, or replaced by a signed one that it had before.
 
     Args:
-        watched: the Pod objects of this node, as they are known at the moment.
-        write: sets annotations of this very pod, by its UID, and returns it as stored, or None where that is not known.
-        trust: whose assignments count, and how they are signed.
+        watched: the current Pod objects of this node.
+        write: sets annotations of this very pod, by UID, and returns it as stored, or None if the result is unknown.
+        trust: the keys that count, and how assignments are signed.
 
     """
 
@@ -80,18 +80,18 @@ class AssignedPods:
         self._requests: tuple[AssignedRequest, ...] = ()
 
     def count_in(self, share_unit_mib: int) -> None:
-        """Read `aliyun.com/gpu-mem` in units of so many MiB."""
+        """Set the unit of `aliyun.com/gpu-mem`, in MiB."""
         if share_unit_mib != self._share_unit_mib:
             self._share_unit_mib = share_unit_mib
             self._forget()
 
     def keep_to(self, started: Callable[[str], StartedPod | None]) -> None:
-        """Let pods have what their containers were started with, by UID, as the agent has recorded it."""
+        """Set what the containers of pods were started with, by UID, from the agent's record."""
         self._started = started
         self._forget()
 
     def objects(self) -> Iterator[Object]:
-        """Yield the pods as they are after all changes of ours."""
+        """Yield the pods with all our writes."""
         if not self._written:
             yield from self._watched()
             return
@@ -104,7 +104,7 @@ class AssignedPods:
             yield pod if written is None else written.after
 
     def assigned_requests(self) -> tuple[AssignedRequest, ...]:
-        """Return what the pods were assigned."""
+        """Return the assignments of the pods."""
         objects, keys = tuple(self.objects()), self._trust.keys
         if keys is not self._keys:
             self._keys = keys
@@ -121,7 +121,7 @@ class AssignedPods:
         return self._requests
 
     async def refresh(self) -> None:
-        """Read the keys anew where assignments do not count: a server may have published another a moment ago.
+        """Reload the keys if assignments do not count: a server may have published a new one a moment ago.
 
         Raises:
             TesseraError: the API server does not answer.
@@ -132,29 +132,29 @@ class AssignedPods:
 
     @property
     def judges(self) -> bool:
-        """Whether a forged assignment can be recognised: some server's key is known."""
+        """Whether forged assignments can be recognised: a server's key is known."""
         return self._trust.knows_servers
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Why assignments of pods do not count, a sentence each."""
+        """Why assignments do not count, a sentence each."""
         self.assigned_requests()
         return tuple(known.why for known in self._read.values() if known.why)
 
     def why(self, pod: tuple[str, str]) -> str:
-        """Return why the assignment on a pod, by namespace and name, does not count; empty where it does."""
+        """Return why the assignment of a pod, by namespace and name, does not count; empty where it does."""
         self.assigned_requests()
         if self.is_revoked(pod):
             return f"assignment of pod {'/'.join(pod)}: the key that signed it was revoked"
         return self._read[pod].why if pod in self._read else ""
 
     def by_record(self, pod: tuple[str, str]) -> bool:
-        """Return whether a pod has what it was started with by the agent's record, and not by its annotations."""
+        """Return whether a pod's allocation comes from the agent's record, and not from its annotations."""
         self.assigned_requests()
         return pod in self._read and self._read[pod].recorded
 
     def is_revoked(self, pod: tuple[str, str]) -> bool:
-        """Return whether the key was revoked that signed what a pod holds still, since it runs."""
+        """Return whether a running pod's allocation was signed with a key that is revoked by now."""
         self.assigned_requests()
         granted = self._read[pod].granted if pod in self._read else None
         if granted is None:
@@ -163,11 +163,11 @@ class AssignedPods:
         return (started is not None and self._is_void(started)) or self._trust.revoked(self._grant(granted).key)
 
     def revoked(self, key: str) -> bool:
-        """Return whether the servers' key of this id was revoked."""
+        """Return whether the servers' key of this id is revoked."""
         return self._trust.revoked(key)
 
     def granted(self, uid: str = "") -> Assigned:
-        """Return what the pods are assigned, and by which key; of one pod where its UID is given."""
+        """Return the assignments of the pods, with the key of each; of one pod if a UID is given."""
         self.assigned_requests()
         granted = (known.granted for known in self._read.values() if known.granted is not None)
         return {uid_of(each): self._grant(each) for each in granted if not uid or uid_of(each) == uid}
@@ -176,14 +176,14 @@ class AssignedPods:
         annotations, started = annotations_of(granted), self._started(uid_of(granted))
         text, signature = annotations.get(ASSIGNMENT, ""), annotations.get(SIGNATURE, "")
         if started is not None and started.granted.assignment == text:
-            return started.granted  # whoever signed it anew
+            return started.granted  # whoever signed the new one
         return Granted(assignment=text, key=key_named(signature), signature=signature)
 
     def _is_void(self, started: StartedPod) -> bool:
         return not started.granted.assignment or self._trust.revoked(started.granted.key)
 
     def _forget(self) -> None:
-        """Let every pod be read anew; what those hold that run, and whose assignment does not count, stays."""
+        """Parse every pod again; running pods whose assignment does not count keep their allocation."""
         self._read = {
             name: msgspec.structs.replace(known, pod={})
             for name, known in self._read.items()
@@ -197,15 +197,15 @@ class AssignedPods:
         started = self._started(uid_of(pod))
         if started is not None and self._is_void(started):
             started = None
-        # 1. What it says counts, unless its containers were started with something else.
+        # 1. The present assignment counts, unless the containers were started with another.
         recorded = None if started is None else self._recorded(pod, started)
         own = () if recorded is None else self._requests_of(recorded).requests
         if found.requests and _agree(found.requests, own, started):
             return _Known(pod=pod, requests=found.requests, granted=pod, why=why)
-        # 2. What it said before counts while it runs.
+        # 2. The former assignment counts while the pod runs.
         if not found.requests and before is not None and self._holds(pod, before):
             return msgspec.structs.replace(before, pod=pod, why=why)
-        # 3. What its containers were started with counts, where it says what it had before that or its key is lost.
+        # 3. What the containers were started with counts, if the annotation is older than that or its key is lost.
         lost = bool(found.unknown) and not any(map(self._trust.revoked, found.unknown))
         if own and (found.requests or lost):
             namespace, name = name_of(pod)
@@ -217,7 +217,7 @@ class AssignedPods:
         return read_assigned_requests((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
 
     def _recorded(self, pod: Object, started: StartedPod) -> Object:
-        """Return a pod with the assignment that it was started with, as it was signed then, else by this agent."""
+        """Return a pod with the assignment it was started with, under its former signature, else this agent's."""
         granted = started.granted
         first = _annotated(pod, {ASSIGNMENT: granted.assignment, SIGNATURE: granted.signature})
         if is_signed(first, self._keys):
@@ -225,7 +225,7 @@ class AssignedPods:
         return _annotated(pod, self._trust.sealed(pod, {ASSIGNMENT: granted.assignment}))
 
     def _holds(self, pod: Object, before: _Known) -> bool:
-        """Return whether a pod has what it was granted, though it no longer says so: it runs, or that counts still."""
+        """Return whether a pod keeps its allocation without its assignment: it runs, or the signature still counts."""
         if before.granted is None or uid_of(pod) != uid_of(before.granted) or is_ended(pod):
             return False
         if (pod.get("status") or {}).get("phase") == "Running":
@@ -233,10 +233,10 @@ class AssignedPods:
         return bool(self._requests_of(before.granted).requests)
 
     async def correct(self, correction: Correction) -> None:
-        """Write the assignment of a correction on its pod, where it does not say so and the pod is there.
+        """Write the assignment of a correction on its pod, if it differs and the pod exists.
 
         Raises:
-            TesseraError: the API server does not take it.
+            TesseraError: the API server rejects it.
 
         """
         name = (correction.request.key.namespace, correction.request.key.pod)
@@ -256,16 +256,16 @@ class AssignedPods:
         self._written[name] = _Written(before=before, after=after, stored=stored is not None)
 
     async def repair(self, vouched: Callable[[AssignedRequest], bool]) -> None:
-        """Give pods that run their assignments back, where somebody has spoiled them: servers believe what pods say.
+        """Restore the spoiled assignments of running pods: servers rely on annotations.
 
-        What no key that servers publish has signed is signed anew. That, and what is known from the agent's record
-        alone, is written only where a container was started with just that.
+        Assignments signed by no published key are signed again. These, and assignments known only from the agent's
+        record, are written only if a container was started with exactly them.
 
         Args:
-            vouched: whether the agent's record has a container started with what a request says, and it has it still.
+            vouched: whether the agent's record has a container started with a request's shares, which it still has.
 
         Raises:
-            TesseraError: the API server does not take one of them; the others were given back.
+            TesseraError: the API server rejects one of them; the others were written.
 
         """
         self.assigned_requests()
@@ -276,7 +276,7 @@ class AssignedPods:
 
     @property
     def lapsed(self) -> bool:
-        """Whether something is to be signed anew that was signed before."""
+        """Whether a lost signature is to be renewed."""
         self.assigned_requests()
         return any(map(self._is_lapsed, self._read.values()))
 
@@ -288,7 +288,7 @@ class AssignedPods:
 
     async def _repair(self, vouched: Callable[[AssignedRequest], bool], known: _Known) -> None:
         was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
-        # Of init containers the kubelet's record has nothing where others follow.
+        # The kubelet's record lacks init containers that were followed by others.
         lasting = [each for each in known.requests if not each.initial] or known.requests
         if self._is_lapsed(known) and all(map(vouched, lasting)):
             if self._is_unpublished(known):
@@ -305,7 +305,7 @@ def _annotated(pod: Object, annotations: Mapping[str, str]) -> Object:
 
 
 def _agree(requests: Iterable[AssignedRequest], own: Iterable[AssignedRequest], started: StartedPod | None) -> bool:
-    """Return whether requests give started containers what these were started with, by the pod's own record."""
+    """Return whether requests match what a pod's started containers were started with, by the pod's record."""
     shares = {each.key: each.shares for each in requests}
     containers = frozenset[tuple[str, str]]() if started is None else started.containers
     return all(
@@ -314,7 +314,7 @@ def _agree(requests: Iterable[AssignedRequest], own: Iterable[AssignedRequest], 
 
 
 def _shows(pod: Object, written: _Written) -> bool:
-    """Return whether a pod that is watched has a change of ours; a later version than ours has it or outdates it."""
+    """Return whether the watch shows our write: a later version includes or supersedes it."""
     if pod is written.before:
         return False
     versions = [each["metadata"].get("resourceVersion") or "" for each in (pod, written.after)]

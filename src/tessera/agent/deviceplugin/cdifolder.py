@@ -1,4 +1,4 @@
-"""The folder of CDI specifications: ours written whole or not at all, stale ones removed, others' left alone."""
+"""The folder of CDI specifications: ours are written atomically, stale ones removed, foreign ones left alone."""
 
 import os
 import re
@@ -21,12 +21,12 @@ class CdiFolder:
         self._folder = folder
 
     def write(self, name: str, text: str) -> bool:
-        """Make the specification of this name say `text`; return whether it said something else before.
+        """Write the specification of this name; return whether its text changed.
 
-        A runtime that reads meanwhile sees the former one or the new one: only a complete file has the name's ending.
+        A runtime that reads meanwhile sees the former or the new one: only a complete file has the name's ending.
 
         Raises:
-            InvalidInput: a name that would leave the folder.
+            InvalidInput: the name would leave the folder.
             Unavailable: the folder cannot be written.
 
         """

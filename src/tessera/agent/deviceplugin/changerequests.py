@@ -1,6 +1,6 @@
-"""What GPUs must become before a container starts: the device plugins ask for it, the agent's own loop carries it out.
+"""GPU changes needed before a container starts: requested by the device plugins, carried out by the agent's own loop.
 
-So calls go down only: `Allocate` waits for an answer, and knows nothing of who changes layouts and what that takes.
+So calls go down only: `Allocate` waits for an answer and does not know who changes layouts.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ __all__ = ["ChangeRequest", "ChangeRequests", "CreateInstance", "DisableMig", "E
 
 
 class CreateInstance(msgspec.Struct, frozen=True):
-    """Make a MIG instance exist."""
+    """Create a MIG instance."""
 
     gpu: str
     """UUID."""
@@ -24,14 +24,14 @@ class CreateInstance(msgspec.Struct, frozen=True):
 
 
 class DisableMig(msgspec.Struct, frozen=True):
-    """Let MIG be off on a GPU, of which an amount or all is assigned."""
+    """Switch MIG off on a GPU that is assigned as a whole or by an amount of memory."""
 
     gpu: str
     """UUID."""
 
 
 class Enforce(msgspec.Struct, frozen=True):
-    """Let what holds shares to their size be in force."""
+    """Enforce the limits of shares."""
 
     shares: tuple[Share, ...]
 
@@ -40,23 +40,23 @@ ChangeRequest = CreateInstance | DisableMig | Enforce
 
 
 class ChangeRequests:
-    """Requests for containers that are about to start, and their answers."""
+    """Requests of containers that are about to start, and their answers."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[ChangeRequest, asyncio.Future[Inventory]]] = asyncio.Queue()
 
     async def change(self, request: ChangeRequest) -> Inventory:
-        """Return what the driver shows once a request is carried out, or raise why it was not.
+        """Return the inventory once a request is carried out, or raise why it was not.
 
-        It is carried out to its end, also when whoever asked waits no longer: the kubelet gives up after 30 s, and a
-        GPU whose layout is being changed must not be left so.
+        It is carried out to its end even if the caller no longer waits: the kubelet gives up after 30 s, and a
+        half-changed layout must not be left behind.
         """
         answer: asyncio.Future[Inventory] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((request, answer))
         return await answer
 
     async def serve(self, carry_out: Callable[[ChangeRequest], Awaitable[Inventory]]) -> None:
-        """Carry out requests as they come, beside each other, for ever; who waits for one that is cut off is too."""
+        """Carry out requests concurrently, until cancelled; their callers are cancelled too."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 tasks.create_task(_answer(*await self._queue.get(), carry_out))

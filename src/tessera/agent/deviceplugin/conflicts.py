@@ -1,6 +1,6 @@
-"""Ends what should not be: a device that two pods have, and pods that wait for devices nobody will ever assign them.
+"""Resolves conflicts: a device allocated to two pods, and pods whose devices will never be assigned.
 
-The later of two pods, and the pod without an assignment, is evicted, and events say why.
+The later of two pods, and a pod without an assignment, is evicted; events say why.
 """
 
 import datetime as dt
@@ -26,11 +26,11 @@ _NO_ASSIGNMENT = (
 )
 _ANSWER_S = 10.0
 _WORTH = dt.timedelta(minutes=10)
-"""How long it is tried to write an event about a pod that is gone."""
+"""How long an event about a deleted pod is retried."""
 
 
 class _Due(NamedTuple):
-    """An event that is not written yet."""
+    """A pending event."""
 
     subject: Subject
     report: Report
@@ -38,14 +38,14 @@ class _Due(NamedTuple):
 
 
 class Conflicts:
-    """Evicts the later of two pods that have one device, as far as their PodDisruptionBudgets allow.
+    """Evicts the later of two pods with the same device, as far as their PodDisruptionBudgets allow.
 
     Args:
         kube: the Kubernetes API.
         node: the node's name.
-        gate: knows what pods have.
-        log: where it is logged.
-        now: the clock.
+        gate: has the allocations.
+        log: for conflicts.
+        now: the wall clock.
 
     """
 
@@ -65,28 +65,28 @@ class Conflicts:
         self._now = now
         self._evictions = Evictions(self._evict, _ANSWER_S)
         self._uids: dict[str, str] = {}
-        """UIDs of the pods that are to be evicted, by `namespace/name`."""
+        """UIDs of the pods to evict, by `namespace/name`."""
         self._reported: dict[tuple[str, str], str] = {}
-        """What was said of pods, by UID and reason."""
+        """Reported messages, by UID and reason."""
         self._due: list[_Due] = []
 
     async def end(
         self, unassigned: Mapping[str, str], *, evict: bool, why: Callable[[str], str] = lambda _: ""
     ) -> tuple[str, ...]:
-        """Report each such pod by an event, and evict it where this is allowed.
+        """Report each conflict by an event, and evict the pod if this is allowed.
 
-        An event that cannot be written is written later, and keeps nobody from being evicted.
+        Failed events are retried, and do not delay evictions.
 
         Args:
-            unassigned: pods that no assignment was written for, by UID.
-            evict: whether pods are evicted for it (`disruption.evictConflicts` of the GPUPolicy).
-            why: returns why the assignment on a pod (`namespace/name`) does not count; nothing where there is none.
+            unassigned: pods without an assignment, by UID.
+            evict: whether pods are evicted (`disruption.evictConflicts` of the GPUPolicy).
+            why: returns why the assignment of a pod (`namespace/name`) does not count; empty where there is none.
 
         Returns:
-            The conflicts in words, and of all these pods those that are not evicted, with the reason.
+            The conflicts in words, and those of the pods that are not evicted, with the reason.
 
         """
-        # 1. Find the pods that must go; of one with several reasons the gravest is said.
+        # 1. Find the pods to evict; one with several reasons gets the gravest.
         conflicts = {
             later.uid: (later.pod, _text(later, clash, evict=evict))
             for later, clash in self._gate.refusals.double_allocations()
@@ -99,20 +99,20 @@ class Conflicts:
         found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
         there = {uid: each for uid, each in found.items() if self._is_there(uid)}
         self._reported = {key: text for key, text in self._reported.items() if key[0] in there}
-        # 2. Say why, before they are gone.
+        # 2. Report why, while they exist.
         for uid, (pod, reason, text) in there.items():
             if (uid, reason) not in self._reported:
                 self._say(uid, pod, reason, text)
         await self._write_events()
         if not evict:
             return tuple(text for _, text in conflicts.values())
-        # 3. Evict them, and say who is kept.
+        # 3. Evict them, and report refused evictions.
         refusals = await self._ask({pod: uid for uid, (pod, _, _) in there.items()})
         await self._write_events()
         return (*(text for _, text in conflicts.values()), *refusals)
 
     async def _ask(self, uids: Mapping[str, str]) -> tuple[str, ...]:
-        """Ask that pods be evicted, by `namespace/name`; return why some are not."""
+        """Request evictions by `namespace/name`; return why some are refused."""
         self._uids = dict(uids)
         users = [User(gpu="", pod=pod) for pod in uids]
         await self._evictions.ask(users)
@@ -126,12 +126,12 @@ class Conflicts:
         await self._kube.evict(name, namespace, uid=self._uids[f"{namespace}/{name}"])
 
     def _is_there(self, uid: str) -> bool:
-        """Return whether a pod has not ended and is not being deleted."""
+        """Return whether a pod has not ended and is not terminating."""
         pod = self._gate.view.find(uid)
         return uid_of(pod or {}) == uid and not is_ending(pod)
 
     def _say(self, uid: str, pod: str, reason: str, text: str) -> None:
-        """Log what becomes of a pod, and have an event of it say so."""
+        """Log what happens to a pod, and record an event."""
         self._reported[uid, reason] = text
         self._log.error("pod_in_conflict", pod=pod, event_reason=reason, reason=text)
         namespace, _, name = pod.partition("/")
@@ -140,7 +140,7 @@ class Conflicts:
         self._due.append(_Due(subject, report, self._now() + _WORTH))
 
     async def _write_events(self) -> None:
-        """Write what is due; what is not taken stays due while its pod is there, and for a while after."""
+        """Write pending events; failed ones are retried while the pod exists, and for a while after."""
         due, self._due = self._due, []
         for each in due:
             try:

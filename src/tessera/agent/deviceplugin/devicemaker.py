@@ -1,4 +1,4 @@
-"""Makes devices ready for the containers that are about to start with them, and says what each of these gets."""
+"""Prepares devices for containers that are about to start, and returns what each container gets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,43 +25,43 @@ from tessera.errors import Conflict, TesseraError, Unavailable
 __all__ = ["DeviceMaker", "GpuChanges", "PluginPaths", "naming"]
 
 _ENFORCED = MPS_MODES | {Mode.MEMORY_SHARE}
-"""Shares that daemons and limits stand behind; whole devices and time-slices need none."""
+"""Shares enforced by daemons and limits; whole devices and time-slices need none."""
 _OPTIONAL_NODES = ("nvidia-modeset", "nvidia-uvm-tools")
 
 
 class PluginPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where things are on the node."""
+    """Paths on the node."""
 
     plugins: Path = Path("/var/lib/kubelet/device-plugins")
     cdi: Path = Path("/var/run/cdi")
     driver_specs: tuple[Path, ...] = DRIVER_SPECS
-    """Made by `nvidia-ctk`; the edits for all devices of the first that is there, the driver's libraries, are ours."""
+    """Written by `nvidia-ctk`; of the first that exists we take the edits for all devices, the driver's libraries."""
     driver_folder: str = ""
-    """The host's folder with these libraries, which containers get where there is none; empty for none."""
+    """The host folder with these libraries, mounted into containers without a specification; empty for none."""
     minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
     memory: Path | None = Path("/run/tessera/shares.json")
-    """Keeps what was answered for shares and not used yet, for a restart of the agent; None keeps nothing."""
+    """Keeps unused answers for shares across a restart of the agent; None keeps them in memory."""
     allocations: Path | None = Path("/run/tessera/allocations.json")
-    """The record of what is allocated to which container; None keeps nothing."""
+    """The record of allocations; None keeps it in memory."""
     mps_root: Path = Path("/run/tessera/mps")
     dev: Path = Path("/dev")
-    """The host's device nodes, to leave out what this driver has not loaded."""
+    """The host's device nodes, to leave out those that this driver has not loaded."""
 
 
 class GpuChanges(Protocol):
-    """Where changes of GPUs are asked for, for the containers that are about to start."""
+    """Takes requests to change GPUs, for containers that are about to start."""
 
     async def change(self, request: ChangeRequest) -> Inventory:
-        """Return what the driver shows once a request is carried out, or raise why it was not."""
+        """Return the inventory once a request is carried out, or raise why it was not."""
 
 
 class DeviceMaker:
-    """The devices of this node, by what the driver showed last.
+    """The devices of this node, by the last inventory.
 
     Args:
-        paths: where things are.
-        changes: where devices are asked for, and shares to be enforced.
-        complain: told what keeps device nodes from being known.
+        paths: on the node.
+        changes: takes requests to create devices and enforce shares.
+        complain: gets errors that hide device nodes.
 
     """
 
@@ -70,13 +70,13 @@ class DeviceMaker:
         self._changes = changes
         self._complain = complain
         self.inventory = Inventory(gpus=())
-        """What the driver showed last."""
+        """The last inventory."""
         self._place = HostPlaces()
         self.unit_mib = self._place.unit_mib
-        """Memory of one unit of the resources that are amounts of memory."""
+        """Unit of the resources that are amounts of memory, in MiB."""
 
     def see(self, inventory: Inventory) -> None:
-        """Take what the driver shows."""
+        """Set the inventory."""
         self.inventory = inventory
         caps = self._place.caps
         try:
@@ -87,15 +87,15 @@ class DeviceMaker:
         self._place = HostPlaces(mps_root=str(self._paths.mps_root), unit_mib=self.unit_mib, caps=caps)
 
     def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
-        """Return the devices that shares name."""
+        """Return the devices named by shares."""
         return uses_of_shares(shares, self.inventory)
 
     def misfit(self, request: AssignedRequest) -> str:
-        """Return why a GPU of a request is not what its pod asked for."""
+        """Return why a GPU of a request does not match the pod's request."""
         return misfit(request, self.inventory)
 
     async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
-        """Make the devices of shares exist, and return what a container with them gets."""
+        """Create the devices of shares, and return what a container with them gets."""
         uuids: dict[str, None] = {}
         for share in shares:
             facts = self._gpu(share.gpu)
@@ -132,7 +132,7 @@ class DeviceMaker:
         return facts
 
     def edits(self, shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> ShareEdits:
-        """Return what shares add, without device nodes that a GPU works without and this host has not."""
+        """Return the edits for shares, without device nodes that are optional and missing on this host."""
         made = share_edits(shares, gpus, self._place)
         seen = (self._paths.dev / "nvidiactl").exists()
         absent = {f"/dev/{name}" for name in _OPTIONAL_NODES if seen and not (self._paths.dev / name).exists()}
@@ -141,7 +141,7 @@ class DeviceMaker:
 
 
 def naming(uuids: Iterable[str], made: ShareEdits) -> ShareEdits:
-    """Return what a container gets, its GPUs and MIG instances named whichever way they are handed over."""
+    """Return what a container gets, with GPUs and MIG instances named for every device list strategy."""
     return msgspec.structs.replace(made, env=(("TESSERA_GPU_UUIDS", ",".join(uuids)), *made.env))
 
 

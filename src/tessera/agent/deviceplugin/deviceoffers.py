@@ -1,10 +1,10 @@
-"""Devices that change hands between the kubelet and the scheduler, one step at a time, so that one has each.
+"""Moves devices between the kubelet and the scheduler, one step at a time, so that each has exactly one owner.
 
-To the kubelet: what is to be offered by name is written to `status.offered` of the GPUNode first, on a version on which
-no claim and no pod has it; servers claim nothing of it from then on. Then it is advertised.
+To the kubelet: devices to advertise by name are written to `status.offered` of the GPUNode first, on a version without
+a claim or pod on them; servers claim none of them from then on. Then they are advertised.
 
-To the scheduler: the Node shows fewer devices, so that nobody is bound for them; then the kubelet is offered them no
-more; when it does not know them any more and no pod has them, they are taken out of `status.offered`.
+To the scheduler: the Node shows fewer devices, so that no more pods are bound for them; then they are no longer
+advertised; once the kubelet has dropped them and no pod has them, they are removed from `status.offered`.
 """
 
 import asyncio
@@ -43,50 +43,50 @@ from tessera.log import Logger
 __all__ = ["Advertise", "DeviceOffers", "HandOver", "ObservedNode"]
 
 Advertise = Callable[[NodeOffer, frozenset[DeviceId]], Awaitable[bool]]
-"""Gives the kubelet new lists of devices, and serves those that leave to pods they were chosen for already.
+"""Sends the kubelet new device lists, and serves leaving devices to pods they were already chosen for.
 
-It returns whether the kubelet knows.
+It returns whether the kubelet has the lists.
 """
 
 _SCHEDULER_S = 0.5
-"""How long the scheduler may take to see that a node has fewer devices."""
+"""How long the scheduler may take to observe that a node has fewer devices."""
 _TRIES = 4
-"""Servers write claims to the same object."""
+"""Retries of a write: servers write claims to the same object."""
 
 
 class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """What is offered, and decided from, in one observation."""
+    """One observation of the node, for decisions."""
 
     offered: NodeOffer
-    """What the node would offer if all of it were the kubelet's."""
+    """What would be advertised if everything were the kubelet's."""
     gpus: tuple[Gpu, ...]
     inventory: Inventory
     node: Object
 
 
 class HandOver(NamedTuple):
-    """How far devices have changed hands."""
+    """How far the move has come."""
 
     known: bool
-    """Whether the kubelet knows all that is to be offered by name, and nothing that it shall not have."""
+    """Whether the kubelet has all devices to advertise by name, and no others."""
     withdrawn: bool
-    """Whether it knows what can be offered now, and nothing that it shall not have."""
+    """Whether it has all devices that can be advertised now, and no others."""
     unfinished: bool
-    """Whether the kubelet or a pod has a device still that is to be the scheduler's."""
+    """Whether the kubelet or a pod still has a device that is to become the scheduler's."""
     unwritten: tuple[tuple[str, str], ...] = ()
-    """Resources of which devices are not offered since that cannot be written down, each with the reason."""
+    """Resources with devices not advertised because `status.offered` cannot be written, with the reason."""
 
 
 class DeviceOffers:
-    """Keeps `status.offered` and what is advertised in step.
+    """Keeps `status.offered` and the advertised devices consistent.
 
     Args:
         gpunode: the node's GPUNode.
         record: the Node object.
-        kubelet: which devices the kubelet has.
-        gate: what pods were allocated by name; observes the pods of this node.
-        pods: which devices assignments of pods name.
-        log: where it is logged what could not be done.
+        kubelet: the devices that the kubelet has.
+        gate: has the allocations by name; observes the pods of this node.
+        pods: has the devices of assignments.
+        log: for failed steps.
 
     """
 
@@ -107,22 +107,22 @@ class DeviceOffers:
         self._pods = pods
         self._log = log
         self._last = NodeOffer(resources=())
-        """What was advertised last."""
+        """The devices advertised last."""
         self.problem = ""
-        """Why `status.offered` could not be written the last time that it had to be; empty where it was."""
+        """Why the last necessary write of `status.offered` failed; empty where it did not."""
 
     async def hand_over(self, observed: ObservedNode, advertise: Advertise) -> HandOver:
-        """Let devices change hands, as far as they can in one look.
+        """Move devices as far as possible in one pass.
 
         Raises:
-            TesseraError: the kubelet or the API server does not answer, or somebody wrote meanwhile; call again.
+            TesseraError: the kubelet or the API server does not answer, or there was a concurrent write; call again.
 
         """
-        # 1. Write down what becomes the kubelet's.
+        # 1. Write the kubelet's devices to `status.offered`.
         now, plan = await self.plan_advertisement(observed)
-        # 2. Advertise; devices that are withdrawn still serve pods that the kubelet chose them for.
+        # 2. Advertise; withdrawn devices still serve pods that the kubelet chose them for.
         known = await advertise(now, plan.withdrawing)
-        # 3. Refuse those that the kubelet has let go of, and only then release them to the scheduler.
+        # 3. Refuse those that the kubelet has dropped, and only then release them to the scheduler.
         released = await self.devices_let_go(observed, plan) if known else frozenset[DeviceId]()
         if released:
             await advertise(now, plan.withdrawing - released)
@@ -137,7 +137,7 @@ class DeviceOffers:
         )
 
     def _unwritten(self, observed: ObservedNode) -> Iterator[tuple[str, str]]:
-        """Yield the resources of which devices could not be written down, with the reason."""
+        """Yield the resources with devices that could not be written, with the reason."""
         offered = self._gpunode.offered()
         for resource in observed.offered.resources:
             lacking = {device.device for device in resource.devices} - offered
@@ -146,9 +146,9 @@ class DeviceOffers:
                 yield resource.name, f"{count} cannot be written to status.offered of the GPUNode: {self.problem}"
 
     async def plan_advertisement(self, observed: ObservedNode) -> tuple[NodeOffer, OfferPlan]:
-        """Return what to advertise now and what changes hands, with everything written down that must be before.
+        """Return what to advertise now and what is moving, after writing what must be written before.
 
-        What cannot be written down is not advertised, until the next observation.
+        Devices that cannot be written are not advertised until the next observation.
         """
         if self._gpunode.absent:
             return observed.offered, OfferPlan(advertise=by_name(observed.offered))
@@ -159,7 +159,7 @@ class DeviceOffers:
         if self._gpunode.lost or desired - self._gpunode.offered() - taken:
             try:
                 await self._commit(observed, desired)
-            except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
+            except (TesseraError, TimeoutError) as error:  # what is advertised already stays advertised
                 self.problem = str(error) or type(error).__name__
                 self._log.warning("offer_not_written", reason=self.problem)
         plan = plan_offer(desired, self._gpunode.offered(), self._gate.record.by_name, taken)
@@ -167,7 +167,7 @@ class DeviceOffers:
         return self._last, plan
 
     async def devices_let_go(self, observed: ObservedNode, plan: OfferPlan) -> frozenset[DeviceId]:
-        """Return the devices of which the kubelet has let go; call it when the kubelet was given the new lists.
+        """Return the devices that the kubelet has dropped; call it after the kubelet got the new lists.
 
         Raises:
             TesseraError: the kubelet does not answer; call again.
@@ -181,12 +181,12 @@ class DeviceOffers:
         return released_devices(desired, self._gpunode.offered(), held, known)
 
     async def release(self, observed: ObservedNode, keys: frozenset[DeviceId]) -> None:
-        """Take devices out of `status.offered`; call it when whoever still comes for one of them is refused.
+        """Remove devices from `status.offered`; call it when requests for them are refused.
 
-        What a pod was allocated in the last moment stays.
+        A device allocated in the last moment stays.
 
         Raises:
-            TesseraError: the API server does not answer, or somebody wrote meanwhile; call again.
+            TesseraError: the API server does not answer, or there was a concurrent write; call again.
 
         """
         state = await self._gpunode.fresh(observed.node)
@@ -196,18 +196,18 @@ class DeviceOffers:
     # To the kubelet
 
     async def _commit(self, observed: ObservedNode, desired: frozenset[DeviceId]) -> None:
-        """Write down what is the kubelet's from now on: of what is desired all that no claim and no pod has.
+        """Write the devices that are the kubelet's from now on: the desired ones without a claim or pod.
 
-        What was the kubelet's when somebody deleted the object is still.
+        Those of a deleted object are still the kubelet's.
 
         Raises:
-            TesseraError: the API refuses or does not answer, or servers write at every try.
+            TesseraError: the API server rejects or does not answer, or servers write at every try.
 
         """
         for _ in range(_TRIES):
             state = await self._gpunode.fresh(observed.node)
             lost = self._gpunode.lost
-            await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
+            await self._pods.refresh()  # after the object: the pod of a vanished claim is bound by now
             committed = devices_one_by_one(state.offered) | lost
             taken = self._taken(observed, desired, state.claims)
             add = plan_offer(desired, committed, self._gate.record.by_name, taken).add
@@ -225,7 +225,7 @@ class DeviceOffers:
     def _taken(
         self, observed: ObservedNode, desired: frozenset[DeviceId], claims: Iterable[Claim]
     ) -> frozenset[DeviceId]:
-        """Return which of the desired devices overlap what claims and assignments name, or containers use."""
+        """Return the desired devices that overlap claims, assignments or allocations."""
         models = {gpu.uuid: gpu.model for gpu in observed.gpus}
         names = (
             claimed_keys(claims, observed.gpus)
@@ -237,9 +237,9 @@ class DeviceOffers:
     # To the scheduler
 
     async def _bound_for(self, observed: ObservedNode) -> frozenset[DeviceId]:
-        """Return which devices stay for pods that are bound to this node for them already.
+        """Return the devices that stay for pods that are already bound to this node for them.
 
-        Where devices are about to go the Node shows that first, so that after a moment no more such pods come.
+        Before devices leave, the Node shows fewer, so that soon no more such pods are bound.
         """
         resources = {each.device: named.name for named in self._last.resources for each in named.devices}
         gone = by_name(self._last) - by_name(observed.offered) - self._gate.record.by_name
@@ -252,7 +252,7 @@ class DeviceOffers:
             if await self._record.announce(observed.node, {name: left.get(name, 0) for name in leaving.values()}):
                 await asyncio.sleep(_SCHEDULER_S)
             await self._view.refresh()
-        except (TesseraError, TimeoutError) as error:  # then nobody binds pods either
+        except (TesseraError, TimeoutError) as error:  # then no pods are bound either
             self._log.warning("not_announced", reason=str(error) or type(error).__name__)
         allocated = {
             each.name: self._gate.record.allocated_ids(each.name)
@@ -268,7 +268,7 @@ class DeviceOffers:
         )
 
     def _bound(self) -> Counter[str]:
-        """Return how many devices of each resource the pods ask that are bound to this node."""
+        """Return how many devices of each resource the pods on this node request."""
         bound = Counter[str]()
         for pod in self._view.pods():
             for container, resource, quantity in () if is_ended(pod) else asks_of(pod):

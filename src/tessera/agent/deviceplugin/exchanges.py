@@ -1,6 +1,6 @@
-"""What `Allocate` answered for shares, and the assignments that are exchanged until they say what each pod has.
+"""The answers of `Allocate` for shares, and exchanges of assignments until they match what each pod has.
 
-`Allocate` names no pod, so that without CDI one may be answered with what another of the same size is assigned
+`Allocate` names no pod, so without CDI one may be answered with the assignment of another of the same size
 (docs/decisions/0009-pod-identity-at-prestart.md).
 """
 
@@ -22,17 +22,17 @@ from tessera.log import Logger
 __all__ = ["Exchanges"]
 
 _UNHELD_S = 60.0
-"""An answer that nobody holds for so long was for a pod that the kubelet refused for another reason."""
+"""An answer without a holder for this long was for a pod that the kubelet rejected for another reason."""
 
 
 class Exchanges:
-    """Keeps answers until the kubelet's record shows who has them, and makes the assignments agree with it.
+    """Keeps answers until the kubelet's record shows their holders, and corrects the assignments to match.
 
     Args:
         view: the pods of this node.
         pods: the assignments that count.
-        log: where exchanges are logged.
-        memory: file that keeps what was answered, for a restart of the agent between two calls; None keeps nothing.
+        log: for exchanges.
+        memory: file that keeps answers across a restart of the agent between two calls; None keeps them in memory.
 
     """
 
@@ -49,15 +49,15 @@ class Exchanges:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """What was answered and is not used yet."""
+        """The unused answers."""
         return tuple(self._answers.values())
 
     def answer_for(self, ids: Ids) -> Answer | None:
-        """Return what was answered for these ids."""
+        """Return the answer for these ids."""
         return self._answers.get(ids)
 
     def remember(self, answer: Answer) -> None:
-        """Keep an answer; one that says which devices it is also over a restart."""
+        """Keep an answer; one that says which devices it is of also across restarts."""
         self._answers[answer.ids] = answer
         if answer.fixed:
             self._write()
@@ -67,17 +67,17 @@ class Exchanges:
         self._answers.pop(ids, None)
 
     def forget(self, known: frozenset[Ids], ids: Ids) -> None:
-        """Forget answers for ids that are given anew, and those that nobody holds and whose pod is gone."""
+        """Forget answers for ids that are allocated anew, and those without a holder whose pod is gone."""
         waiting = {request.key for request in self.assigned_requests()}
         for each in self.answers:
             if each.ids & ids or (each.ids not in known and each.key not in waiting):
                 del self._answers[each.ids]
 
     def forget_unheld(self, known: frozenset[Ids]) -> None:
-        """Forget answers that nobody has held for a minute.
+        """Forget answers without a holder for a minute.
 
         Args:
-            known: what the kubelet has recorded, as `recorded` returns it.
+            known: the kubelet's record, from `recorded`.
 
         """
         now_s = asyncio.get_running_loop().time()
@@ -96,7 +96,7 @@ class Exchanges:
         return frozenset(frozenset(each.device_ids) for each in await self._view.allocated())
 
     async def unseen(self) -> frozenset[str]:
-        """Return the UIDs of pods that the kubelet has given units, and that the watch does not show.
+        """Return the UIDs of pods with units in the kubelet's record that the watch does not show.
 
         Raises:
             Unavailable: its record cannot be read.
@@ -106,30 +106,30 @@ class Exchanges:
         return frozenset(given - by_uid(self._view.pods()).keys())
 
     def assigned_requests(self) -> tuple[AssignedRequest, ...]:
-        """Return what the pods of this node are assigned after all exchanges, also those that are not written yet."""
+        """Return the assignments of this node's pods after all exchanges, written or not."""
         if not self._exchanges:
             return self._pods.assigned_requests()
         return tuple(map(self._exchanged, self._pods.assigned_requests()))
 
     def _exchanged(self, request: AssignedRequest) -> AssignedRequest:
-        """Return a request as it is after an exchange that is its pod's, and not one's that had its name before."""
+        """Return a request after an exchange of its pod, not of an earlier pod with the same name."""
         known = self._exchanges.get(request.key)
         ours = known is not None and known.request.uid == request.uid
         return msgspec.structs.replace(request, shares=known.shares) if known is not None and ours else request
 
     async def mend(self, held: tuple[KubeletAllocation, ...]) -> dict[RequestKey, TesseraError]:
-        """Make the assignments say what holders were given; return those for which that cannot be, and why.
+        """Correct the assignments to match what holders were answered; return those that cannot be corrected, and why.
 
-        Of these nothing is started; the others go on.
+        Containers of these are not started; the others go on.
         """
-        # 1. Decide what is exchanged, and keep that over a restart: two changes make one exchange.
+        # 1. Decide the exchanges, and keep them across restarts: two writes make one exchange.
         found = reconcile(self.assigned_requests(), held, self.answers)
         for each in found.corrections:
             self._exchanges[each.request.key] = each
             self._log.info("assignment_exchanged", pod=str(each.request.key), gpus=[share.gpu for share in each.shares])
         if found.corrections:
             self._write()
-        # 2. Write it on the pods, as far as they are there.
+        # 2. Write them on the pods that exist.
         refused: dict[RequestKey, TesseraError] = {key: _mistaken(key, why) for key, why in found.refused}
         unseen = await self.unseen() if self._exchanges else frozenset[str]()
         for key, each in tuple(self._exchanges.items()):

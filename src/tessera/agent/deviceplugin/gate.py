@@ -1,7 +1,7 @@
 """The last gate before a container gets a device: may it be allocated, and may the container start?
 
-What may be allocated and what may start is decided by `core.deviceplugin.lastgate`; here the pods in the way are looked
-at, and the record is on disk before an answer is given (docs/decisions/0014-last-gate.md).
+`core.deviceplugin.lastgate` decides; here the conflicting pods are observed, and the record is written to disk
+before a call is answered (docs/decisions/0014-last-gate.md).
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from tessera.log import Logger
 __all__ = ["Gate"]
 
 _TERMINATION_WAIT_S = 5.0
-"""How long a container waits for the processes of one that is ending; the kubelet kills them after two seconds at
-least, and tries again what was refused."""
+"""How long a container waits for the processes of a terminating pod; the kubelet kills them after two seconds at
+least, and retries a refused container."""
 _RETRY_S = 0.1
 
 
 class Gate:
-    """Decides about each allocation, and about each start of a container.
+    """Decides each allocation and each start of a container.
 
     Args:
         view: the pods of this node.
-        capacity: returns the memory in MiB that can be allocated of each device.
-        log: where refusals are logged.
-        file: keeps the record over a restart of the agent; None keeps nothing.
+        capacity: returns the allocatable memory of each device, in MiB.
+        log: for refusals.
+        file: keeps the record across restarts of the agent; None keeps it in memory.
         now_ns: the time, in nanoseconds since 1970.
-        clock_s: a monotonic clock, for how long something lasts.
+        clock_s: a monotonic clock for durations.
 
     """
 
@@ -63,10 +63,10 @@ class Gate:
         self._log = log
 
     async def admit(self, resource: str, ids: Iterable[str], uses: tuple[Use, ...] = ()) -> None:
-        """Record the allocation that `Allocate` is about to answer, or refuse it.
+        """Record the allocation that `Allocate` is about to return, or refuse it.
 
         Raises:
-            Conflict: a pod that lives has one of them, or a device that overlaps.
+            Conflict: a living pod has one of the devices, or an overlapping one.
             Unavailable: the record cannot be written.
 
         """
@@ -74,29 +74,29 @@ class Gate:
         new = Allocation(
             resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self.record.next_ns(), guessed=guessed
         )
-        # 1. From now on it counts: to look at pods takes time.
+        # 1. Count it from now on: observing pods takes time.
         with self.record.admitting(new):
-            # 2. Look at the pods in its way.
+            # 2. Observe the conflicting pods.
             observed = await self._observe_rivals(new, ids=True)
-            # 3. Decide, and write that down.
+            # 3. Decide, and write the record.
             self._follow(lastgate.admit(self.record.entries, new, observed, self._capacity()), new)
 
     async def holder(self, resource: str, ids: Iterable[str]) -> Allocation:
-        """Return for which container `PreStartContainer` is called with these ids, without what it uses.
+        """Return the container that `PreStartContainer` is called for with these ids, without what it uses.
 
         Raises:
-            Conflict: the kubelet allocated them to two pods that live.
+            Conflict: the kubelet allocated them to two living pods.
             Unavailable: its record does not show them.
 
         """
         desired = tuple(sorted(ids))
-        # 1. Find the containers that the kubelet gave these ids; of two pods one may be about to end.
+        # 1. Find the containers with these ids; of two pods one may be terminating.
         found = await self._holders(resource, desired)
-        # 2. Remember which of them came later: nobody can tell for whom the kubelet asks.
+        # 2. Remember which came later: the call does not say which pod it is for.
         created = {uid: created_ns(pod) for uid, pod in by_uid(self.view.pods()).items()}
         later = lastgate.later_holders(found, self.record.entries, created)
         self.refusals.note_duplicates(resource, desired, later)
-        # 3. Answer if there is one.
+        # 3. Answer if there is exactly one.
         if not found:
             raise Unavailable(
                 f"{len(desired)} devices of {resource}",
@@ -112,22 +112,22 @@ class Gate:
         return found[0]
 
     async def start(self, holder: Allocation, uses: tuple[Use, ...], *, ids: bool) -> None:
-        """Record what a container is about to use, or refuse it; waits a little for pods that are terminating.
+        """Record what a container is about to use, or refuse it; waits briefly for terminating pods.
 
         Args:
-            holder: as `holder` gave it, with the pod's assignment where it goes by one.
+            holder: as returned by `holder`, with the pod's assignment if it has one.
             uses: the devices.
-            ids: whether ids of others matter, which stand for devices and not for units.
+            ids: whether ids stand for devices, not for units, so that ids of other pods matter.
 
         Raises:
-            Conflict: a pod that lives has what it would use.
+            Conflict: a living pod has what it would use.
             Unavailable: the record cannot be written.
 
         """
-        # 1. What starts again is not later than before.
+        # 1. A restarted container is not later than before.
         before_ns = (each.at_ns for each in self.record.entries if replaces(holder, each))
         new = msgspec.structs.replace(holder, uses=uses, at_ns=min(before_ns, default=self.record.next_ns()))
-        # 2. Decide, a little later where who is in its way ends.
+        # 2. Decide, a little later if a conflicting pod is terminating.
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _TERMINATION_WAIT_S
         while True:
@@ -136,7 +136,7 @@ class Gate:
             if not verdict.wait or loop.time() > last_s:
                 break
             await asyncio.sleep(_RETRY_S)
-        # 3. Write that down, without an await since the decision.
+        # 3. Write the record, without an await since the decision.
         if verdict.refused is not None:
             rival = "" if verdict.refused.other is None else verdict.refused.other.uid
             self.refusals.refuse(holder, verdict.refused.cause, rival)
@@ -144,7 +144,7 @@ class Gate:
         self.refusals.forget(holder)
 
     async def _holders(self, resource: str, ids: tuple[str, ...]) -> tuple[Allocation, ...]:
-        """Return the containers that the kubelet gave these ids; of several pods those that do not end soon."""
+        """Return the containers with these ids; of several pods those that are not terminating."""
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _TERMINATION_WAIT_S
         found = lastgate.holders(resource, ids, await self._observe())
@@ -153,13 +153,13 @@ class Gate:
             found = lastgate.holders(resource, ids, await self._observe())
             if not found or loop.time() > last_s:
                 break
-            await asyncio.sleep(_RETRY_S)  # the one that ends is soon seen to have ended
+            await asyncio.sleep(_RETRY_S)  # the terminating pod is soon observed to have ended
         return found
 
     async def _observe_rivals(self, new: Allocation, *, ids: bool) -> ObservedPods:
-        """Return what is seen of the pods that are in the way of an allocation; nothing where none is.
+        """Return the observed pods that conflict with an allocation; nothing where none does.
 
-        Nobody else may be in its way when this returns: what was not looked for is not there.
+        When this returns no other pod can conflict: pods that were not observed do not exist.
         """
         observed, checked = ObservedPods(), frozenset[Allocation]()
         while not (rivals := self._rivals(new, ids=ids)) <= checked:
@@ -175,11 +175,11 @@ class Gate:
         return await self._observer.observe({each.uid for each in self.record.entries}, running)
 
     def _follow(self, verdict: GateDecision, new: Allocation) -> None:
-        """Keep the record as it is to be, on disk before an answer is given.
+        """Replace the record, on disk before a call is answered.
 
         Raises:
             Conflict: the allocation is refused.
-            Unavailable: the record cannot be written; it stays as it was.
+            Unavailable: the record cannot be written; the former one stays.
 
         """
         clash = verdict.refused

@@ -1,4 +1,4 @@
-"""What every device plugin of an agent does about its list: streams of the kubelet, devices that leave it in time."""
+"""What all device plugins share: the kubelet's ListAndWatch streams, and the withdrawal of devices."""
 
 import abc
 import asyncio
@@ -26,7 +26,7 @@ __all__ = ["ListedResource", "Offered", "now_s"]
 
 
 class Offered(Protocol):
-    """A resource that is offered: a record with a name and its devices."""
+    """An advertised resource: a record with a name and its devices."""
 
     @property
     def name(self) -> str:
@@ -34,35 +34,35 @@ class Offered(Protocol):
 
     @property
     def devices(self) -> tuple[ListedDevice, ...]:
-        """Return the devices that are offered now."""
+        """Return the devices that are advertised now."""
 
 
 OfferT = TypeVar("OfferT", bound=Offered)
 
 
 class ListedResource(abc.ABC, Generic[OfferT]):
-    """A `DevicePlugin` for one resource; its devices change by `update`, and `end` takes it back.
+    """A `DevicePlugin` for one resource; its devices change by `update`, and `end` withdraws it.
 
-    What is not offered any more stays listed, as unhealthy, until the kubelet cannot have chosen it
-    (`core.deviceplugin.listing`): it is to be `settle`d from time to time, and ends when nothing is `unsettled`.
+    Withdrawn devices stay listed as unhealthy until the kubelet cannot have chosen them
+    (`core.deviceplugin.listing`): call `settle` from time to time; the plugin ends when nothing is `unsettled`.
 
     Args:
-        resource: what is offered at first, a msgspec record.
+        resource: advertised at first, a msgspec record.
 
     """
 
     def __init__(self, resource: OfferT) -> None:
         self.resource = resource
         self._streams: dict[object, int] = {}
-        """Version that each open stream has been given."""
+        """Version of the list last sent to each open stream."""
         self._version = 0
         self._ended = False
         self._changed = asyncio.Event()
         self._listed: tuple[ListedDevice, ...] = ()
-        """What streams of the kubelet are given: what is offered, and what was and must not be missing yet."""
+        """The list for streams: advertised devices, and withdrawn ones that must not be missing yet."""
         self._withdrawn: tuple[Withdrawn, ...] = ()
         self._calls: list[frozenset[str]] = []
-        """Ids of calls of the kubelet that are not answered yet."""
+        """Ids of kubelet calls in progress."""
         self._set(resource, frozenset())
 
     def _set(self, resource: OfferT, leaving: frozenset[DeviceId]) -> None:  # noqa: ARG002 - subclasses do
@@ -71,7 +71,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
         self._list()
 
     def _list(self) -> None:
-        """Let streams get what is to be listed now, where that has changed."""
+        """Send streams the current list if it changed."""
         devices = listed(self.resource.devices, self._withdrawn, self._listed)
         if devices != self._listed:
             self._listed = devices
@@ -80,12 +80,12 @@ class ListedResource(abc.ABC, Generic[OfferT]):
 
     @property
     def listed(self) -> tuple[ListedDevice, ...]:
-        """What the kubelet may choose, or may have chosen until it knows better."""
+        """The devices that the kubelet may choose, or may have chosen before it got the current list."""
         return self._listed
 
     @property
     def streams(self) -> int:
-        """Number of kubelet streams that are open; it opens one when the plugin is registered."""
+        """Number of open kubelet streams; the kubelet opens one when the plugin is registered."""
         return len(self._streams)
 
     def update(
@@ -95,28 +95,28 @@ class ListedResource(abc.ABC, Generic[OfferT]):
         policy: AllocationPolicy = "distributed",  # noqa: ARG002 - for those that prefer by it
         leaving: frozenset[DeviceId] = frozenset(),
     ) -> None:
-        """Offer other devices under the same name; streams get the whole list when anything changed.
+        """Advertise other devices under the same name; streams get the whole list if anything changed.
 
-        Those taken back that are `leaving` are allocated still to whom the kubelet chose them for before it knew.
+        Withdrawn devices in `leaving` are still allocated to pods that the kubelet chose them for before.
         """
         self._set(resource, leaving)
 
     @property
     def unsettled(self) -> bool:
-        """Whether something is listed that is not offered any more."""
+        """Whether a withdrawn device is still listed."""
         return bool(self._withdrawn)
 
     @property
     def awaits_kubelet(self) -> bool:
-        """Whether it matters now which devices the kubelet knows as healthy: it was sent the present list."""
+        """Whether the kubelet's healthy devices matter now: it was sent the current list."""
         return self._is_sent() and any(each.known_s is None for each in self._withdrawn)
 
     def settle(self, allocatable: Container[str] | None, asked_s: float) -> None:
-        """List no more what the kubelet cannot have chosen.
+        """Stop listing devices that the kubelet cannot have chosen.
 
         Args:
-            allocatable: ids that the kubelet has as healthy; None where that is not known.
-            asked_s: when it was asked, on the loop's clock.
+            allocatable: ids that the kubelet has as healthy; None where unknown.
+            asked_s: when it was read, on the loop's clock.
 
         """
         if not self._withdrawn:
@@ -127,12 +127,12 @@ class ListedResource(abc.ABC, Generic[OfferT]):
         self._list()
 
     def _unclaimed(self) -> frozenset[str]:
-        """Return ids that were allocated and that the kubelet has recorded no pod for yet."""
+        """Return allocated ids for which the kubelet has recorded no pod yet."""
         return frozenset()
 
     @contextlib.contextmanager
     def _call(self, ids: tuple[str, ...]) -> Iterator[None]:
-        """Let nothing that a call of the kubelet names be missing before it has been answered for a while."""
+        """Keep devices of a kubelet call listed until it has been answered for a while."""
         call = frozenset(ids)
         self._calls.append(call)
         try:
@@ -142,11 +142,11 @@ class ListedResource(abc.ABC, Generic[OfferT]):
             self._withdrawn = asked_for(self._withdrawn, call, now_s())
 
     def offers(self, keys: frozenset[DeviceId]) -> bool:  # noqa: ARG002 - subclasses do
-        """Return whether one of these devices is offered by name, or was and is leaving."""
+        """Return whether one of these devices is advertised by name, or withdrawn and leaving."""
         return False
 
     def end(self) -> None:
-        """Take all devices back: streams get an empty list, and end."""
+        """Withdraw all devices: streams get an empty list, and end."""
         self._ended = True
         self.resource = msgspec.structs.replace(self.resource, devices=())  # type: ignore[type-var]
         self._withdrawn, self._listed = (), ()
@@ -158,7 +158,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
         self._changed = asyncio.Event()
 
     async def sent(self, deadline_s: float) -> bool:
-        """Return when every open stream was given the present list; whether that was within the deadline."""
+        """Return when every open stream was sent the current list; whether that was before the deadline."""
         try:
             async with asyncio.timeout(deadline_s):
                 while not self._is_sent():
@@ -171,7 +171,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
         return all(each == self._version for each in self._streams.values())
 
     async def watch(self) -> AsyncGenerator[tuple[ListedDevice, ...], None]:
-        """Give all devices now and after each change, to one stream of the kubelet."""
+        """Yield all devices now and after each change, to one stream of the kubelet."""
         stream = object()
         try:
             while True:
@@ -191,7 +191,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
     @property
     @abc.abstractmethod
     def options(self) -> PluginOptions:
-        """Which calls are desired beside `Allocate`."""
+        """Which optional calls are used."""
 
     @abc.abstractmethod
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ class ListedResource(abc.ABC, Generic[OfferT]):
 
     @abc.abstractmethod
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        """Prepare the devices of a container that is about to be created."""
+        """Prepare the devices of a container before it is created."""
 
 
 def now_s() -> float:

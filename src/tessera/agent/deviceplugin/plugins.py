@@ -1,4 +1,4 @@
-"""All device plugins of a node: what is offered, how it is handed over, and the one task that keeps them registered."""
+"""All device plugins of a node: what they advertise, how devices are handed over, and their registration."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -38,20 +38,20 @@ from tessera.measures import Measures
 __all__ = ["Plugins"]
 
 _TEND_S = 0.2
-"""A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
+"""A restarted kubelet must have its plugins before it syncs its pods (docs/kubelet-races.md)."""
 _TIDY_S = 30.0
 
 
 class Plugins:
-    """The device plugins of this node: `offer` says what is advertised, `run` keeps it so until it is cancelled.
+    """The device plugins of this node: `offer` sets what is advertised, `run` keeps them registered until cancelled.
 
     Args:
-        paths: where things are.
+        paths: on the node.
         view: the pods of this node.
-        assigned: what assignments of these pods say.
-        changes: where devices are asked for, and shares to be enforced.
-        log: where what was applied is logged.
-        strategies: how devices are handed over where the node's configuration does not say.
+        assigned: the assignments of these pods.
+        changes: takes requests to create devices and enforce shares.
+        log: for what was applied.
+        strategies: device list strategies where the node's configuration sets none.
 
     """
 
@@ -74,9 +74,9 @@ class Plugins:
         self._injection = DeviceInjection(strategies=strategies)
         self._complained: set[str] = set()
         self._unwritten = ""
-        """Why what containers are handed is not written as it is now; empty where it is."""
+        """Why CDI specifications are outdated; empty where they are not."""
         self._adopted = False
-        """Whether the record has what pods were allocated before there was one."""
+        """Whether allocations made before there was a record are recorded."""
         self._folder = CdiFolder(paths.cdi)
         self.gate = Gate(view, self._maker.capacity, log, file=paths.allocations)
         self.shares = ShareAllocator(self.gate, self._maker, assigned, self._folder, log, memory=paths.memory)
@@ -84,24 +84,24 @@ class Plugins:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What keeps resources from being advertised, or containers from getting what is; one sentence each."""
+        """What keeps resources from being advertised, or containers from getting devices; one sentence each."""
         return (*self._servers.problems, *filter(None, (self._unwritten,)))
 
     @property
     def unit_mib(self) -> int:
-        """Memory of one unit of the resources that are amounts of memory."""
+        """Unit of the resources that are amounts of memory, in MiB."""
         return self._maker.unit_mib
 
     def count_in(self, unit_mib: int) -> None:
-        """Count the resources that are amounts of memory in units of so many MiB."""
+        """Set the unit of the resources that are amounts of memory, in MiB."""
         self._maker.unit_mib = unit_mib
         self.shares.count_in(unit_mib)
 
     async def adopt(self, inventory: Inventory) -> None:
-        """Record, once, what pods were allocated before there was one; nothing is offered before.
+        """Record, once, allocations made before there was a record; nothing is advertised before.
 
         Raises:
-            Unavailable: the kubelet's record cannot be read, or ours not be written.
+            Unavailable: the kubelet's record cannot be read, or ours cannot be written.
 
         """
         if not self._adopted:
@@ -117,13 +117,13 @@ class Plugins:
         *,
         leaving: frozenset[DeviceId] = frozenset(),
     ) -> bool:
-        """Advertise what is offered; return whether every stream of the kubelet got its new list in time.
+        """Advertise devices; return whether every stream of the kubelet got its new list in time.
 
         Args:
             offered: of `core.deviceplugin.advertise.offer`.
-            inventory: what the driver shows, the same that the offer was made from.
+            inventory: the driver's inventory that `offered` was computed from.
             options: how devices are handed over.
-            leaving: devices that are taken back, and allocated still to whom the kubelet chose them for already.
+            leaving: withdrawn devices that are still allocated to pods the kubelet chose them for before.
 
         """
         self._options = options
@@ -141,13 +141,13 @@ class Plugins:
         self.shares.inject(self._injection, self._driver)
         await self.adopt(inventory)
         policy = options.allocation_policy or "distributed"
-        # The kubelet asks before each start of a container, also where nothing of its resource is offered any more.
+        # The kubelet calls before each start of a container, also of a resource without devices by now.
         names = self.gate.record.resources - {resource.name for resource in offered.resources}
         kept = (Resource(name=name, devices=(), by_assignment=name in SHARE_RESOURCES) for name in sorted(names))
         return await self._servers.offer((*offered.resources, *kept), policy=policy, leaving=leaving)
 
     async def run(self, measures: Measures) -> None:
-        """Listen and register again when the kubelet starts anew, and remove what is stale; for ever."""
+        """Serve, register again when the kubelet restarts, and remove stale state; until cancelled."""
         loop = asyncio.get_running_loop()
         tidied_s = loop.time()
         try:
@@ -161,7 +161,7 @@ class Plugins:
             await self.close()
 
     async def close(self) -> None:
-        """Stop all servers, as the end of `run` does; the kubelet holds their devices as unhealthy then."""
+        """Stop all servers, as the end of `run` does; the kubelet then has their devices as unhealthy."""
         await self._servers.close()
 
     async def _tidy(self) -> None:
@@ -169,13 +169,13 @@ class Plugins:
         await self.shares.tidy()
 
     def _uses_of(self, held: KubeletAllocation) -> tuple[Use, ...]:
-        """Return what a container uses by the ids it holds: by its assignment, or by the devices of these names."""
+        """Return what a container uses by its ids: by its assignment, or the devices of these names."""
         if held.resource in SHARE_RESOURCES:
             request = next((each for each in self.shares.assigned_requests() if each.key == held.key), None)
             return () if request is None else self._maker.uses(request.shares)
         return uses_of_ids(held.device_ids, self._maker.inventory)
 
-    # What is handed over
+    # CDI specifications
 
     def _plugin(self, resource: Resource) -> OfferedResource:
         policy = self._options.allocation_policy or "distributed"
@@ -193,7 +193,7 @@ class Plugins:
         return grant(self._injection, named, visible, naming(uuids, made))
 
     def _write_devices(self) -> None:
-        """Write the specification of all whole GPUs and MIG instances; one that cannot be written leaves the former."""
+        """Write the specification of all whole GPUs and MIG instances; on failure the former one stays."""
         try:
             driver_spec = first_file(self._paths.driver_specs)
             if driver_spec is not None:
@@ -217,7 +217,7 @@ class Plugins:
                 yield instance.uuid, ShareEdits(env=VOID, device_nodes=nodes)
 
     def _complain(self, problem: object) -> None:
-        """Log a problem once, and a defect each time it is met."""
+        """Log a problem once, and a defect each time."""
         reason = str(problem) or type(problem).__name__
         unexpected = defect(problem) if isinstance(problem, BaseException) else None
         if unexpected is not None:
@@ -256,7 +256,7 @@ def _whole(facts: GpuFacts, placement: Placement | None = None) -> Share:
 
 
 def _index(device: PluginDevice, gpus: Mapping[str, GpuFacts]) -> str:
-    """Return a device as the driver numbers it: `0`, or `0:1` for a MIG instance, by id of GPU and compute instance."""
+    """Return the driver's index of a device: `0`, or `0:1` for a MIG instance, by id of GPU and compute instance."""
     facts = gpus[device.gpu_uuid]
     if device.placement is None:
         return str(facts.index)

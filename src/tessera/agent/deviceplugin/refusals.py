@@ -1,4 +1,4 @@
-"""Who was refused what: pods that cannot start, ids that the kubelet gave twice, devices that nobody can be sent to."""
+"""The gate's refusals: pods that cannot start, ids allocated twice, devices that no pod can be sent to."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from tessera.core.gpu.deviceids import DeviceId
 __all__ = ["Refusals"]
 
 _BLOCKED_S = 60.0
-"""After so long a container that is refused again and again waits for what will not come by itself."""
+"""After this a container that is refused again and again waits for something that will not happen by itself."""
 
 
 class _Refused(NamedTuple):
@@ -23,17 +23,17 @@ class _Refused(NamedTuple):
     text: str
     since_s: float
     rival: str
-    """UID of the pod that has what it needs; empty where that is not why."""
+    """UID of the pod that has its devices; empty for another reason."""
 
 
 class Refusals:
-    """What the gate refused, as long as it matters.
+    """The gate's refusals, as long as they matter.
 
     Args:
-        record: what is allocated.
+        record: the allocations.
         view: the pods of this node.
-        capacity: returns the memory in MiB that can be allocated of each device.
-        clock_s: a monotonic clock: the time of day may jump.
+        capacity: returns the allocatable memory of each device, in MiB.
+        clock_s: a monotonic clock: the wall clock may jump.
 
     """
 
@@ -51,34 +51,34 @@ class Refusals:
         self._refused: dict[tuple[str, str], _Refused] = {}
         """Containers that could not start, by UID of the pod and name."""
         self._survived = frozenset[str]()
-        """UIDs of the pods that were in the way of others."""
+        """UIDs of the pods that blocked others."""
         self._duplicates: dict[tuple[str, tuple[str, ...]], tuple[tuple[Allocation, Clash], ...]] = {}
-        """Containers whose ids the kubelet gave to a pod that came before theirs as well, by resource and ids."""
+        """Containers whose ids were also allocated to an earlier pod, by resource and ids."""
 
     def refuse(self, holder: Allocation, text: str, rival: str = "") -> None:
-        """Remember that a container may not start, and why, as long as that goes on."""
+        """Remember that a container may not start, and why, as long as it is refused."""
         key = holder.uid, holder.container
         before = self._refused.get(key)
         since_s = self._clock_s() if before is None else before.since_s
         self._refused[key] = _Refused(pod=holder.pod, text=text, since_s=since_s, rival=rival)
 
     def forget(self, holder: Allocation) -> None:
-        """Remember no more that a container could not start: it did."""
+        """Forget a refused container: it started."""
         self._refused.pop((holder.uid, holder.container), None)
 
     def note_survivor(self, clash: Clash) -> None:
-        """Remember the pod that was in the way of another."""
+        """Remember the pod that blocked another."""
         self._survived |= set() if clash.other is None else {clash.other.uid}
 
     def note_duplicates(self, resource: str, ids: tuple[str, ...], later: Iterable[tuple[Allocation, Clash]]) -> None:
-        """Remember which containers have ids of a pod that came before; none is remembered of before."""
+        """Remember the containers whose ids an earlier pod has; replaces former entries."""
         self._duplicates[resource, ids] = tuple(later)
 
     def blocked_pods(self) -> dict[str, tuple[str, str]]:
-        """Return the pods that were refused for a minute, by UID, each with why.
+        """Return the pods that were refused for a minute, by UID, each with the reason.
 
-        Who waits for a pod that is being deleted waits for what will come by itself; but not who waits for processes
-        that a pod left behind when it was gone.
+        A pod that waits for a terminating pod is not among them: that resolves itself. One that waits for processes
+        left behind by a deleted pod is.
         """
         find = self._view.find
         self._refused = {
@@ -91,16 +91,16 @@ class Refusals:
 
     @property
     def devices_of_orphans(self) -> tuple[UnhealthyDevice, ...]:
-        """The devices for which a pod was refused since processes of one that is gone use them."""
+        """The devices for which a pod was refused because processes of a deleted pod use them."""
         entries = self._record.entries
         self._survived &= {each.uid for each in entries}
         return lastgate.devices_of_orphans(entries, {uid for uid in self._survived if is_ended(self._view.find(uid))})
 
     def double_allocations(self) -> tuple[tuple[Allocation, Clash], ...]:
-        """Return what two pods have and cannot both have, each time the later one.
+        """Return what two pods cannot both have, each time with the later pod.
 
-        The same ids are a conflict, also where they stand for units, when one of the pods is to start: nobody can tell
-        which of them the kubelet asks for.
+        Equal ids are a conflict, even if they stand for units, when one of the pods is to start: the kubelet's call
+        does not say which of them it is for.
         """
         living = {uid for uid, pod in by_uid(self._view.pods()).items() if not is_ending(pod)}
         ending = {each.uid for each in self._record.entries} - living

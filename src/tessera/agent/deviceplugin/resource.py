@@ -1,4 +1,4 @@
-"""One resource of GPUs as the kubelet sees it: what is offered, and what its calls are answered."""
+"""The device plugin of one GPU resource: what it advertises, and how it answers the kubelet."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -24,17 +24,17 @@ GiveDevices = Callable[[Resource, tuple[PluginDevice, ...]], Grant]
 
 
 class Shares(Protocol):
-    """Who decides about resources that go by assignment."""
+    """Allocates resources by assignment."""
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
         """Return what the container gets."""
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
-        """Make ready what the container's assignment says."""
+        """Prepare the devices of the container's assignment."""
 
 
 class OfferedResource(ListedResource[Resource]):
-    """The device plugin of a resource of GPUs: what it allocates passes the gate."""
+    """The device plugin of a GPU resource: its allocations pass the gate."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class OfferedResource(ListedResource[Resource]):
         self._policy: AllocationPolicy = policy
         self._devices: dict[str, PluginDevice] = {}
         self._leaving: dict[str, PluginDevice] = {}
-        """Devices that were taken back, and that the kubelet may have chosen just before."""
+        """Withdrawn devices that the kubelet may have chosen just before."""
         super().__init__(resource)
 
     def _set(self, resource: Resource, leaving: frozenset[DeviceId]) -> None:
@@ -63,7 +63,7 @@ class OfferedResource(ListedResource[Resource]):
 
     @property
     def options(self) -> PluginOptions:
-        """No container is created before it has passed the gate."""
+        """Every container passes the gate before it is created."""
         return PluginOptions(pre_start=True, preferred=True)
 
     def update(
@@ -73,7 +73,7 @@ class OfferedResource(ListedResource[Resource]):
         policy: AllocationPolicy = "distributed",
         leaving: frozenset[DeviceId] = frozenset(),
     ) -> None:
-        """Offer other devices under the same name, and prefer replicas by this policy."""
+        """Advertise other devices under the same name, and prefer replicas by this policy."""
         self._policy = policy
         super().update(resource, policy=policy, leaving=leaving)
 
@@ -81,20 +81,20 @@ class OfferedResource(ListedResource[Resource]):
         return frozenset(self._gate.record.unclaimed(self.resource.name))
 
     def offers(self, keys: frozenset[DeviceId]) -> bool:
-        """Return whether one of these devices is offered by name, or was and is leaving."""
+        """Return whether one of these devices is advertised by name, or withdrawn and leaving."""
         devices = (*self.resource.devices, *self._leaving.values())
         return not self.resource.by_assignment and any(each.device in keys for each in devices)
 
     def end(self) -> None:
-        """Take all devices back: streams get an empty list, and end."""
+        """Withdraw all devices: streams get an empty list, and end."""
         self._devices, self._leaving = {}, {}
         super().end()
 
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
-        """Return the ids that are preferred: on distinct GPUs, unless replicas are to be packed.
+        """Return the preferred ids: on distinct GPUs, unless replicas are to be packed.
 
-        None that a pod has: a kubelet that offers such a one has forgotten it. Where too few are left, the kubelet adds
-        what it likes, and `allocate` refuses.
+        Never one that a pod has: a kubelet that offers it has forgotten the allocation. If too few are left, the
+        kubelet adds any, and `allocate` refuses.
         """
         with self._call(desired.available):
             must = frozenset(desired.must_include)
@@ -113,8 +113,8 @@ class OfferedResource(ListedResource[Resource]):
         """Return what a container with these devices gets.
 
         Raises:
-            InvalidInput: no ids, an id twice, one that is not offered, or more than one where one is the most.
-            Conflict: a device is unhealthy, or no assignment says what is meant.
+            InvalidInput: no ids, an id twice, an unknown id, or more than one where one is the most.
+            Conflict: a device is unhealthy, or no assignment matches.
 
         """
         with self._call(ids):
@@ -141,10 +141,10 @@ class OfferedResource(ListedResource[Resource]):
         return self._give(self.resource, devices)
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        """Make ready what a container with these devices was allocated, unless another pod that lives has it.
+        """Prepare the devices of a container, unless another living pod has one.
 
         Raises:
-            Conflict: another pod that lives has one of the devices, or one isolates less than the pod asks.
+            Conflict: another living pod has one of the devices, or one isolates less than the pod requests.
             Unavailable: the kubelet's record does not show the container.
 
         """
@@ -154,15 +154,15 @@ class OfferedResource(ListedResource[Resource]):
         holder = await self._gate.holder(self.resource.name, ids)
         if not self._gate.record.has_started(holder):
             self._refuse_weaker(holder, ids)
-        # A container that starts again keeps its devices, whatever is offered by now.
+        # A restarted container keeps its devices, whatever is advertised by now.
         uses = self._gate.record.uses_of(holder) or uses_of_devices(self._known(ids))
         await self._gate.start(holder, uses, ids=True)
 
     def _refuse_weaker(self, holder: Allocation, ids: tuple[str, ...]) -> None:
-        """Refuse a device that isolates less than its pod asks: a scheduler chose it that knows the name alone.
+        """Refuse a device that isolates less than its pod requests: its scheduler knows only the resource name.
 
         Raises:
-            Conflict: there is one, or what the pod says is no isolation.
+            Conflict: there is one, or the pod's annotation is invalid.
 
         """
         text = annotations_of(self._gate.view.find(holder.uid) or {}).get(ISOLATION, Isolation.NONE)

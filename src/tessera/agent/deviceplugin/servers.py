@@ -1,4 +1,4 @@
-"""The kubelet's device plugins of this node: each listening and registered, again whenever the kubelet restarts."""
+"""The gRPC servers of this node's device plugins: listening and registered, again after a restart of the kubelet."""
 
 import asyncio
 import hashlib
@@ -21,29 +21,29 @@ from tessera.loops import one_turn
 __all__ = ["PluginServers"]
 
 _EMPTY_S = 2.0
-"""How long a kubelet may take to read the empty list of a resource that is taken back."""
+"""How long the kubelet may take to read the empty list of a withdrawn resource."""
 _STREAM_S = 3.0
-"""A plugin that is registered and has had no stream of the kubelet for so long registers again: the kubelet forgets
-whoever registers while it notices that an earlier stream ended (kubernetes v1.36 `plugin/v1beta1/handler.go`)."""
+"""A registered plugin without a kubelet stream for this long registers again: the kubelet forgets a plugin that
+registers while it notices that an earlier stream ended (kubernetes v1.36 `plugin/v1beta1/handler.go`)."""
 
 _LONGEST_NAME = 64
-"""Characters of a resource in the name of its socket, whose path may have 107."""
+"""Characters of a resource in the name of its socket, whose path has at most 107."""
 
 OfferT = TypeVar("OfferT", bound=Offered)
 
 
 class _Server(Generic[OfferT]):
-    """One resource's plugin, and how far it has come."""
+    """A resource's plugin, and the state of its registration."""
 
     def __init__(self, plugin: ListedResource[OfferT], complain: Complaint) -> None:
         self.plugin = plugin
         self.desired = True
-        """Whether the resource is advertised; otherwise it goes as soon as the kubelet cannot have chosen any of it."""
+        """Whether the resource is advertised; if not, it ends as soon as the kubelet cannot have chosen any of it."""
         self.server: PluginServer | None = None
         self.registered: tuple[int, int] | None = None
         """The kubelet it registered with, by its socket."""
         self.seen_s = 0.0
-        """When it registered, or had a stream of the kubelet last, on the loop's clock."""
+        """When it registered, or last had a stream of the kubelet, on the loop's clock."""
         self.complain = complain
 
 
@@ -54,7 +54,7 @@ class PluginServers(Generic[OfferT]):
         folder: the kubelet's folder of plugins, with its `kubelet.sock`.
         make: returns the plugin of a resource.
         allocatable: returns the ids that the kubelet has as healthy, by resource.
-        log: where registrations and failures are logged.
+        log: for registrations and failures.
 
     """
 
@@ -73,22 +73,22 @@ class PluginServers(Generic[OfferT]):
         self._servers: dict[str, _Server[OfferT]] = {}
         self._turn = asyncio.Lock()
         self._ending = False
-        """Whether nothing may be registered any more: the resources are the next agent's."""
+        """Whether nothing may be registered any more: the resources belong to the next agent."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What keeps resources from being advertised; one sentence each, and none when all are."""
+        """What keeps resources from being advertised; one sentence each, none when all are."""
         reasons = ((name, each.complain.reason) for name, each in self._servers.items())
         return tuple(f"resource {name}: {reason}" for name, reason in reasons if reason)
 
     @property
     def listed(self) -> dict[str, frozenset[str]]:
-        """What the kubelet may choose, or may have chosen until it knows better: ids by resource."""
+        """The devices that the kubelet may choose, or may have chosen before it got the current list, by resource."""
         return {name: frozenset(one.id for one in each.plugin.listed) for name, each in self._servers.items()}
 
     @property
     def unsettled(self) -> frozenset[str]:
-        """Resources of which something is listed that is not offered any more."""
+        """Resources with a withdrawn device that is still listed."""
         return frozenset(name for name, each in self._servers.items() if each.plugin.unsettled)
 
     async def offer(
@@ -99,14 +99,14 @@ class PluginServers(Generic[OfferT]):
         leaving: frozenset[DeviceId] = frozenset(),
         deadline_s: float = 5.0,
     ) -> bool:
-        """Advertise these resources and no others; return whether all streams of the kubelet got the lists in time.
+        """Advertise exactly these resources; return whether all streams of the kubelet got the lists in time.
 
         Advertises nothing and returns False once `close` is called.
 
         Args:
-            resources: what is advertised.
+            resources: to advertise.
             policy: which replicas are preferred.
-            leaving: devices that are taken back, and allocated still to whom the kubelet chose them for already.
+            leaving: withdrawn devices that are still allocated to pods the kubelet chose them for before.
             deadline_s: for the kubelet to take the lists.
 
         """
@@ -117,7 +117,7 @@ class PluginServers(Generic[OfferT]):
             for name, each in self._servers.items():
                 each.desired = name in desired or each.plugin.offers(leaving)
                 if name not in desired:
-                    # First what goes: the same devices may come under other names.
+                    # Withdraw first: the same devices may come under other names.
                     nothing = msgspec.structs.replace(each.plugin.resource, devices=())  # type: ignore[type-var]
                     each.plugin.update(nothing, policy=policy, leaving=leaving)
                     await each.plugin.sent(_EMPTY_S)
@@ -133,9 +133,9 @@ class PluginServers(Generic[OfferT]):
             return all(task.result() for task in sent) and not self._ending
 
     async def tend(self) -> None:
-        """Listen and register wherever that is not so: at first, after a kubelet's restart, after a failure.
+        """Serve and register where needed: at first, after a restart of the kubelet, after a failure.
 
-        What is withdrawn leaves the lists of the kubelet, and the kubelet, when that harms nobody.
+        Withdrawn devices leave the lists, and resources the kubelet, when that is safe.
         """
         asked_s, known = asyncio.get_running_loop().time(), await self._known()
         async with self._turn:
@@ -144,20 +144,20 @@ class PluginServers(Generic[OfferT]):
             await self._tend()
 
     async def _known(self) -> Mapping[str, frozenset[str]]:
-        """Return what the kubelet has as healthy of the resources that await it; nothing where it does not answer."""
+        """Return the kubelet's healthy devices of resources that need to know; nothing where it does not answer."""
         awaited = [name for name, each in self._servers.items() if each.plugin.awaits_kubelet]
         if not awaited:
             return {}
         try:
             found = await self._allocatable()
         except TesseraError:
-            return {}  # what is withdrawn stays unhealthy until it answers
+            return {}  # withdrawn devices stay unhealthy until it answers
         return {name: found.get(name, frozenset()) for name in awaited}
 
     async def close(self) -> None:
         """Stop all servers for good; the kubelet keeps the resources for five minutes, without healthy devices.
 
-        A registration in progress ends first, and none comes after it: it would be over that of the next agent.
+        A registration in progress ends first, and none follows it: it would replace that of the next agent.
         """
         self._ending = True
         async with self._turn:
@@ -173,7 +173,7 @@ class PluginServers(Generic[OfferT]):
         for name, each in self._servers.items():
             if self._ending:
                 return
-            # A defect in one resource keeps none of the others from being advertised.
+            # A defect in one resource does not stop the others.
             await one_turn(partial(self._keep_up, name, each), each.complain)
 
     async def _keep_up(self, name: str, each: _Server[OfferT]) -> None:
@@ -184,7 +184,7 @@ class PluginServers(Generic[OfferT]):
         if each.server is not None and each.server.reachable:
             return
         if each.server is not None:
-            # First the old one: the kubelet disconnects whoever is registered when an old stream ends.
+            # The old one first: the kubelet disconnects the registered plugin when an old stream ends.
             await each.server.stop()
             each.server = None
         each.registered = None

@@ -1,7 +1,7 @@
-"""Shares by assignment: which pod an allocation is for, and what its container gets.
+"""Allocation of shares by assignment: the pod that an `Allocate` call is for, and what its container gets.
 
-Where devices are injected by CDI, `Allocate` answers a name, and its specification is written when the kubelet has
-recorded who holds the device ids: before the container is created. Otherwise `Allocate` has to guess among equal
+With CDI, `Allocate` returns a device name, and its specification is written when the kubelet has recorded the
+holder of the device ids: before the container is created. Without CDI `Allocate` has to guess among equal
 requests, and the assignments are exchanged afterwards. docs/decisions/0009-pod-identity-at-prestart.md says why.
 """
 
@@ -50,28 +50,28 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePreparer(Protocol):
-    """Who makes devices ready."""
+    """Prepares devices."""
 
     async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
-        """Make the devices of shares exist, and return what a container with them gets."""
+        """Create the devices of shares, and return what a container with them gets."""
 
     def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
-        """Return the devices that shares name."""
+        """Return the devices named by shares."""
 
     def misfit(self, request: AssignedRequest) -> str:
-        """Return why a GPU of a request is not what its pod asked for; empty where all are."""
+        """Return why a GPU of a request does not match the pod's request; empty where all do."""
 
 
 class ShareAllocator:
-    """Answers for resources whose pods carry an assignment.
+    """Allocates resources whose pods carry an assignment.
 
     Args:
-        gate: keeps a device from two pods; observes the pods of this node.
-        maker: makes devices ready.
-        pods: the assignments that count.
-        folder: where CDI specifications go.
-        log: where answers and exchanges are logged.
-        memory: file that keeps what was answered, for a restart of the agent between the two calls; None keeps nothing.
+        gate: keeps two pods from the same device; observes the pods of this node.
+        maker: prepares devices.
+        pods: the valid assignments.
+        folder: of the CDI specifications.
+        log: for answers and exchanges.
+        memory: file that keeps answers across a restart of the agent between the two calls; None keeps them in memory.
 
     """
 
@@ -97,14 +97,14 @@ class ShareAllocator:
         self._turn = asyncio.Lock()
         self._exchanges = Exchanges(self._view, pods, log, memory)
         self._needed: set[str] = set()
-        """CDI names that were needed when it was tidied last."""
+        """CDI names that were in use at the last cleanup."""
         self._lacking = Lacking()
         self.unassigned: dict[str, str] = {}
-        """Pods that the kubelet gave units and that no assignment was written for, by UID: another scheduler placed
-        them, or they named their node. Assignments are written when a pod is bound, so that none will come."""
+        """Pods with units and without an assignment, by UID: another scheduler placed
+        them, or they named their node. Assignments are written when a pod is bound, so none will come."""
 
     def count_in(self, share_unit_mib: int) -> None:
-        """Read `aliyun.com/gpu-mem` in units of so many MiB."""
+        """Set the unit of `aliyun.com/gpu-mem`, in MiB."""
         self._pods.count_in(share_unit_mib)
 
     def inject(self, injection: DeviceInjection, driver: cdi.DriverEdits) -> None:
@@ -112,20 +112,20 @@ class ShareAllocator:
         self._injection, self._driver = injection, driver
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
-        """Return what the container of some unserved request of this size gets; with CDI a name, filled in later.
+        """Return what the container of an unserved request of this size gets; with CDI a name, filled in later.
 
         Raises:
-            Conflict: no request of this size waits here, or the ids are another pod's.
-            Unavailable: the kubelet's record cannot be read, or ours not be written.
+            Conflict: there is no unserved request of this size, or the ids are another pod's.
+            Unavailable: the kubelet's record cannot be read, or ours cannot be written.
 
         """
         async with self._turn:
-            # 1. Choose a pod: the one that waits longest for so many units.
+            # 1. Choose a pod: the one that has waited longest for this many units.
             request = await self._pick(resource, frozenset(ids))
-            # 2. Record the allocation, or refuse it; with CDI which devices it is of is decided in `pre_start`.
+            # 2. Record the allocation, or refuse it; with CDI its devices are decided in `pre_start`.
             uses = self._maker.uses(request.shares) if self._injection.fixed_at_allocate else ()
             await self._gate.admit(resource, ids, uses)
-            # 3. Without CDI the answer says which devices they are, so that they must exist now.
+            # 3. Without CDI the answer names the devices, so they must exist now.
             answer = Answer(
                 ids=frozenset(ids),
                 key=request.key,
@@ -139,37 +139,37 @@ class ShareAllocator:
                 self._log.info("share_awaited", pod=str(request.key), resource=resource, call="Allocate")
                 prepared = await self._maker.prepare(request.shares)
                 given = grant(self._injection, given, prepared.visible, prepared.edits)
-            # 4. Remember for whom it was meant, until the kubelet's record shows who has it.
+            # 4. Remember the chosen pod until the kubelet's record shows the holder.
             self._exchanges.remember(answer)
             self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(request.key), share=name)
             return given
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
-        """Make ready what the container that holds these ids was assigned.
+        """Prepare the assigned devices of the container that holds these ids.
 
-        Containers wait for their devices beside each other, and nobody who allocates waits for them.
+        Containers wait for their devices concurrently, and do not block `Allocate`.
 
         Raises:
-            Conflict: it was given another pod's share, has no assignment to so many units, or another pod that lives
+            Conflict: it was answered with another pod's share, has no assignment of these units, or another living pod
                 has what it was assigned.
-            Unavailable: the kubelet's record does not show who holds them.
+            Unavailable: the kubelet's record does not show the holder.
 
         """
-        # 1. Find out which container has these ids, and what it is assigned.
+        # 1. Find the container with these ids, and its assignment.
         holder = await self._gate.holder(resource, ids)
         request = await self._own(holder, len(ids))
-        # 2. Where `Allocate` said which devices they are, let the assignments say what each pod was given.
+        # 2. If `Allocate` named the devices, correct the assignments to match.
         answer = self._exchanges.answer_for(frozenset(ids))
         fixed = self._injection.fixed_at_allocate or (answer is not None and answer.fixed)
         if fixed:
             async with self._turn:
                 request = await self._exchange(request, holder)
         self._check(holder, request, answer, fixed=fixed)
-        # 3. Record what the container is about to use; another pod that lives must not have it.
+        # 3. Record what the container is about to use; no other living pod may have it.
         self._log.info("share_awaited", pod=str(request.key), resource=resource, call="PreStartContainer")
         holder = with_grant(holder, self._pods.granted(holder.uid).get(holder.uid, Granted()))
         await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
-        # 4. Make the devices exist, and write what the container runtime reads next.
+        # 4. Create the devices, and write what the container runtime reads next.
         prepared = await self._maker.prepare(request.shares)
         if self._injection.cdi:
             self._specify(share_name(resource, ids), prepared)
@@ -177,17 +177,17 @@ class ShareAllocator:
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
 
     def _check(self, holder: Allocation, request: AssignedRequest, answer: Answer | None, *, fixed: bool) -> None:
-        """Check that a container starts with what its pod asked for, and with what it was told.
+        """Check that a container starts with what its pod requested, and with what `Allocate` answered.
 
         Raises:
-            Conflict: GPUs were exchanged or renumbered since, which changes nothing of what a container was told; or
-                what it was told is lost.
+            Conflict: GPUs were exchanged or renumbered since, which does not change what a container was told; or
+                the answer is lost.
 
         """
         why = self._maker.misfit(request)
         if fixed:
             now = {use.device for use in self._maker.uses(request.shares)}
-            # What ran has its assignment written already; of what never did nobody else knows what it was told.
+            # A container that ran has its assignment written; of one that never did only this record knows the answer.
             never = not was_created(self._view.find(holder.uid) or {}, holder.container)
             why = device_mismatch(self._gate.record.entries, holder, now, unanswered=never and answer is None) or why
         if why:
@@ -197,10 +197,9 @@ class ShareAllocator:
             )
 
     async def tidy(self) -> None:
-        """Remove specifications that no container needs, forget answers that nobody holds, and mend assignments.
+        """Remove unused specifications, forget unclaimed answers, and repair assignments.
 
-        Nothing is done while the kubelet's record lacks a running pod, for a minute at most, and what was needed the
-        last time stays.
+        While the kubelet's record lacks a running pod nothing is removed, for at most a minute.
 
         Raises:
             Unavailable: the kubelet's record or the API cannot be read.
@@ -226,15 +225,15 @@ class ShareAllocator:
                 await self._exchanges.mend(held)
 
     async def _find_unassigned(self, held: tuple[KubeletAllocation, ...]) -> None:
-        """Find pods that have units and no assignment also before they start: their image may never come.
+        """Find pods with units and without an assignment also before they start: their image may never be pulled.
 
-        An assignment is written when a pod is bound, so that a list made after the kubelet's record has it.
+        An assignment is written when a pod is bound, so a list read after the kubelet's record includes it.
         """
         if self._unassigned_of(held) and not await self._refreshed_s() and self._pods.judges:
             self.unassigned |= self._unassigned_of(held)
 
     def _unassigned_of(self, held: Iterable[KubeletAllocation]) -> dict[str, str]:
-        """Return the pods without an assignment of which no container was created with units, by UID."""
+        """Return the pods without an assignment for which no container was created with units, by UID."""
         assigned = {(request.key.namespace, request.key.pod) for request in self.assigned_requests()}
         pods = {name_of(pod): pod for pod in self._view.pods()}
         return {
@@ -245,17 +244,17 @@ class ShareAllocator:
         }
 
     async def repair(self) -> None:
-        """Give pods that run their assignments back, where somebody has spoiled them or their keys are lost.
+        """Restore the assignments of running pods that were spoiled or whose keys are lost.
 
         Raises:
-            TesseraError: the API server does not take it, or the kubelet's record cannot be read.
+            TesseraError: the API server rejects it, or the kubelet's record cannot be read.
 
         """
         ids = {each.key: each.device_ids for each in await self._view.held()} if self._pods.lapsed else {}
         await self._pods.repair(lambda request: self._has_started(request, ids.get(request.key, ())))
 
     def _has_started(self, request: AssignedRequest, ids: tuple[str, ...]) -> bool:
-        """Return whether by our record a container was started with what it is assigned, and with these ids."""
+        """Return whether by our record a container was started with its assignment, and with these ids."""
         own = (request.uid, request.key.container, request.key.resource, ids, self._maker.uses(request.shares))
         return any(
             each.started and (each.uid, each.container, each.resource, each.ids, each.uses) == own
@@ -263,10 +262,10 @@ class ShareAllocator:
         )
 
     async def _pick(self, resource: str, ids: frozenset[str]) -> AssignedRequest:
-        """Return the request to answer; an assignment that is not here yet is waited for.
+        """Return the request to answer; waits for a missing assignment.
 
-        The kubelet admits one pod after the other. So a request that was answered and holds nothing now may be answered
-        again: its first pod was refused for another reason.
+        The kubelet admits one pod after the other. So a request that was answered and has no holder may be answered
+        again: its first pod was rejected for another reason.
         """
         held = await self._view.held()
         if self._injection.fixed_at_allocate and await self._exchanges.unseen():
@@ -274,7 +273,7 @@ class ShareAllocator:
             held = await self._view.held()
         self._exchanges.forget(await self._exchanges.recorded(), ids)
         if self._injection.fixed_at_allocate:
-            # What was given to another pod than it was meant for must not look free.
+            # Shares answered to another pod than the chosen one must not count as free.
             await self._exchanges.mend(held)
             self._clear_guessed_uses(held)
         try:
@@ -290,7 +289,7 @@ class ShareAllocator:
             await asyncio.sleep(_RETRY_S)
 
     def _clear_guessed_uses(self, held: tuple[KubeletAllocation, ...]) -> None:
-        """Let pods that nothing was assigned to use nothing, though they were answered with what another was."""
+        """Count nothing as used of pods without an assignment, though they were answered with another pod's shares."""
         assigned = {request.key for request in self.assigned_requests()}
         for each in held:
             if each.resource in SHARE_RESOURCES and each.key not in assigned:
@@ -299,7 +298,7 @@ class ShareAllocator:
                 )
 
     def _with_refused(self, error: Conflict) -> Conflict:
-        """Return the error with what is wrong about assignments that do not count, and not whose they are."""
+        """Return the error with the reasons why assignments do not count, without the pods' names."""
         reasons = sorted({reason for _, _, reason in (each.partition(": ") for each in self.refused)})
         if not reasons:
             return error
@@ -307,7 +306,7 @@ class ShareAllocator:
         return Conflict(error.subject, found=found, hint=error.hint)
 
     def _unserved(self, resource: str, units: int, held: tuple[KubeletAllocation, ...]) -> AssignedRequest:
-        """Return the request of this size that nobody was given yet; else one that was, and holds nothing after all."""
+        """Return the request of this size that was not answered yet; else one that was and has no holder."""
         requests, answers = self.assigned_requests(), self._exchanges.answers
         if self._injection.fixed_at_allocate:
             requests = tuple(each for each in requests if not self._maker.misfit(each))
@@ -316,7 +315,7 @@ class ShareAllocator:
         return pick(requests, resource, units, served(requests, held, ()))
 
     async def refresh(self) -> None:
-        """Read the pods of this node anew, and the keys where assignments do not count.
+        """Read the pods of this node again, and the keys if assignments do not count.
 
         Raises:
             TesseraError: the API server does not answer.
@@ -326,11 +325,11 @@ class ShareAllocator:
         await self._pods.refresh()
 
     async def _refreshed_s(self) -> float:
-        """Read the pods anew, and return for how long an assignment may be waited for.
+        """Read the pods again, and return how long an assignment may be waited for.
 
-        What the kubelet allocates for is in the API server's list. So whoever is not there with an assignment never
-        will be, and nobody waits for it: the kubelet admits no other pod meanwhile. Only where the API server does not
-        answer the watch may still show it.
+        A pod that the kubelet allocates for is in the API server's list. So one without an assignment there will
+        never have one, and waiting is useless: the kubelet admits no other pod meanwhile. Only if the API server
+        does not answer may the watch still show it.
         """
         try:
             await self.refresh()
@@ -340,7 +339,7 @@ class ShareAllocator:
         return 0.0
 
     async def _own(self, holder: Allocation, units: int) -> AssignedRequest:
-        """Return the allocation that a container is assigned."""
+        """Return the assigned allocation of a container."""
         request = self._request_of(holder)
         if request is None or request.units != units:
             late_s = await self._refreshed_s()
@@ -354,7 +353,7 @@ class ShareAllocator:
     def _not_assigned(
         self, holder: Allocation, units: int, request: AssignedRequest | None, *, final: bool
     ) -> Conflict:
-        """Return why a container has no assignment, and remember it where that is final."""
+        """Return why a container has no assignment, and remember it if that is final."""
         why = self.why(holder.pod)
         found = (
             f"it has an assignment that does not count: {why}" if why else "it was not scheduled by tessera-scheduler"
@@ -379,12 +378,12 @@ class ShareAllocator:
         return None if unproved or self._pods.is_revoked((namespace, pod)) else found
 
     def why(self, pod: str) -> str:
-        """Return why the assignment of a pod (`namespace/name`) does not count, as the key that nobody knows."""
+        """Return why the assignment of a pod (`namespace/name`) does not count, as its unknown key."""
         namespace, _, name = pod.partition("/")
         return self._pods.why((namespace, name)).partition(": ")[2]
 
     async def _exchange(self, request: AssignedRequest, holder: Allocation) -> AssignedRequest:
-        """Return the request with what its container was given in fact; assignments say so when this returns."""
+        """Return the request with what its container was answered; assignments match when this returns."""
         refused = (await self._exchanges.mend(await self._view.held())).get(request.key)
         if isinstance(refused, Unavailable):
             raise refused
@@ -395,11 +394,11 @@ class ShareAllocator:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Why assignments of pods do not count, a sentence each."""
+        """Why assignments do not count, a sentence each."""
         return self._pods.refused
 
     def assigned_requests(self) -> tuple[AssignedRequest, ...]:
-        """Return what the pods of this node are assigned after all exchanges, also those that are not written yet."""
+        """Return the assignments of this node's pods after all exchanges, written or not."""
         return self._exchanges.assigned_requests()
 
     def _specify(self, name: str, prepared: Prepared) -> None:

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a node: its GPUs, and who uses them."""
+"""The Prometheus metrics of a node: its GPUs and their users."""
 
 from tessera.agent.exporter.containers import NodeContainers
 from tessera.agent.exporter.exporter import Exporter

@@ -1,4 +1,4 @@
-"""The containers of this node that were allocated GPUs, and the processes that run in them."""
+"""The containers of this node that were allocated GPUs, and the processes in them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,24 +21,24 @@ _MOST_READ = 1 << 13
 
 
 class Pods(Protocol):
-    """What is seen of a node's pods; `agent.pods.podsview.PodsView` is one."""
+    """The observed pods of a node; `agent.pods.podsview.PodsView` is one."""
 
     def pods(self) -> Iterable[Object]:
         """Return the pods of this node."""
 
     @property
     def blind(self) -> bool:
-        """Whether processes of pods cannot be seen."""
+        """Whether processes of pods cannot be observed."""
 
 
 class NodeContainers:
     """Containers with GPUs, by the agent's record of allocations, and the containers of processes.
 
     Args:
-        entries: returns what is allocated.
+        entries: returns the allocations.
         view: the pods of this node.
         proc: the host's process table.
-        orphaned: returns the devices that only processes of pods that are gone use.
+        orphaned: returns the devices used only by processes of deleted pods.
 
     """
 
@@ -56,7 +56,7 @@ class NodeContainers:
 
     @property
     def orphaned(self) -> frozenset[DeviceId]:
-        """The devices that only processes of pods that are gone use."""
+        """The devices used only by processes of deleted pods."""
         return frozenset(each.device for each in self._orphaned())
 
     def tenants(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[DeviceHolder, ...]:
@@ -73,7 +73,7 @@ class NodeContainers:
         )
 
     async def owners(self, pids: Iterable[int]) -> Mapping[int, Owner] | None:
-        """Return the containers of processes, without those that are in no pod or have ended; None if none is seen."""
+        """Return the containers of processes, without processes outside of pods; None if none can be observed."""
         if self._view.blind:
             return None
         return await asyncio.to_thread(self._owners, frozenset(pids), tuple(self._view.pods()))
@@ -86,7 +86,7 @@ class NodeContainers:
 
     @property
     def blind(self) -> bool:
-        """Whether processes of other pods cannot be seen."""
+        """Whether processes of other pods cannot be observed."""
         return self._view.blind
 
     def _cgroups(self, pid: int) -> str:
@@ -94,7 +94,7 @@ class NodeContainers:
             with (self._proc / str(pid) / "cgroup").open("rb") as file:
                 return file.read(_MOST_READ).decode(errors="replace")
         except OSError:
-            return ""  # it has ended since
+            return ""  # it has ended meanwhile
 
 
 def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:
@@ -104,7 +104,7 @@ def _memory_mib(inventory: Inventory) -> Iterator[tuple[DeviceId, int]]:
 
 
 def _tenant(entry: Allocation, use: Use, memory_mib: int | None, replica_mib: int | None) -> DeviceHolder:
-    """Return who was allocated a device; of a time-sliced one the fair part, which nothing enforces."""
+    """Return the containers that were allocated a device; of a time-sliced one the fair part, which is not enforced."""
     namespace, _, pod = entry.pod.partition("/")
     allocated_mib = memory_mib
     if use.exclusivity is Exclusivity.MEMORY:

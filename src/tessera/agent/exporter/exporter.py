@@ -1,4 +1,4 @@
-"""Observes this node's GPUs at intervals, so that a scrape waits for no driver and holds no loop of the agent."""
+"""Observes this node's GPUs at intervals, so that a scrape waits for no driver and blocks no loop of the agent."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -30,7 +30,7 @@ __all__ = ["Exporter"]
 
 _EVERY_S = 15.0
 _STALE_S = 60.0
-"""So old an observation is not shown any more: a driver that hangs has no values."""
+"""Older observations are not exported: a driver that hangs has no values."""
 
 
 class Exporter:
@@ -39,10 +39,10 @@ class Exporter:
     Args:
         node: name of the Node object.
         driver: the node's GPU driver.
-        containers: who was allocated what, and which processes are whose.
-        declared: returns the GPUs as they are shared now.
-        health: returns what is known against devices.
-        log: where failures are logged.
+        containers: the allocations, and the containers of processes.
+        declared: returns the GPUs with their current sharing.
+        health: returns the known problems of devices.
+        log: for failures.
 
     """
 
@@ -74,7 +74,7 @@ class Exporter:
         self._histories: Histories = {}
 
     async def run(self, every_s: float = _EVERY_S) -> None:
-        """Observe again and again until cancelled."""
+        """Observe at intervals until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(one_turn(self._count, self._trouble))
             while True:
@@ -86,7 +86,7 @@ class Exporter:
         self._log.warning("gpus_not_observed", reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _count(self) -> None:
-        """Count what the driver reports; a GPU that nobody knows is not counted, so that series stay bounded."""
+        """Count the driver's events; an unknown GPU is not counted, so that series stay bounded."""
         async for event in self._events:
             self._count_event(event)
 
@@ -104,15 +104,15 @@ class Exporter:
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        # 1. What is there, and how it is shared.
+        # 1. The GPUs, and how they are shared.
         inventory = await self._driver.inventory()
         gpus = tuple(self._declared())
         tenants = self._containers.tenants(inventory, gpus)
-        # 2. What is measured of each, and whose processes these are; a GPU that is lost meanwhile has no measurements.
+        # 2. Measurements of each, and the containers of its processes; a GPU lost meanwhile has no measurements.
         readings = {facts.uuid: await self._measured(facts) for facts in inventory.gpus}
         pids = {each.pid for reading in readings.values() for each in reading.processes}
         owners = await self._containers.owners(pids)
-        # 3. Who uses what.
+        # 3. Usage by container.
         uses: tuple[GpuUse, ...] = tuple(
             attributed(
                 facts,
@@ -175,7 +175,7 @@ class Exporter:
         )
 
     def render(self) -> bytes:
-        """Return what was observed last, in Prometheus' text format; nothing of GPUs where that was too long ago."""
+        """Return the last observation in Prometheus' text format; without GPUs where it is too old."""
         own = [Family(EXPORTER_FAILURES, (Sample((), self._failures),))]
         age_s = self._age_s
         if age_s is not None:
@@ -183,7 +183,7 @@ class Exporter:
         return exposition(own) + (self._text if self._fresh else b"")
 
     def report(self) -> bytes:
-        """Return who used what, as JSON; without GPUs where that was observed too long ago."""
+        """Return the usage as JSON; without GPUs where the observation is too old."""
         usage = self._usage if self._fresh else NodeUsage(node=self._node)
         report = usage_report(usage, self._histories, self._observed_s or 0.0)
         return write_usage(msgspec.structs.replace(report, age_s=self._age_s))

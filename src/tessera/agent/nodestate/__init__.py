@@ -1,1 +1,1 @@
-"""This node as the cluster sees it: its Node and GPUNode objects, the health of its GPUs, their memory in use."""
+"""This node in the cluster: its Node and GPUNode objects, the health of its GPUs, their memory in use."""

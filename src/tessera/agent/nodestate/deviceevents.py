@@ -1,4 +1,4 @@
-"""Events of a node about its devices: which became unhealthy or healthy, and which are closed for what a pod left."""
+"""Events of a node about its devices: health changes, and devices still used by processes of deleted pods."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ __all__ = ["DeviceEvents"]
 
 
 class DeviceEvents:
-    """Says each change once; what could not be written is said the next time.
+    """Reports each change once; failed events are retried.
 
     Args:
         record: the Node object.
@@ -24,18 +24,18 @@ class DeviceEvents:
         self._record = record
         self._changes: list[HealthChange] = []
         self._orphaned = frozenset[DeviceId]()
-        """Devices of which an event has said that only processes of a pod that is gone use them."""
+        """Devices reported as used only by processes of a deleted pod."""
 
     def judged(self, changes: Iterable[HealthChange]) -> None:
-        """Take changes of health, to be said with the next write."""
+        """Take changes of health, to be reported with the next write."""
         self._changes += changes
 
     async def write(self, inventory: Inventory, orphaned: Iterable[UnhealthyDevice]) -> None:
-        """Say what has changed.
+        """Report the changes.
 
         Args:
-            inventory: what the driver shows.
-            orphaned: the devices that only processes of pods that are gone use.
+            inventory: of the driver.
+            orphaned: the devices used only by processes of deleted pods.
 
         """
         while self._changes and await self._record.report(health_report(self._changes[0], inventory)):

@@ -1,6 +1,6 @@
-"""The agent's side of its GPUNode: it makes the object, writes its status, and follows what its spec asks.
+"""The agent's side of its GPUNode: creates the object, writes its status, and watches its spec.
 
-A cluster that does not have the kind works as it did before there was one; that is said once, with what to install.
+Without the CRD the agent works as before there was one; that is logged once, with what to install.
 """
 
 import asyncio
@@ -22,31 +22,31 @@ from tessera.measures import Measures
 __all__ = ["GpuNodeLink", "GpuNodeRequest"]
 
 _REMIND_S = 60.0
-"""How often it is said what an agent waits for that does not know yet whether the cluster has the kind."""
+"""How often an agent logs that it does not know yet whether the CRD is installed."""
 
 
 class GpuNodeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the GPUNode asks of this node, at one moment."""
+    """The spec of the GPUNode at one moment."""
 
     desired: tuple[DesiredDevices, ...] | None = None
-    """None where the cluster does not have the kind: then nobody wants devices, and all there are are offered."""
+    """None without the CRD: then no devices are desired, and all present ones are advertised."""
     policy_name: str = ""
     """The GPUPolicy that applies; empty for none."""
     policy: str = ""
-    """What it says about this node, as the node policy file would."""
+    """The policy's settings for this node, in the form of the node policy file."""
     generation: int = 0
-    """Of the spec."""
+    """Generation of the spec."""
     problem: str = ""
-    """Why what it asks now is not followed but what it asked before."""
+    """Why the current spec is not followed but the former one."""
 
 
 class GpuNodeLink:
-    """Follows and reports one node's GPUNode.
+    """Watches and reports one node's GPUNode.
 
     Args:
         kube: the Kubernetes API.
         node: the node's name.
-        log: where changes are logged.
+        log: for changes.
         wake: called after each change.
 
     """
@@ -62,39 +62,39 @@ class GpuNodeLink:
         self._installed = False
         self._absent = False
         self._known = asyncio.Event()
-        """Whether it is known if the cluster has the kind."""
+        """Whether it is known if the CRD is installed."""
         self._read: tuple[Object | None, GpuNodeRequest] = (None, GpuNodeRequest())
         self._acted: tuple[Any, Any] | None = None
-        """What of the spec concerns an agent, when its generation was reported last."""
+        """The part of the spec that concerns an agent, when its generation was last reported."""
         self._written: tuple[dict[str, Any], str] = ({}, "")
-        """The last status written, and the version of the object then."""
+        """The last status written, and the object's version at that time."""
         self._after: Object = {}
-        """The object as it was stored then: the watch is late."""
+        """The object as it was stored then: the watch lags."""
         self._gone = ""
-        """UID of the object that was deleted last."""
+        """UID of the object that was last deleted."""
         self._offered = frozenset[DeviceId]()
         self._keys: tuple[str, ...] = ()
         """The public keys that this agent publishes."""
         self._keys_read: tuple[str, ...] = ()
-        """Those that the object had when it was read last, former ones of this node among them."""
+        """Those in the object at the last read, including former ones of this node."""
         self._offered_in = ""
-        """UID of the object that had these."""
+        """UID of the object with these."""
         self._replaced = False
         """Whether another object was read in its place."""
 
     async def run(self, measures: Measures | None = None) -> None:
-        """Follow the object until cancelled.
+        """Watch the object until cancelled.
 
         Args:
-            measures: has the age of what the API server said last.
+            measures: has the age of the API server's last answer.
 
         """
         await self.store.run(measures)
 
     async def known(self) -> None:
-        """Return when it is known whether the cluster has the kind, and what the object asks.
+        """Return once it is known whether the CRD is installed, and what the spec is.
 
-        However long that takes: an agent that began without would offer what servers have claimed, sign nothing that
+        However long that takes: an agent that started without would advertise claimed devices, sign nothing that
         runs, and forget the keys that it published.
         """
         while not self._known.is_set():
@@ -124,9 +124,9 @@ class GpuNodeLink:
         return self.store.objects.get(("", self._node)) if self._installed else None
 
     def asked(self) -> GpuNodeRequest:
-        """Return what the object asks; where it cannot be read or was deleted, what it asked before.
+        """Return the spec; where it is invalid or the object was deleted, the former one.
 
-        One that was recreated asks that too, until a controller has written its part.
+        Also for a recreated object, until a controller has written its part.
         """
         if not self._installed:
             return GpuNodeRequest()
@@ -143,13 +143,13 @@ class GpuNodeLink:
 
     @property
     def absent(self) -> bool:
-        """Whether the cluster is known not to have the kind: then no server allocates anything of this node."""
+        """Whether the CRD is known to be missing: then no server allocates anything of this node."""
         return self._absent
 
     def offered(self) -> frozenset[DeviceId]:
-        """Return the devices that are the kubelet's to allocate, as `status.offered` was stored last.
+        """Return the devices that are the kubelet's to allocate, as `status.offered` was last stored.
 
-        Whoever deletes the object takes nothing back from the kubelet.
+        Deleting the object takes nothing back from the kubelet.
         """
         found = self._latest()
         if found is not None and (not self._offered or uid_of(found) == self._offered_in):
@@ -158,26 +158,26 @@ class GpuNodeLink:
 
     @property
     def lost(self) -> frozenset[DeviceId]:
-        """The devices that were the kubelet's in an object that is no more, until they are written to the next one."""
+        """The devices that were the kubelet's in a deleted object, until they are written to the next one."""
         offered, found = self.offered(), self._latest()
         gone = self._replaced or found is None or uid_of(found) != self._offered_in
         return offered if self._installed and gone else frozenset()
 
     def _latest(self) -> Object | None:
-        """Return the object as it was seen or stored last; the watch is late."""
+        """Return the object as last observed or stored; the watch lags."""
         found = self._object
         if found is None:
             return self._after if self._after and uid_of(self._after) != self._gone else None
         return self._after if _is_later(self._after, found) else found
 
     async def fresh(self, node: Object) -> GpuNodeState:
-        """Return what the object says now, made where it is missing (a quorum read).
+        """Return the current object, created if missing (a quorum read).
 
         Args:
-            node: the Node object, which owns it.
+            node: the Node object, its owner.
 
         Raises:
-            TesseraError: the API refuses or does not answer, or the object cannot be read.
+            TesseraError: the API server rejects or does not answer, or the object cannot be parsed.
 
         """
         found = await self._kube.get(GPU_NODES, self._node) or await self._make(node)
@@ -193,11 +193,11 @@ class GpuNodeLink:
         return state
 
     async def write_offered(self, keys: frozenset[DeviceId], version: str) -> None:
-        """Write which devices are the kubelet's, on the version of the object that this was decided on.
+        """Write the devices that are the kubelet's, on the version of the object that this was decided on.
 
         Raises:
-            Conflict: somebody wrote to it since; decide again.
-            TesseraError: the API refuses or does not answer.
+            Conflict: there was a concurrent write; decide again.
+            TesseraError: the API server rejects or does not answer.
 
         """
         status: dict[str, Any] = {"offered": offered_field(devices_by_gpu(keys))}
@@ -216,22 +216,22 @@ class GpuNodeLink:
 
     @property
     def assignment_keys(self) -> tuple[str, ...] | None:
-        """The public keys that the object has; None where it is not known whether there is an object."""
+        """The public keys in the object; None where it is not known whether there is an object."""
         if not self._installed:
             return None
         return tuple(((self._latest() or {}).get("status") or {}).get("assignmentKeys") or ())
 
     @property
     def unsigned(self) -> bool:
-        """Whether the agent before this one signed nothing: it wrote a status, and no keys in it."""
+        """Whether the agent before this one did not sign: it wrote a status, and no keys in it."""
         found = (self._latest() or {}) if self._installed else {}
         return bool(found.get("status")) and not self.assignment_keys
 
     async def publish_keys(self, keys: tuple[str, ...]) -> None:
-        """Publish public keys, where a status was reported already; else they come with the first.
+        """Publish public keys, if a status was reported already; else they come with the first.
 
         Raises:
-            TesseraError: the API refuses or does not answer; call again.
+            TesseraError: the API server rejects or does not answer; call again.
 
         """
         self._keys = keys
@@ -241,18 +241,18 @@ class GpuNodeLink:
             self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
 
     async def report(self, state: GpuNodeState, node: Object, *, generation: int) -> None:
-        """Make the object where it is missing, and write the status where it differs.
+        """Create the object if missing, and write the status if it changed.
 
-        That the claims of servers change the generation is not reported: it would be a write for every pod that is
-        bound, and each would cross theirs.
+        A generation that only claims changed is not reported: that would be a write for every bound pod,
+        each in conflict with the servers' own.
 
         Args:
-            state: what the status shall say.
-            node: the Node object, which owns the GPUNode.
-            generation: that of the spec that was acted on.
+            state: the desired status.
+            node: the Node object, owner of the GPUNode.
+            generation: of the spec that was acted on.
 
         Raises:
-            TesseraError: the API refuses or does not answer; call again.
+            TesseraError: the API server rejects or does not answer; call again.
 
         """
         if not self._installed:
@@ -266,7 +266,7 @@ class GpuNodeLink:
         observed = generation if news else present.get("observedGeneration", 0)
         status = status_fields(state, observed_generation=observed)
         same = {key: present.get(key) for key in status} == status
-        # What the server stored otherwise than it was written, for want of a field in the schema, is not written again.
+        # A field that the server dropped, because the CRD's schema lacks it, is not written again.
         refused = self._written == (status, version_of(found))
         if not same and not refused:
             self._after = await self._kube.patch(GPU_NODES, self._node, {"status": status}, subresource="status")
@@ -275,7 +275,7 @@ class GpuNodeLink:
         self._acted = concerns if news else self._acted
 
     async def _make(self, node: Object) -> Object | None:
-        """Make the object; None where another did, which the watch will show."""
+        """Create the object; None if another process did, which the watch will show."""
         uid = (node.get("metadata") or {}).get("uid", "")
         try:
             made = await self._kube.create(GPU_NODES, new_object(self._node, uid))
@@ -289,11 +289,11 @@ def _offered(found: Object) -> frozenset[DeviceId]:
     try:
         return devices_one_by_one(read_gpu_node(found).offered)
     except InvalidInput:
-        return frozenset()  # nothing is offered that is not written down first
+        return frozenset()  # devices are not advertised before they are written
 
 
 def _is_later(each: Object, other: Object) -> bool:
-    """Return whether one is a later state of the object, or one that was made after the other was deleted."""
+    """Return whether one is a later state of the object, or was created after the other was deleted."""
     first, second = version_of(each), version_of(other)
     return first.isdecimal() and second.isdecimal() and int(first) > int(second)
 

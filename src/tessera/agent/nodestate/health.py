@@ -1,4 +1,4 @@
-"""Keeps an eye on the GPUs' health: the driver's events and every look at it, judged by `core.node.health`."""
+"""Follows the GPUs' health: driver events and inventories, judged by `core.node.health`."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -17,16 +17,16 @@ _POLICY = HealthPolicy()
 
 
 class HealthWatch:
-    """The health of one node's devices since this process started; a device that is well or not yet known is offered.
+    """The health of one node's devices since this process started; healthy and unknown devices are advertised.
 
-    Nothing is stored: after a restart every device that the driver reaches begins healthy, and one that still has
-    errors is found out by its next.
+    Nothing is stored: after a restart every device that the driver reaches starts healthy, until its next
+    error.
 
     Args:
-        driver: whose events are followed.
+        driver: its events are followed.
         policy: how errors are judged.
-        on_change: called when a device went from one phase to another, for the agent to advertise anew and report it.
-        clock: seconds that never go back.
+        on_change: called when a device changed phase, so that the agent advertises and reports it.
+        clock: a monotonic clock.
 
     """
 
@@ -48,24 +48,24 @@ class HealthWatch:
 
     @property
     def unhealthy(self) -> frozenset[DeviceId]:
-        """The GPUs and instances that are not to be offered."""
+        """The GPUs and instances that must not be advertised."""
         return self.health.unhealthy
 
     @property
     def wait_s(self) -> float | None:
-        """How long until a device may get better, so that somebody looks by then; None where none may."""
+        """How long until a device may recover, to reconcile by then; None where none may."""
         return None if self.health.wake_s is None else max(self.health.wake_s - self._clock(), 0.0)
 
     def observe(self, inventory: Inventory) -> None:
-        """Judge health by what the driver shows; call it with every inventory that is read, and after `wait_s`."""
+        """Judge health by an inventory; call it with every inventory, and after `wait_s`."""
         self._last = inventory
         self._take(*core.observed(self.health, inventory, self._clock(), self._policy))
 
     async def run(self) -> None:
         """Follow the driver's events until it is closed.
 
-        Only a fresh inventory shows which instance an event is about; where the driver does not give one, the last
-        has to do, and an event about an instance that it does not have is held against the whole GPU.
+        Only a fresh inventory shows which instance an event is about; where the driver gives none, the last
+        is used, and an event about an instance that it lacks counts against the whole GPU.
         """
         async for event in self._events:
             if not core.counts(event, self._policy):
@@ -94,7 +94,7 @@ class HealthWatch:
 
 
 def _of_the_gpu(event: GpuEvent, last: Inventory | None) -> GpuEvent:
-    """Return the event, about the whole GPU where the instance it names is not known."""
+    """Return the event, about the whole GPU where its instance is not known."""
     known = {(facts.uuid, each.gpu_instance) for facts in (last.gpus if last else ()) for each in facts.instances}
     if (event.gpu, event.gpu_instance) in known:
         return event

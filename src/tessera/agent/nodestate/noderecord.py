@@ -24,17 +24,17 @@ _EVENTS = {
     "policy": "LayoutFailed",
     "desired": "LayoutFailed",
 }
-"""Reasons of the node's events about what is impaired."""
+"""Reasons of the node's events about impairments."""
 
 
 class NodeRecord:
-    """Writes what the agent knows of its node.
+    """Writes the agent's facts to its Node.
 
     Args:
         kube: the Kubernetes API.
         node: the node's name.
-        log: where each change is logged.
-        now: the clock.
+        log: for changes.
+        now: the wall clock.
 
     """
 
@@ -52,7 +52,7 @@ class NodeRecord:
         """Return the Node object.
 
         Raises:
-            Unavailable: there is none of this name, or the API does not answer.
+            Unavailable: it does not exist, or the API server does not answer.
 
         """
         found = await self._kube.get(NODES, self._node)
@@ -63,7 +63,7 @@ class NodeRecord:
         return found
 
     async def set_labels(self, desired: Mapping[str, str], *, owned: Callable[[str], bool]) -> bool:
-        """Give the node these labels and take away every other one that is `owned`; return whether any changed."""
+        """Give the node these labels and remove every other `owned` one; return whether any changed."""
         present = labels_of(await self.read())
         stale = {key: None for key in present if owned(key) and key not in desired}
         new = {key: value for key, value in desired.items() if present.get(key) != value}
@@ -82,13 +82,13 @@ class NodeRecord:
         return bool(new)
 
     async def announce(self, node: Object, left: Mapping[str, int]) -> bool:
-        """Let the scheduler see fewer devices before the kubelet has fewer; return whether anything was written.
+        """Show the scheduler fewer devices before the kubelet has fewer; return whether anything was written.
 
-        Otherwise a pod is bound for a device that the kubelet has not any more, and fails (`UnexpectedAdmissionError`).
-        The kubelet writes what it has itself with its next report.
+        Otherwise a pod is bound for a device that the kubelet no longer has, and fails (`UnexpectedAdmissionError`).
+        The kubelet overwrites it with its own count in its next report.
 
         Args:
-            node: the Node object as last seen.
+            node: the last observed Node object.
             left: how many devices of a resource there will be.
 
         """
@@ -103,13 +103,13 @@ class NodeRecord:
         return bool(amounts)
 
     async def count_gpus(self, node: Object, gpus: int) -> bool:
-        """Report how many GPUs the node's gpushare memory is of, 0 where it offers none; return whether that changed.
+        """Report how many GPUs the node's gpushare memory is of, 0 for none; return whether that changed.
 
-        A device plugin counts units of memory, so gpushare's own plugin patches the number of GPUs beside them, as
-        anybody may advertise a resource. The kubelet keeps it.
+        A device plugin counts units of memory, so gpushare's own plugin patches the number of GPUs beside them, as an
+        extended resource. The kubelet keeps it.
 
         Args:
-            node: the Node object as last seen.
+            node: the last observed Node object.
             gpus: as `core.node.gpushare.gpus_to_count` gives it.
 
         Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/podmanager.go` (`patchGPUCount`).
@@ -125,14 +125,14 @@ class NodeRecord:
         return True
 
     async def report_impaired(self, node: Object, impaired: Sequence[Impairment]) -> bool:
-        """Let the condition `TesseraConfigurationApplied` say what is not in force; return whether it changed.
+        """Set the condition `TesseraConfigurationApplied` to what is not in force; return whether it changed.
 
         Args:
-            node: the Node object as last seen.
-            impaired: what is not in force; the condition goes where there is nothing.
+            node: the last observed Node object.
+            impaired: what is not in force; without any the condition is removed.
 
         Raises:
-            Conflict: somebody else changed the node meanwhile; call again.
+            Conflict: a concurrent write to the node; call again.
 
         """
         report = impairment_report(impaired)
@@ -148,12 +148,12 @@ class NodeRecord:
     async def set_condition(
         self, status: Literal["True", "False", "Unknown"], report: Report, kind: str = CONDITION
     ) -> bool:
-        """Set a condition of this kind, keeping all others; return whether it changed.
+        """Set a condition of this type, keeping all others; return whether it changed.
 
         The list of conditions is replaced under the version it was read at, because a merge patch cannot name one.
 
         Raises:
-            Conflict: somebody else changed the node meanwhile; call again.
+            Conflict: a concurrent write to the node; call again.
 
         """
         node = await self.read()
@@ -171,10 +171,10 @@ class NodeRecord:
         return True
 
     async def remove_condition(self, kind: str = CONDITION) -> bool:
-        """Take the condition of this kind away; return whether there was one.
+        """Remove the condition of this type; return whether there was one.
 
         Raises:
-            Conflict: somebody else changed the node meanwhile; call again.
+            Conflict: a concurrent write to the node; call again.
 
         """
         node = await self.read()
@@ -187,9 +187,9 @@ class NodeRecord:
         return len(others) < len(conditions)
 
     async def report(self, report: Report) -> bool:
-        """Record an event about the node, the same one again is counted; return whether it was written.
+        """Record an event about the node; a repeated one is counted. Return whether it was written.
 
-        One that cannot be is logged.
+        A failed write is logged.
         """
         write = self._log.warning if report.warning else self._log.info
         write("node_event", node=self._node, event_reason=report.reason, reason=report.message)
@@ -201,7 +201,7 @@ class NodeRecord:
         return True
 
     def note(self, about: str, sentences: Iterable[str]) -> None:
-        """Log what is impaired, and have the node's events say it, once each time it changes."""
+        """Log what is impaired, and report it in the node's events, once for each change."""
         now = tuple(sentences)
         if self._notes.get(about, ()) == now:
             return
@@ -211,6 +211,6 @@ class NodeRecord:
             self._unreported.append(Report(reason=_EVENTS[about], message="; ".join(now), warning=True))
 
     async def report_notes(self) -> None:
-        """Record the events about what was noted since this was called last."""
+        """Record the events noted since the last call."""
         while self._unreported:
             await self.report(self._unreported.pop(0))

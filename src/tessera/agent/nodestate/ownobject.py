@@ -1,4 +1,4 @@
-"""The objects that an agent makes of its node: one of a kind, owned by the Node, so that they go when it goes."""
+"""The objects that an agent creates for its node: one of a kind, owned by the Node and deleted with it."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ async def create_own(kube: Kube, kind: Kind, node: str, new: Callable[[str, str]
         new: returns the object for a Node of this name and UID.
 
     Raises:
-        Unavailable: another process made it a moment ago, or the node is not known yet.
+        Unavailable: another process created it a moment ago, or the node is not known yet.
 
     """
     found = await kube.get(NODES, node)

@@ -1,4 +1,4 @@
-"""How much memory of each GPU and MIG instance is in use, measured once a minute."""
+"""The memory in use of each GPU and MIG instance, measured once a minute."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ _EVERY_S = 60.0
 
 
 class UsedMemory:
-    """What was measured last.
+    """The last measurement.
 
     Args:
         driver: the node's GPU driver.
-        every_s: so long it is not measured again.
+        every_s: interval of measurements.
 
     """
 
@@ -32,7 +32,7 @@ class UsedMemory:
         self._used: tuple[Used, ...] = ()
 
     async def read(self, gpus: Iterable[Gpu], inventory: Inventory) -> tuple[Used, ...]:
-        """Return the memory in use; small changes are left out, and what the driver does not report is as before."""
+        """Return the memory in use; small changes are left out, and missing values keep the former ones."""
         now_s = asyncio.get_running_loop().time()
         if self._measured_s is None or now_s - self._measured_s >= self._every_s:
             self._measured_s = now_s

@@ -12,16 +12,16 @@ __all__ = ["Checkpoint"]
 
 
 class Checkpoint:
-    """A checkpoint file; its folder is made where it is missing."""
+    """A checkpoint file; its folder is created if missing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> tuple[Recorded, ...]:
-        """Return what is written down; nothing where there is no file.
+        """Return the checkpoint; nothing where there is no file.
 
         Raises:
-            InvalidInput: the file cannot be read, or is no checkpoint; it says to move it away.
+            InvalidInput: the file cannot be read, or is not a checkpoint; the fix is to move it away.
 
         """
         try:
@@ -35,7 +35,7 @@ class Checkpoint:
         return checkpoints.read(str(self.path), text)
 
     async def write(self, recorded: tuple[Recorded, ...]) -> None:
-        """Replace the file as a whole; after a crash it holds either what it held before or all of this.
+        """Replace the file atomically; after a crash it has either its former content or all of this.
 
         Raises:
             Unavailable: it cannot be written.
@@ -44,7 +44,7 @@ class Checkpoint:
         await asyncio.to_thread(self.replace, recorded)
 
     def replace(self, recorded: tuple[Recorded, ...]) -> None:
-        """Do what `write` does, while the caller waits."""
+        """Write in a thread."""
         try:
             write_through(self.path, checkpoints.write(recorded))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Carries out a repartition: each instruction of the procedure on the driver, each outcome back as its next event."""
+"""Executes a repartition: each instruction of the procedure on the driver, each outcome as its next event."""
 
 import asyncio
 import contextlib
@@ -35,13 +35,13 @@ __all__ = ["Carried", "carry_out", "resume", "used_on"]
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
-    """A procedure at its end, and what went wrong on the way there."""
+    """A procedure at its end, and what went wrong."""
 
     procedure: Procedure
     trouble: str = ""
-    """What made it turn back, for people, without full stop; empty where all went well."""
+    """Why it turned back, for people, without full stop; empty where all went well."""
     incomplete: Layout = ()
-    """Instances that were seen incomplete at the end."""
+    """Instances observed incomplete at the end."""
 
     @property
     def ended(self) -> str:
@@ -62,29 +62,29 @@ _ENDED = {
 
 
 async def carry_out(gpus: NodeGpus, gpu: str, procedure: Procedure, by_s: float) -> Carried:
-    """Carry out a procedure to its end; it ends whatever fails, at the latest `Timing.restore_s` after `by_s`.
+    """Execute a procedure to its end; it ends whatever fails, at the latest `Timing.restore_s` after `by_s`.
 
     Args:
         gpus: the node's GPUs.
         gpu: UUID of the GPU.
         procedure: not begun yet.
-        by_s: loop time at which what is not done is given up, and the former layout restored.
+        by_s: loop time at which it gives up and restores the former layout.
 
     """
     begins_with_offer = any(isinstance(step, Destroy) for step in procedure.todo)
-    # Otherwise what is made would be offered before it is known to stay.
+    # Otherwise new instances would be advertised before it is known that they stay.
     if not begins_with_offer and not await gpus.offer_only(gpu, procedure.layout):
         return Carried(procedure=procedure, trouble="what pods are offered could not be held fast")
     return await _Run(gpus, gpu, by_s).go(procedure, Begin())
 
 
 async def resume(gpus: NodeGpus, gpu: str, failed: Procedure, by_s: float) -> Carried:
-    """Try once more to restore the former layout after a procedure that failed."""
+    """Try again to restore the former layout after a failed procedure."""
     return await _Run(gpus, gpu, by_s).again(failed)
 
 
 def used_on(users: tuple[User, ...], gpu: str, layout: Layout) -> Layout:
-    """Return the instances of a layout that somebody uses, sorted; all of them where it is not known which."""
+    """Return the used instances of a layout, sorted; all of them where that is unknown."""
     own = {user.placement for user in users if user.gpu == gpu}
     return tuple(sorted(layout if None in own else (each for each in layout if each in own)))
 
@@ -118,7 +118,7 @@ class _Run:
         return Carried(procedure=procedure, trouble=self._trouble, incomplete=self._incomplete)
 
     async def _follow(self, instructions: tuple[Instruction, ...]) -> Event | None:
-        """Carry out instructions in order; return what the last one leads to, or at once what went wrong."""
+        """Execute instructions in order; return the event of the last one, or at once that of a failure."""
         event: Event | None = None
         for instruction in instructions:
             match instruction:
@@ -135,7 +135,7 @@ class _Run:
         return event
 
     def _note(self, procedure: Procedure, event: Event) -> None:
-        """Keep the first thing that went wrong."""
+        """Keep the first failure."""
         trouble = ""
         match event:
             case StepFailed(step=step, reason=reason):
@@ -160,7 +160,7 @@ class _Run:
         return LayoutObserved(facts.layout, used_on(users, self._gpu, facts.layout), facts.incomplete)
 
     async def _facts(self) -> tuple[GpuFacts | None, tuple[User, ...]]:
-        """Return the GPU and all users; None where it cannot be seen."""
+        """Return the GPU and all users; None where it cannot be observed."""
         try:
             inventory, users = await self._gpus.observe()
         except (TesseraError, TimeoutError):
@@ -168,7 +168,7 @@ class _Run:
         return next((each for each in inventory.gpus if each.uuid == self._gpu), None), users
 
     async def _clean(self, facts: GpuFacts, users: tuple[User, ...]) -> None:
-        """Destroy what a failed step left by half, so that the former instance can be made in its place."""
+        """Destroy what a failed step left incomplete, so that the former instance can be created in its place."""
         if any(user.gpu == self._gpu and user.placement is None for user in users):
             return
         for place in facts.incomplete:
@@ -177,7 +177,7 @@ class _Run:
                     await self._gpus.driver.destroy_instance(self._gpu, place)
 
     async def _drain(self, doomed: Layout) -> Event:
-        """Wait until instances have been seen unused for a while."""
+        """Wait until instances have been observed unused for a while."""
         end_s = min(_now() + self._timing.drain_s, self._by_s)
         calm_s: float | None = None
         while True:
@@ -192,7 +192,7 @@ class _Run:
             await asyncio.sleep(self._timing.poll_s)
 
     async def _used(self, layout: Layout) -> Layout | None:
-        """Return which of these instances are used; None where that cannot be known now."""
+        """Return which of these instances are used; None where that is unknown now."""
         facts, users = await self._facts()
         return None if facts is None else used_on(users, self._gpu, layout)
 

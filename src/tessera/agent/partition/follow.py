@@ -1,4 +1,4 @@
-"""Follows the node's label `nvidia.com/mig.config`: look, decide by `core.node.layouts`, do what it says, report."""
+"""Follows the node's label `nvidia.com/mig.config`: observe, decide by `core.node.layouts`, act, report."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,23 +33,23 @@ __all__ = ["FollowOptions", "Follower"]
 
 
 class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What following a label may do, and where it takes configurations from and reports to."""
+    """What following the label may do, and its configurations and reports."""
 
     configurations: Callable[[], Mapping[str, tuple[Group, ...]]]
-    """Returns the file's configurations as it is now; raises InvalidInput where it is no good."""
+    """Returns the file's current configurations; raises InvalidInput where it is invalid."""
     report: Callable[[LayoutRequest], Awaitable[None]]
-    """Sets the state label, the condition and the event; called again with each change, and until it works."""
+    """Sets the state label, the condition and the event; called with each change, and retried."""
     limits: LayoutLimits = LayoutLimits()
     evict: Evict | None = None
-    """Evicts pods that stand in the way (the force option); None waits for them to go."""
+    """Evicts pods in the way (the force option); None waits for them to end."""
     reboot: Callable[[], Awaitable[None]] | None = None
-    """Tells the node to reboot, where `limits.may_reboot`; raises Unavailable where that fails."""
+    """Reboots the node, if `limits.may_reboot`; raises Unavailable on failure."""
     record: RebootRecord | None = None
-    """Where the request to reboot is recorded; must be given with `reboot`."""
+    """Record of the requested reboot; required with `reboot`."""
 
 
 class Follower:
-    """One node's request; `follow` is called with each change of anything, and every few seconds."""
+    """One node's request; call `follow` with each change, and every few seconds."""
 
     def __init__(self, partitioner: Partitioner, policy: FollowOptions) -> None:
         self.request = LayoutRequest()
@@ -63,17 +63,17 @@ class Follower:
         self._log = logger()
 
     def resume(self, name: str, state: str) -> None:
-        """Take up the work of the agent before: call it once, with both labels as they are when this one starts."""
+        """Resume the former agent's work: call it once, with both labels as they are when this one starts."""
         record = self._policy.record
         rebooted = record is not None and record.holds(name)
         self.request = resumed(name, state, _now(), self._policy.limits, rebooted=rebooted)
         self._rebooting = self.request.state is LayoutState.REBOOTING
 
     async def follow(self, name: str) -> LayoutRequest:
-        """Do what can be done now for the configuration of this name, and return how it stands.
+        """Do what can be done now for the configuration of this name, and return the state.
 
         Args:
-            name: value of the label; empty where there is none.
+            name: value of the label; empty for none.
 
         """
         await self._partitioner.settle(_now() + self._gpus.timing.restore_s)
@@ -87,7 +87,7 @@ class Follower:
         return self.request
 
     async def _advance(self, name: str) -> LayoutEvent:
-        """Look, decide and report."""
+        """Observe, decide and report."""
         event, inventory = await self._observe(name)
         self.request = advance(self.request, event, _now(), self._policy.limits)
         if not self.request.acts:
@@ -107,7 +107,7 @@ class Follower:
         return event
 
     async def _reboot(self, seen: Outlook) -> None:
-        """Reboot the node, now that others know that it shall be, unless a GPU has come into use meanwhile."""
+        """Reboot the node, once the state is reported, unless a GPU has come into use meanwhile."""
         tried, failed = False, await self._in_use()
         try:
             if not failed and self._policy.reboot and self._policy.record:
@@ -123,7 +123,7 @@ class Follower:
             await self._report()
 
     async def _in_use(self) -> str:
-        """Return what speaks against a reboot; nothing where all GPUs were withdrawn and nobody is seen for a while."""
+        """Return what prevents a reboot; empty where all GPUs are withdrawn and unused for a while."""
         calm_s = _now()
         while True:
             try:
@@ -159,7 +159,7 @@ class Follower:
         return msgspec.structs.replace(seen, notes=refused) if refused else seen
 
     async def _act(self, seen: Seen) -> bool:
-        """Make the changes that can be made, and ask pods in the way of others to go; return whether any failed."""
+        """Make the changes that can be made, and evict pods in the way of others; return whether any failed."""
         await self._evictions.ask(_in_the_way(seen.outlook))
         able = {gpu for gpu, _ in seen.outlook.feasible}
         chosen = (target for target in seen.outlook.targets if target.gpu in able)
@@ -172,9 +172,9 @@ class Follower:
         return True
 
     async def _withdraw(self, seen: Outlook, inventory: Inventory) -> None:
-        """Offer instances that must go no more while users are waited for, and again when nothing is changed.
+        """Stop advertising instances that must go while their users are waited for; undo it when nothing changes.
 
-        Before a reboot nothing at all is offered.
+        Before a reboot nothing at all is advertised.
         """
         waiting = {gpu: blocked.withdraw for gpu, blocked in seen.blocked} if self.request.acts else {}
         changed = {gpu for gpu, _ in seen.feasible} if self.request.acts else set()
@@ -205,12 +205,12 @@ class Follower:
 
 
 def _in_the_way(seen: Outlook) -> tuple[User, ...]:
-    """Return who must go before all can be as asked."""
+    """Return the users in the way."""
     return tuple(user for _, blocked in seen.blocked for user in blocked.users)
 
 
 def _shown(request: LayoutRequest) -> tuple[LayoutState | None, Condition | None]:
-    """Return what others see of a request."""
+    """Return the reported state of a request."""
     return request.state, request.condition
 
 

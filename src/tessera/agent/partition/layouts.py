@@ -1,4 +1,4 @@
-"""The layouts of this node: as its label asks, as its policy fixes, and on managed GPUs as pods need them."""
+"""The MIG layouts of this node: requested by its label, fixed by its policy, and on managed GPUs as pods need them."""
 
 import asyncio
 import functools
@@ -46,19 +46,19 @@ from tessera.log import logger
 __all__ = ["Layouts"]
 
 _INSTANCE_S = 25.0
-"""For a device that a pod waits for; the kubelet waits 30 s for `PreStartContainer`."""
+"""Deadline for a device that a container waits for; the kubelet waits 30 s for `PreStartContainer`."""
 
 
 class Layouts:
-    """Changes layouts; `follow` is called with each change of anything, and every few seconds.
+    """Changes layouts; call `follow` with each change, and every few seconds.
 
     Args:
         settings: of the agent.
         gpus: the node's GPUs.
         record: the Node object.
-        declarations: what is declared.
-        pods: what was assigned.
-        evict: asks that a pod be evicted.
+        declarations: of the GPUs' sharing.
+        pods: with their assignments.
+        evict: evicts a pod.
 
     """
 
@@ -79,16 +79,16 @@ class Layouts:
         self._log = logger()
         self._attempts: dict[str, PolicyAttempt] = {}
         self._read: tuple[bytes | None, Mapping[str, tuple[Group, ...]]] = (None, {})
-        """The file of configurations as it was last when it was good, and what it says."""
+        """The last valid file of configurations, and its content."""
         self.unmet: tuple[str, ...] = ()
-        """What the node policy fixes and no GPU has yet, and what it waits for."""
+        """What the node policy sets and no GPU has yet, and what it waits for."""
         checkpoint = Checkpoint(settings.paths.checkpoint)
         locks = NodeLocks(settings.paths.locks)
         self._partitioner = Partitioner(gpus, self._recorded(checkpoint), checkpoint.write, locks)
         self._follower = self._following(evict)
 
     async def begin(self, labels: Mapping[str, str]) -> None:
-        """Bring back the layouts of before a reboot, and take up what the agent before did for the label."""
+        """Restore the layouts of before a reboot, and resume the former agent's work for the label."""
         self._check_configurations()
         loop = asyncio.get_running_loop()
         for failed in await self._partitioner.restore(loop.time() + self._gpus.timing.restore_s):
@@ -108,20 +108,20 @@ class Layouts:
             await self._follow_pods(declared)
 
     async def instance(self, gpu: str, placement: Placement) -> None:
-        """Make a MIG instance that an assignment names, if it is not there.
+        """Create the MIG instance of an assignment, if it is missing.
 
         Raises:
-            TesseraError: it cannot be made in time, and why.
+            TesseraError: it cannot be created in time, and why.
 
         """
         by_s = asyncio.get_running_loop().time() + _INSTANCE_S
         await self._partitioner.add(gpu, placement, by_s)
 
     async def whole(self, gpu: str, inventory: Inventory) -> bool:
-        """Let MIG be off on a GPU of which an assignment names an amount or all; return whether anything was done.
+        """Switch MIG off on a GPU that is assigned as a whole or by an amount; return whether anything was done.
 
         Raises:
-            TesseraError: it cannot be in time, and why.
+            TesseraError: that cannot be done in time, and why.
 
         """
         partitioned = any(facts.uuid == gpu and facts.layout is not None for facts in inventory.gpus)
@@ -152,10 +152,10 @@ class Layouts:
         if failures is not None:
             self.unmet = failures or _unmet(policy_targets((await self._gpus.observe())[0], said))
 
-    # The pods' layouts
+    # Layouts for pods
 
     async def _follow_pods(self, declared: Declared) -> None:
-        """Partition managed GPUs for what pods were assigned and what is desired."""
+        """Partition managed GPUs for assignments and desired devices."""
         desired, assigned = declared.asked.desired or (), self._pods.assigned(declared.inventory)
         if not targets(declared.gpus, declared.inventory, desired, (), assigned):
             return
@@ -197,7 +197,7 @@ class Layouts:
             return ()
 
     def _check_configurations(self) -> None:
-        """Say that the file is no good before a label names one of its configurations."""
+        """Report an invalid file before a label names one of its configurations."""
         try:
             self._configurations()
         except InvalidInput as error:
@@ -220,7 +220,7 @@ class Layouts:
         return self._read[1]
 
     async def _report(self, request: LayoutRequest) -> None:
-        """Tell how it stands with the label: another label, a condition, an event."""
+        """Report the state of the label's request: another label, a condition, an event."""
         record, condition = self._record, request.condition
         if request.state is None or condition is None:
             await record.set_labels({}, owned=lambda key: key == MIG_CONFIG_STATE)

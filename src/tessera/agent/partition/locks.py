@@ -1,4 +1,4 @@
-"""One process at a time changes the layout of a GPU, and one is the node's agent: locks that end with their process."""
+"""Locks of a node: one process at a time changes the layout of a GPU, and one is the node's agent."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ _LONGEST_COMMAND = 200
 
 
 class _Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a lock, as the file says."""
+    """The process with a lock, from the file."""
 
     pid: int
     host: str
@@ -33,7 +33,7 @@ class _Holder(msgspec.Struct, frozen=True, kw_only=True):
     since: str
 
     def __str__(self) -> str:
-        """Return the holder as messages name it; a process id of another container means nothing here."""
+        """Return the process for messages; a process id of another container means nothing here."""
         where = "" if self.host == socket.gethostname() else f" on {self.host}"
         return f"`{self.command}` (pid {self.pid}{where}, since {self.since})"
 
@@ -42,23 +42,23 @@ class NodeLocks:
     """The locks of a node: one for each GPU, and one for its agent.
 
     Args:
-        folder: where their files are, the same for all processes of the node; made where it is missing.
+        folder: of the lock files, the same for all processes of the node; created if missing.
 
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.problem = ""
-        """Why GPUs are not locked, for people; empty where they are."""
+        """Why GPUs cannot be locked, for people; empty where they can."""
 
     @contextlib.asynccontextmanager
     async def hold(self, gpu: str, by_s: float) -> AsyncIterator[None]:
         """Lock a GPU (UUID), waiting for another process until `by_s` in loop time.
 
-        Where there can be no lock, as on a read-only disk, nothing is locked, and `problem` says why.
+        Where locking is impossible, as on a read-only disk, nothing is locked, and `problem` says why.
 
         Raises:
-            Conflict: another process changes its layout; names it.
+            Conflict: another process changes its layout; the message names it.
 
         """
         loop = asyncio.get_running_loop()
@@ -77,11 +77,11 @@ class NodeLocks:
 
     @contextlib.asynccontextmanager
     async def hold_agent(self, plugins: Path, log: Logger) -> AsyncIterator[None]:
-        """Be the only agent of the node; waits for the end of another.
+        """Become the only agent of the node; waits for another to end.
 
         Args:
-            plugins: the kubelet's folder of device plugins, which agents with other folders of state have as well.
-            log: where it is said who the other is, or that there can be no lock and why.
+            plugins: the kubelet's folder of device plugins, which agents with other state folders share.
+            log: for the other agent's name, or why there can be no lock.
 
         """
         with contextlib.ExitStack() as held:
@@ -98,7 +98,7 @@ class NodeLocks:
             yield
 
     def _take_folder(self, folder: Path) -> int | str | None:
-        """Do what `_take` does, by a lock of a folder itself: it leaves no file there."""
+        """Like `_take`, with a lock on a folder itself: it leaves no file there."""
         try:
             number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -112,10 +112,10 @@ class NodeLocks:
         return number
 
     def _take(self, name: str) -> int | str | None:
-        """Return the locked file; who holds it, in words; None where there can be no lock."""
+        """Return the locked file; the owner, in words; None where there can be no lock."""
         path = self._folder / f"{name}.lock"
         try:
-            # Only its owner may open it: whoever may read a file may lock it.
+            # Only its owner may open it: a reader of a file may lock it.
             self._folder.mkdir(parents=True, exist_ok=True)
             number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -127,7 +127,7 @@ class NodeLocks:
             holder = _read(path)
             os.close(number)
             return holder
-        with contextlib.suppress(OSError):  # the lock holds, though a full disk keeps its owner's name
+        with contextlib.suppress(OSError):  # the lock counts, even if a full disk loses its owner's name
             os.ftruncate(number, 0)
             os.pwrite(number, msgspec.json.encode(_own()), 0)
         return number

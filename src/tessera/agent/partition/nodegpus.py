@@ -1,4 +1,4 @@
-"""The GPUs of a node for whoever changes their layouts: the driver, who uses them, and what is offered to pods."""
+"""The GPUs of a node, for changing their layouts: the driver, their users, and what is advertised to pods."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ class Driver(Protocol):
         ...
 
     async def create_instance(self, gpu: str, placement: Placement) -> Instance:
-        """Make an instance."""
+        """Create an instance."""
         ...
 
     async def destroy_instance(self, gpu: str, placement: Placement) -> None:
@@ -34,42 +34,42 @@ class Driver(Protocol):
         ...
 
     async def set_mig(self, gpu: str, *, enabled: bool) -> MigMode:
-        """Switch MIG, and return what it is now and after a reset."""
+        """Switch MIG, and return its current mode and the mode after a reset."""
         ...
 
 
 Held = Callable[[], Awaitable[Iterable[tuple[str, Sequence[str]]]]]
-"""Returns the pods of the kubelet's record, `namespace/name`, each with the ids of the devices it holds."""
+"""Returns the pods in the kubelet's record, `namespace/name`, each with its device ids."""
 
 OfferLayout = Callable[[str, Layout | None], Awaitable[None]]
-"""From now on offers exactly these instances of a GPU (UUID) to pods, so with none of them not the whole GPU either;
-None offers all that the GPU has. Returns when the kubelet has the new list. What pods hold already stays theirs."""
+"""Advertises exactly these instances of a GPU (UUID) from now on; with none of them not the whole GPU either;
+None advertises all that the GPU has. Returns when the kubelet has the new list. Pods keep their devices."""
 
 Promised = Callable[[str], bool]
-"""Whether the kubelet may still have promised a pod something of a GPU (UUID) that was withdrawn."""
+"""Whether the kubelet may still allocate something of a withdrawn GPU (UUID)."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """How long one action may take."""
+    """Timeouts of actions."""
 
     drain_s: float = 60.0
-    """Until no pod holds an instance that must go."""
+    """Until no pod uses an instance that must go."""
     settle_s: float = 2.0
-    """So long instances that were withdrawn must be seen unused where a pod may have been promised one just before."""
+    """How long withdrawn instances must be observed unused, if the kubelet may have allocated one just before."""
     poll_s: float = 1.0
-    """Between two readings of who uses what."""
+    """Between two reads of the users."""
     step_s: float = 60.0
-    """For one instance to be made or destroyed; as the driver allows itself."""
+    """To create or destroy one instance; the driver's own timeout."""
     switch_s: float = 180.0
-    """For MIG to be switched, which may reset the GPU."""
+    """To switch MIG mode, which may reset the GPU."""
     observe_s: float = 30.0
-    """For a reading of driver and kubelet."""
+    """For one read of driver and kubelet."""
     restore_s: float = 180.0
-    """For the former layout to be brought back, in all."""
+    """To restore the former layout, in all."""
 
 
 class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of a node: how they are changed, who uses them, and what of them is offered to pods."""
+    """The GPUs of a node: the driver, their users, and what is advertised to pods."""
 
     driver: Driver
     held: Held
@@ -78,14 +78,14 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing = Timing()
 
     def settle_s(self, gpu: str) -> float:
-        """Return for how long what was withdrawn of a GPU must be seen unused before it may be destroyed."""
+        """Return how long a withdrawn GPU must be observed unused before its instances may be destroyed."""
         return self.timing.settle_s if self.promised(gpu) else 0.0
 
     async def observe(self) -> tuple[Inventory, tuple[User, ...]]:
-        """Return the GPUs and who uses them, by the kubelet's record and by the processes on them.
+        """Return the GPUs and their users, by the kubelet's record and by the processes on them.
 
         Raises:
-            TesseraError: driver or kubelet refuses.
+            TesseraError: driver or kubelet returns an error.
             TimeoutError: they did not answer in time.
 
         """
@@ -96,7 +96,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
             return inventory, users_of(inventory, held, processes)
 
     async def offer_only(self, gpu: str, layout: Layout | None) -> bool:
-        """Offer these instances of a GPU from now on; return whether that was answered in time and not refused."""
+        """Advertise only these instances of a GPU from now on; return whether that succeeded in time."""
         try:
             async with asyncio.timeout(self.timing.observe_s):
                 await self.offer(gpu, layout)

@@ -1,4 +1,4 @@
-"""Brings GPUs to their targets: one at a time, only what must change, and the former layout back where that fails."""
+"""Brings GPUs to their target layouts: one at a time, by the fewest changes, and back again after a failure."""
 
 import asyncio
 import contextlib
@@ -37,21 +37,21 @@ Remember = Callable[[tuple[Recorded, ...]], Awaitable[None]]
 """Records the node's MIG layout."""
 
 _MOST_ROUNDS = 8
-"""Changes that one GPU may need one after the other: MIG off, incomplete instances away, instances on; twice over."""
+"""Most changes of one GPU in a row: MIG off, incomplete instances destroyed, instances created; twice."""
 
 
 async def _forget(_recorded: tuple[Recorded, ...]) -> None:
-    """Write nothing down."""
+    """Record nothing."""
 
 
 class Partitioner:
-    """The one that changes layouts on a node; calls for one GPU wait for each other, and for other processes.
+    """Changes the layouts of a node; calls for the same GPU wait for each other, and for other processes.
 
     Args:
         gpus: the node's GPUs.
-        recorded: what was written down when the process before ended.
-        remember: how it is written down; nothing is, if it is left out.
-        across: locks against other processes of the node; None where the caller holds them.
+        recorded: the layouts recorded by the former process.
+        remember: records layouts; by default nothing is recorded.
+        across: locks against other processes of the node; None if the caller has them.
 
     """
 
@@ -73,13 +73,13 @@ class Partitioner:
         self._log = logger()
 
     async def restore(self, by_s: float) -> tuple[str, ...]:
-        """Make what was written down and is gone, as after a reboot; call it before anything is offered to pods.
+        """Recreate recorded instances that are missing, as after a reboot; call it before anything is advertised.
 
         Returns:
             What could not be restored, a sentence for each.
 
         Raises:
-            TesseraError: driver or kubelet refuses to be read.
+            TesseraError: driver or kubelet cannot be read.
             TimeoutError: they do not answer in time.
 
         """
@@ -88,26 +88,26 @@ class Partitioner:
         return (*notes, *await self.apply(targets, by_s))
 
     async def apply(self, targets: Iterable[Target], by_s: float) -> tuple[str, ...]:
-        """Do to each GPU what its target asks and can be done now; what is blocked or needs a reset is left as it is.
+        """Apply to each GPU what its target needs and can be done now; a GPU that is blocked or needs a reset is left.
 
         Args:
-            targets: what each GPU shall be.
-            by_s: loop time at which what is not done is given up, and the former layout restored.
+            targets: the desired layouts.
+            by_s: loop time at which it gives up and restores the former layout.
 
         Returns:
-            What failed, a sentence for each GPU, without full stop.
+            The failures, a sentence for each GPU, without full stop.
 
         """
-        # One after the other: the driver serves one call at a time, and a look that waits in line behind the switching
-        # of MIG on other GPUs would miss its deadline.
+        # One after the other: the driver serves one call at a time, and an observation queued behind MIG mode
+        # switches of other GPUs would miss its deadline.
         outcomes = [await self._bring_alone(target, by_s) for target in targets]
         return tuple(failed for failed in outcomes if failed)
 
     async def add(self, gpu: str, placement: Placement, by_s: float) -> None:
-        """Make one instance, switching MIG on and destroying unused ones in its way; nothing happens where it is.
+        """Create one instance, switching MIG on and destroying unused instances in its way; idempotent.
 
         Raises:
-            Conflict: a used instance stands in the way, the GPU is used with MIG off or needs a reset, or the former
+            Conflict: a used instance is in the way, the GPU is used with MIG off or needs a reset, or the former
                 layout was restored because a step failed; or another process changes the GPU's layout.
             Unavailable: driver or kubelet does not answer, the GPU is lost or has no MIG, or its layout is being
                 changed until `by_s`.
@@ -126,10 +126,10 @@ class Partitioner:
             raise Conflict(where, found=found, hint="the agent observes it again")
 
     async def free(self, gpu: str, by_s: float) -> None:
-        """Switch MIG off for those who use the whole GPU, instances that nobody uses included.
+        """Switch MIG off for pods that use the whole GPU, destroying unused instances.
 
         Raises:
-            Conflict: somebody uses an instance, the GPU needs a reset, the switch failed, or another process changes
+            Conflict: an instance is used, the GPU needs a reset, the switch failed, or another process changes
                 the GPU's layout.
             Unavailable: as `add`.
 
@@ -170,7 +170,7 @@ class Partitioner:
 
     @contextlib.asynccontextmanager
     async def _locked(self, gpu: str, by_s: float) -> AsyncIterator[None]:
-        """Keep other processes from changing this GPU; one that does is waited for, but not for long."""
+        """Lock this GPU against other processes; waits for one that changes it, but not for long."""
         if self._across is None:
             yield
             return
@@ -181,11 +181,11 @@ class Partitioner:
             yield
 
     async def settle(self, by_s: float) -> None:
-        """Try again to restore GPUs on which that failed, and to offer what was withdrawn; harmless at any time."""
+        """Retry failed restores, and advertise withdrawn GPUs again; safe at any time."""
         for gpu in tuple(self._to_lift):
             await self._lift(gpu)
         for gpu in tuple(self._unrestored):
-            with contextlib.suppress(Conflict):  # another process is at it: the next time
+            with contextlib.suppress(Conflict):  # another process changes it: next time
                 async with self._locks[gpu], self._locked(gpu, _now()):
                     await self._restore(gpu, by_s)
                     await self._lift(gpu)
@@ -234,7 +234,7 @@ class Partitioner:
         return failed
 
     async def _bring(self, target: Target, by_s: float) -> str:
-        """Do one change after the other until the GPU is as asked, or something stands in the way."""
+        """Make one change after the other until the GPU matches its target, or something is in the way."""
         done: list[GpuFacts] = []
         try:
             failed = await self._rounds(target, by_s, done)
@@ -247,7 +247,7 @@ class Partitioner:
         return failed and f"GPU {target.index}: {failed}"
 
     async def _rounds(self, target: Target, by_s: float, done: list[GpuFacts]) -> str:
-        """Do changes, and add to `done` what the GPU was before each; return what failed."""
+        """Make changes, and add the GPU's former states to `done`; return the failure."""
         for _ in range(_MOST_ROUNDS):
             facts, users = await self._one(target.gpu)
             if facts is None:
@@ -266,7 +266,7 @@ class Partitioner:
         return "the driver takes every step and shows another layout"
 
     async def _off_again(self, target: Target) -> str:
-        """Switch MIG off again on a GPU that had it off, unless it has come into use; return how that went."""
+        """Switch MIG off again on a GPU that had it off, unless it has come into use; return the outcome."""
         off = Target(gpu=target.gpu, index=target.index, mig=False)
         try:
             failed = await self._rounds(off, _now() + self.gpus.timing.restore_s, [])
@@ -278,7 +278,7 @@ class Partitioner:
         return f"MIG stays on, {failed or 'because the GPU is in use'}"
 
     async def _do(self, facts: GpuFacts, needed: ChangeInstances | SetMode, by_s: float) -> str:
-        """Carry out one change; return what failed, empty where nothing did."""
+        """Make one change; return the failure, empty for none."""
         if isinstance(needed, SetMode):
             return await self._switch(facts, needed, by_s)
         carried = await self._carry(facts, needed.plan, by_s)
@@ -289,7 +289,7 @@ class Partitioner:
         return self._finish(facts.uuid, await carry_out(self.gpus, facts.uuid, procedure, by_s))
 
     def _finish(self, gpu: str, carried: Carried) -> Carried:
-        """Keep a procedure that could not restore, so that it is tried again."""
+        """Keep a procedure that could not restore, to retry it."""
         if carried.procedure.phase is Stage.FAILED:
             self._unrestored[gpu] = carried.procedure
         else:
@@ -298,14 +298,14 @@ class Partitioner:
         return carried
 
     async def _lift(self, gpu: str) -> None:
-        """Offer all of a GPU again, unless it is not known what it has."""
+        """Advertise all of a GPU again, unless its layout is unknown."""
         if gpu not in self._unrestored and not await self.gpus.offer_only(gpu, None):
             self._to_lift.add(gpu)
         else:
             self._to_lift.discard(gpu)
 
     async def _switch(self, facts: GpuFacts, needed: SetMode, by_s: float) -> str:
-        """Switch MIG on a GPU that nobody uses; instances that had to go come back where MIG stays on."""
+        """Switch MIG mode of an unused GPU; destroyed instances come back if MIG stays on."""
         if facts.mig is not None and facts.mig.current == needed.on:
             return await self._set_mode(facts.uuid, by_s, on=needed.on)
         if not await self.gpus.offer_only(facts.uuid, ()):
@@ -318,7 +318,7 @@ class Partitioner:
         return failed if needed.clear is None else await self._put_back(facts, needed.clear, failed)
 
     async def _put_back(self, facts: GpuFacts, clear: Repartition, failed: str) -> str:
-        """Make the instances that had to go where MIG is on all the same; return what failed, and how this went."""
+        """Recreate destroyed instances if MIG is still on; return the failure with the outcome."""
         gpu = facts.uuid
         self._unrestored[gpu] = msgspec.structs.replace(
             start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), phase=Stage.FAILED
@@ -329,7 +329,7 @@ class Partitioner:
         return "; ".join(filter(None, (failed, restored))) if failed else ""
 
     async def _restore(self, gpu: str, by_s: float) -> str:
-        """Restore what could not be restored before, unless MIG is off by now; return how that went."""
+        """Restore what could not be restored before, unless MIG is off by now; return the outcome."""
         try:
             facts, _ = await self._one(gpu)
         except TesseraError as error:
@@ -340,7 +340,7 @@ class Partitioner:
         return self._finish(gpu, await resume(self.gpus, gpu, self._unrestored[gpu], by_s)).ended
 
     async def _vacant(self, gpu: str, by_s: float) -> str:
-        """Wait until a GPU that was withdrawn has been seen unused for a while; return who uses it."""
+        """Wait until a withdrawn GPU has been observed unused for a while; return its users."""
         calm_s = _now()
         while _now() < by_s:
             try:
@@ -367,7 +367,7 @@ class Partitioner:
 
 
 def _why_not(facts: GpuFacts | None, target: Target, users: Iterable[User]) -> str:
-    """Return why a GPU is not its target though no step failed."""
+    """Return why a GPU differs from its target though no step failed."""
     match None if facts is None else change(facts, target, users):
         case Blocked(reason=reason) | Impossible(reason=reason):
             return reason

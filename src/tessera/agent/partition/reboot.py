@@ -1,4 +1,4 @@
-"""Reboots the node, and remembers that on disk, for a reboot ends the agent."""
+"""Reboots the node, and records that on disk, because a reboot ends the agent."""
 
 import os
 from pathlib import Path
@@ -10,18 +10,18 @@ from tessera.errors import Unavailable
 __all__ = ["RebootRecord", "reboot"]
 
 _DEADLINE_S = 60.0
-"""For the command to end; the reboot itself may begin before or after that."""
+"""Timeout of the command; the reboot itself may begin before or after."""
 _MOST_BYTES = 4096
 
 
 class RebootRecord:
-    """The configuration for which the node was asked to reboot; its file is there until that is settled."""
+    """The configuration for which a reboot was requested; the file exists until that is settled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def holds(self, name: str) -> bool:
-        """Return whether the node was asked to reboot for this configuration; also where the file cannot be read."""
+        """Return whether a reboot was requested for this configuration; also where the file cannot be read."""
         try:
             with self._path.open("rb") as file:
                 return file.read(_MOST_BYTES) == name.encode()
@@ -31,10 +31,10 @@ class RebootRecord:
             return True
 
     def write(self, name: str) -> None:
-        """Record that the node is asked to reboot for a configuration.
+        """Record that a reboot is requested for a configuration.
 
         Raises:
-            Unavailable: that is not possible.
+            Unavailable: it cannot be recorded.
 
         """
         try:
@@ -47,7 +47,7 @@ class RebootRecord:
             ) from error
 
     def forget(self) -> None:
-        """Remove the file; one that cannot be removed only keeps the node from a reboot."""
+        """Remove the file; one that cannot be removed only prevents a reboot."""
         try:
             self._path.unlink(missing_ok=True)
         except OSError:
@@ -58,7 +58,7 @@ async def reboot(command: tuple[str, ...], *, deadline_s: float = _DEADLINE_S) -
     """Run the command that reboots the node: a program and its arguments, without a shell.
 
     Raises:
-        Unavailable: it cannot be run, ends with an error, or does not end in time.
+        Unavailable: it cannot be run, fails, or does not end in time.
 
     """
     await ran(command, "", os.environ, deadline_s, session=True)

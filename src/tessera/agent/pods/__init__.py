@@ -1,1 +1,1 @@
-"""The pods of this node: what they have, what is written on them, and whose signatures count."""
+"""The pods of this node: their allocations, annotations, and the keys whose signatures count."""

@@ -1,11 +1,11 @@
-"""Whose signatures count on this node's pods, and the agent's own key, with which it signs what it writes on them.
+"""The keys whose signatures count on this node's pods, and the agent's own signing key.
 
-The key is made at the first start and kept in the state folder; the public key is in the status of the node's
-GPUNode, with the former ones, so that a state folder that was lost voids nothing that runs. A key that is stolen from
+The key is created at the first start and kept in the state folder; the public key is in the status of the node's
+GPUNode, with the former ones, so that losing the state folder invalidates nothing that runs. A key stolen from
 a node forges for that node alone.
 
-The servers' public keys that were seen are kept there too: where somebody deletes what publishes them while no server
-and no agent runs, pods that they signed still count.
+The observed public keys of servers are kept there too: if the ConfigMap that publishes them is deleted while no
+server and no agent runs, pods that they signed still count.
 """
 
 import base64
@@ -29,53 +29,53 @@ from tessera.signing import SEED_BYTES, Signer, verify
 __all__ = ["AssignmentKeys", "Trust"]
 
 _SERVERS: Final = "server-keys.json"
-"""Beside the private key: the servers' public keys that were seen."""
+"""Beside the private key: the observed public keys of servers."""
 _UNPUBLISHED_S = 60.0
-"""How long servers may take to publish again what they know."""
+"""How long servers may take to publish their keys again."""
 _KEPT = 8
-"""Keys that are published, the present one among them."""
+"""Published keys, including the current one."""
 
 
 class _ServerKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file of the servers' keys."""
 
     version: Literal[1] = 1
-    """Of the file; `ring.version` is that of the object that was seen."""
+    """As in the file; `ring.version` is that of the observed object."""
     ring: KeyRing
 
 
 class _UnversionedServerKeys(KeyRing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file as it was before it had a version."""
+    """The file's former format, without a version."""
 
 
 class Trust(Protocol):
-    """What is needed to read assignments, and to write them."""
+    """Verifies and signs assignments."""
 
     @property
     def keys(self) -> Keys:
-        """Whose signatures count; the same object while nothing changes."""
+        """The keys whose signatures count; the same object while nothing changes."""
         ...
 
     @property
     def knows_servers(self) -> bool:
-        """Whether a server's key is known; before, nobody's assignment counts, and nobody is to blame for it."""
+        """Whether a server's key is known; until then no assignment counts, and none is reported as forged."""
         ...
 
     @property
     def unpublished(self) -> frozenset[str]:
-        """Ids of servers' keys that count here, and that were published last more than a minute ago."""
+        """Ids of servers' keys that count here, but have not been published for more than a minute."""
         ...
 
     def revoked(self, key: str) -> bool:
-        """Return whether the servers' key of this id was revoked."""
+        """Return whether the servers' key of this id is revoked."""
         ...
 
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
-        """Return annotations for a pod of this node, signed where an assignment is among them."""
+        """Return annotations for a pod of this node, with an assignment signed."""
         ...
 
     async def refresh(self) -> None:
-        """Let `keys` have all that count at this moment."""
+        """Update `keys` to all that count at this moment."""
 
 
 class AssignmentKeys:
@@ -85,7 +85,7 @@ class AssignmentKeys:
         kube: the Kubernetes API.
         node: the node's name.
         path: where the private key is kept.
-        log: where it is logged what is made; never a private key.
+        log: for created keys; never a private key.
         wake: called when the servers' keys changed.
 
     """
@@ -105,33 +105,33 @@ class AssignmentKeys:
         """The servers' keys."""
         self._listed = False
         self._missing_s: dict[str, float] = {}
-        """Since when keys are not published that were."""
+        """When published keys disappeared."""
         self._keys = Keys(public=self._ring.public, verify=verify)
 
     async def run(self, measures: Measures | None = None) -> None:
-        """Follow the servers' keys until cancelled.
+        """Watch the servers' keys until cancelled.
 
         Args:
-            measures: has the age of what the API server said last.
+            measures: has the age of the API server's last answer.
 
         """
         await self.store.run(measures)
 
     async def synced(self) -> None:
-        """Wait until the servers' keys were read: without them what runs would look as if nobody had granted it."""
+        """Wait until the servers' keys are read: without them running pods would appear unassigned."""
         await self.store.synced()
 
     def _trouble(self, error: Exception) -> None:
         self._log.warning("server_keys_not_read", reason=str(error))
 
     def open(self, published: tuple[str, ...]) -> None:
-        """Read the private key, or make one.
+        """Read the private key, or create one.
 
         Args:
-            published: the public keys that the GPUNode has.
+            published: the public keys in the GPUNode.
 
         Raises:
-            Unavailable: it cannot be read or kept.
+            Unavailable: it cannot be read or stored.
 
         """
         seed = self._read()
@@ -142,19 +142,19 @@ class AssignmentKeys:
         self.keep(published)
 
     def keep(self, published: tuple[str, ...]) -> None:
-        """Go on to publish the public keys that the GPUNode has, and let what they signed count."""
+        """Continue to publish the public keys in the GPUNode, and accept what they signed."""
         self._own = (*self._own, *(each for each in published if each not in self._own))[:_KEPT]
         new = Keys(public={**self._keys.public, **public_keys(self._own)}, verify=verify)
         self._keys = self._keys if new.like(self._keys) else new
 
     @property
     def published(self) -> tuple[str, ...]:
-        """What the GPUNode shall have: this agent's public keys, the present one first."""
+        """The desired public keys of the GPUNode: this agent's, the current one first."""
         return self._own
 
     @property
     def keys(self) -> Keys:
-        """Whose signatures count: the servers' that were published and not revoked, and this node's own."""
+        """The keys whose signatures count: the servers' published and not revoked ones, and this node's own."""
         return self._keys
 
     @property
@@ -164,10 +164,10 @@ class AssignmentKeys:
 
     @property
     def unpublished(self) -> frozenset[str]:
-        """Ids of servers' keys that count here, and that were published last more than a minute ago.
+        """Ids of servers' keys that count here, but have not been published for more than a minute.
 
-        Somebody deleted what published them. Servers that know them write them again at once; where none ran, what they
-        signed looks forged to every server.
+        The object that publishes them was deleted. Servers that know them write them again at once; if none ran, their
+        signatures appear forged to every server.
         """
         now_s = time.monotonic()
         missing = self._ring.public.keys() - self._ring.shown
@@ -175,12 +175,12 @@ class AssignmentKeys:
         return frozenset(key for key, since_s in self._missing_s.items() if now_s - since_s >= _UNPUBLISHED_S)
 
     def revoked(self, key: str) -> bool:
-        """Return whether the servers' key of this id was revoked."""
+        """Return whether the servers' key of this id is revoked."""
         return key in self._ring.revoked
 
     def _take_change(self, change: Change) -> None:
         if change.object is not None and not change.gone:
-            # The first look begins after all that was remembered.
+            # The first list starts after everything that was stored.
             now = change.rewound or not self._listed
             self._listed = True
             self._take(change.object, self._ring.version if now else None)
@@ -194,7 +194,7 @@ class AssignmentKeys:
         self._keys = self._keys if new.like(self._keys) else new
 
     async def refresh(self) -> None:
-        """Read the servers' keys, so that one that a server has just published counts.
+        """Read the servers' keys again, so that a key published just now counts.
 
         Raises:
             TesseraError: the API server does not answer.
@@ -206,7 +206,7 @@ class AssignmentKeys:
             self._take(found, begun)
 
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
-        """Return annotations for a pod of this node, signed where an assignment is among them."""
+        """Return annotations for a pod of this node, with an assignment signed."""
         if self._signer is None:
             raise Unavailable(
                 f"node {self._node}", found="there is no key to sign with yet", hint="the agent tries again"
@@ -214,7 +214,7 @@ class AssignmentKeys:
         return self._signer.sealed(annotations, uid=pod["metadata"].get("uid", ""), node=self._node)
 
     def _remembered(self) -> KeyRing:
-        """Return the servers' keys as they were kept; an empty ring where none were, or they cannot be read."""
+        """Return the stored servers' keys; an empty ring where there are none, or they cannot be read."""
         path = self._path.with_name(_SERVERS)
         try:
             found = msgspec.json.decode(read_file(path), type=dict[str, object])
@@ -236,10 +236,10 @@ class AssignmentKeys:
             self._log.warning("server_keys_not_kept", file=str(path), reason=error.strerror or "an error")
 
     def _read(self) -> bytes | None:
-        """Return the private key; None where there is none that can be used.
+        """Return the private key; None where there is no usable one.
 
         Raises:
-            Unavailable: the disk does not give it; a new one in its place would be worth no more.
+            Unavailable: the disk cannot be read; a new key in its place would not help.
 
         """
         try:
@@ -257,7 +257,7 @@ class AssignmentKeys:
         return seed
 
     def _write(self, seed: bytes) -> None:
-        """Keep the private key, for root alone."""
+        """Store the private key, readable by root alone."""
         try:
             write_through(self._path, base64.b64encode(seed), mode=0o600)
         except OSError as error:

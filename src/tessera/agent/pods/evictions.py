@@ -1,4 +1,4 @@
-"""Pods in the way are asked to go through the Eviction API, less and less often while that is refused."""
+"""Evicts pods in the way through the Eviction API, with exponential backoff while it is refused."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -10,17 +10,17 @@ from tessera.log import logger
 __all__ = ["Evict", "Evictions"]
 
 Evict = Callable[[str, str], Awaitable[None]]
-"""Asks that a pod be evicted, by name and namespace; raises Unavailable while a PodDisruptionBudget forbids it."""
+"""Evicts a pod, by name and namespace; raises Unavailable while a PodDisruptionBudget forbids it."""
 
 _PAUSE_S, _PAUSE_MOST_S = 5.0, 60.0
-"""Between two requests to evict one pod; they double while a PodDisruptionBudget forbids it."""
+"""Backoff between two requests to evict one pod; doubles while a PodDisruptionBudget forbids it."""
 
 
 class Evictions:
-    """What was asked of which pod, and what the answer was.
+    """The requested evictions, and their answers.
 
     Args:
-        evict: asks for one eviction; None where nobody is to be evicted, and then nobody is asked.
+        evict: requests one eviction; None to evict nothing.
         deadline_s: for an answer.
 
     """
@@ -33,10 +33,10 @@ class Evictions:
         self._log = logger()
 
     async def ask(self, users: Iterable[User]) -> None:
-        """Ask for the eviction of each pod among these users for which it is time; processes cannot be asked."""
+        """Request the eviction of each pod among these users that is due; processes cannot be evicted."""
         now = asyncio.get_running_loop().time
         pods = _pods(users)
-        self._due = {pod: due for pod, due in self._due.items() if pod in pods}  # another may come by the same name
+        self._due = {pod: due for pod, due in self._due.items() if pod in pods}  # another pod may come by the same name
         for pod in pods if self._evict else ():
             next_s, pause_s = self._due.get(pod, (0.0, _PAUSE_S))
             if now() >= next_s:
@@ -57,11 +57,11 @@ class Evictions:
             self._log.info("pod_evicted", pod=pod)
 
     def refusals(self, users: Iterable[User]) -> tuple[str, ...]:
-        """Return why pods among these users were not evicted when that was asked last, a sentence for each."""
+        """Return why pods among these users were not evicted at the last request, a sentence for each."""
         return tuple(f"pod {pod} is not evicted: {self._refused[pod]}" for pod in _pods(users) if pod in self._refused)
 
     def begin_anew(self) -> None:
-        """Let each pod be asked at once the next time."""
+        """Make each pod due at once."""
         self._due.clear()
 
 

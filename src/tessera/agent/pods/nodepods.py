@@ -1,4 +1,4 @@
-"""The pods of this node: what they were assigned, and what they hold by the kubelet's record."""
+"""The pods of this node: their assignments, and their devices by the kubelet's record."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable
@@ -18,13 +18,13 @@ from tessera.errors import Unavailable
 __all__ = ["Lacking", "NodePods"]
 
 _LACKING_S = 60.0
-"""How long a kubelet that has just started may take to read its pods."""
+"""How long a restarted kubelet may take to read its pods."""
 
 
 class Lacking:
-    """Running pods that the kubelet's record lacks: one that has just started has not read its pods yet.
+    """Running pods missing from the kubelet's record: a restarted kubelet has not read its pods yet.
 
-    What a record lacks for a minute it never has, as of a pod that ran before its resource was registered.
+    A pod that is missing for a minute never comes, such as one that ran before its resource was registered.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Lacking:
     def pods(
         self, objects: Iterable[Object], record: Iterable[KubeletAllocation], names: Container[str]
     ) -> tuple[str, ...]:
-        """Return those that it has lacked for less than a minute; the arguments are those of `unshown`."""
+        """Return those missing for less than a minute; the arguments are those of `unshown`."""
         now_s = asyncio.get_running_loop().time()
         self._since_s = {each: self._since_s.get(each, now_s) for each in unshown(objects, record, names)}
         return tuple(each for each, since_s in self._since_s.items() if now_s - since_s <= _LACKING_S)
@@ -43,12 +43,12 @@ class NodePods:
     """The pods of this node.
 
     Args:
-        objects: returns the Pod objects as last seen.
-        record: returns what containers hold, by the kubelet's record and the agent's own.
-        requests: returns what their assignments say after all exchanges, as `ShareAllocator.assigned_requests` does.
-        names: returns the resources that the kubelet knows: others that pods ask for are in no record.
-        allocations: returns what containers were allocated, by the agent's own record.
-        refresh: lets objects and assignments be what the API server has now.
+        objects: returns the last observed Pod objects.
+        record: returns the containers' devices, by the kubelet's record and the agent's own.
+        requests: returns the assignments after all exchanges, as `ShareAllocator.assigned_requests` does.
+        names: returns the resources that the kubelet knows: others are in no record.
+        allocations: returns the containers' allocations, by the agent's own record.
+        refresh: reads objects and assignments from the API server.
 
     """
 
@@ -70,7 +70,7 @@ class NodePods:
         self._lacking = Lacking()
 
     async def refresh(self) -> None:
-        """Let the pods and what they were assigned be what the API server has now.
+        """Read the pods and their assignments from the API server.
 
         Raises:
             TesseraError: the API server does not answer.
@@ -81,12 +81,12 @@ class NodePods:
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """All shares that are assigned."""
+        """All assigned shares."""
         return tuple(share for request in self._requests() for share in request.shares)
 
     @property
     def by_pod(self) -> tuple[PodShares, ...]:
-        """The shares of each pod that has any, with what its cgroup is named by."""
+        """The shares of each pod that has any, with the names of its cgroup."""
         objects = {name_of(each): each for each in self._objects()}
         shares: dict[tuple[str, str], list[Share]] = {}
         for request in (each for each in self._requests() if not each.initial):
@@ -99,11 +99,11 @@ class NodePods:
         return tuple(found)
 
     def assigned(self, inventory: Inventory) -> frozenset[DeviceId]:
-        """Return the devices that assignments name, made already or not; a GPU for an amount or all of it."""
+        """Return the devices of assignments, existing or not; a GPU for an amount or all of it."""
         return assigned(self._requests(), inventory)
 
     async def by_name(self, inventory: Inventory) -> frozenset[DeviceId]:
-        """Return the devices that pods hold and asked for by name.
+        """Return the devices that pods use by name.
 
         Raises:
             Unavailable: as `held`.
@@ -112,13 +112,13 @@ class NodePods:
         return held_by_name(await self._trusted(), inventory)
 
     async def held(self, inventory: Inventory) -> tuple[PodDevices, ...]:
-        """Return what pods hold; who has an assignment holds what that says.
+        """Return the devices that pods use; by the assignment of pods that have one.
 
-        What `Allocate` answered is held before the kubelet's record shows by whom: its container has UUIDs, which
-        instances that are made again do not have. Until then the pod has no name.
+        Devices in an answer of `Allocate` count before the kubelet's record shows the holder: its container has UUIDs,
+        which recreated instances do not have. Until then the pod has no name.
 
         Raises:
-            Unavailable: the kubelet does not answer, or has just started and does not show a running pod yet.
+            Unavailable: the kubelet does not answer, or has just restarted and does not show a running pod yet.
 
         """
         known = holdings(await self._trusted(), self._requests(), inventory, guess=False)
@@ -130,7 +130,7 @@ class NodePods:
         return (*known, *(PodDevices(pod=pod, devices=tuple(devices)) for pod, devices in own if pod or devices))
 
     async def _trusted(self) -> tuple[KubeletAllocation, ...]:
-        """Return the kubelet's record; one that lacks a running pod only when it has lacked it for a minute."""
+        """Return the kubelet's record; one without a running pod only if that pod is missing for a minute."""
         record = await self._record()
         missing = self._lacking.pods(self._objects(), record, self._names())
         if not missing:

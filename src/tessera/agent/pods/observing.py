@@ -1,4 +1,4 @@
-"""The pods of a node as the last gate judges them: what API server, kubelet and process table say of each."""
+"""Observes pods for the last gate: in the API server, the kubelet's record and the process table."""
 
 import asyncio
 from collections.abc import Container, Iterable
@@ -12,11 +12,11 @@ __all__ = ["PodObserver"]
 
 
 class PodObserver:
-    """Looks at pods by UID.
+    """Observes pods by UID.
 
     Args:
         view: the pods of this node.
-        log: where it is logged that they cannot be read.
+        log: for failed reads.
 
     """
 
@@ -29,7 +29,7 @@ class PodObserver:
         return {uid: observed_pod(pod) for uid, pod in by_uid(self.view.pods()).items() if uid in uids}
 
     async def refresh(self) -> bool:
-        """Read the pods anew, and return whether that was answered; if not, the last observation counts."""
+        """Read the pods again, and return whether that succeeded; if not, the last observation counts."""
         try:
             await self.view.refresh()
         except (TesseraError, TimeoutError) as error:
@@ -38,18 +38,18 @@ class PodObserver:
         return True
 
     async def running(self, uids: frozenset[str]) -> frozenset[str]:
-        """Return those of these pods that have processes; where some have none, all pods are read anew."""
+        """Return those of these pods that have processes; if some have none, all pods are read again."""
         running = await asyncio.to_thread(self.view.running, uids)
         if not uids <= running:  # a running process is proof enough that a pod lives
             await self.refresh()
         return running
 
     async def observe(self, uids: Iterable[str], running: frozenset[str] = frozenset()) -> ObservedPods:
-        """Return what is seen now of these pods, and of those that the kubelet has recorded.
+        """Return the observations of these pods, and of those in the kubelet's record.
 
         Args:
             uids: of the pods.
-            running: those that are seen to have processes, as far as that matters.
+            running: those observed to have processes, as far as that matters.
 
         """
         recorded = await self.view.allocated()

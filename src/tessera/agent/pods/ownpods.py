@@ -1,4 +1,4 @@
-"""Writes on the pods of this node, each by its UID: another pod may have the name by then."""
+"""Writes to the pods of this node, each by its UID: another pod may have the name by then."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ __all__ = ["OwnPods"]
 
 
 class OwnPods:
-    """The pods of this node, as they are written.
+    """Writes to the pods of this node.
 
     Args:
         kube: the Kubernetes API.
@@ -25,7 +25,7 @@ class OwnPods:
         """Set annotations of this very pod and return it as stored.
 
         Raises:
-            TesseraError: another pod has its name, or the API does not answer.
+            TesseraError: another pod has its name, or the API server does not answer.
 
         """
         namespace, name = name_of(pod)
@@ -33,10 +33,10 @@ class OwnPods:
         return await self._kube.patch(PODS, name, body, namespace=namespace)
 
     async def evict(self, name: str, namespace: str) -> None:
-        """Ask that the pod of this name on this node be evicted; where there is none nothing happens.
+        """Evict the pod of this name on this node, if it exists.
 
         Raises:
-            TesseraError: another pod has its name, a PodDisruptionBudget forbids it, or the API does not answer.
+            TesseraError: another pod has its name, a PodDisruptionBudget forbids it, or the API server does not answer.
 
         """
         pod = next((each for each in self._view.pods() if name_of(each) == (namespace, name)), None)

@@ -1,4 +1,4 @@
-"""What an agent observes of its node's pods: the API server's objects, the kubelet's record, running processes."""
+"""An agent's view of its node's pods: the API server's objects, the kubelet's record, running processes."""
 
 import asyncio
 import re
@@ -27,20 +27,20 @@ __all__ = [
 ]
 
 _FRESH_S = 2.0
-"""How long a list stands in for the watch, which shows the same before that."""
+"""How long a list takes precedence over the watch, which shows the same before that."""
 _MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of the API server's picture of a static pod: the UID that the kubelet gives the pod itself."""
+"""Annotation of a static pod's mirror pod: the UID that the kubelet gives the pod itself."""
 _OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-"""A UID as the API server makes it. A static pod's is 32 digits of a hash, unless its file says another.
+"""A UID as the API server creates it. A static pod's is 32 digits of a hash, unless its file says another.
 Source: Kubernetes `pkg/kubelet/config/common.go`, `applyDefaults`."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
 _LEAST_UID = 4
-"""Characters of a UID that is looked for among control groups; every real one has 36."""
+"""Length of a UID searched among control groups; every real one has 36 characters."""
 
 
 class PodsInView(Protocol):
-    """What the last gate observes; `PodsView` is one."""
+    """The last gate's view of pods; `PodsView` is one."""
 
     def pods(self) -> Iterable[Object]:
         """Return the pods of this node."""
@@ -49,23 +49,23 @@ class PodsInView(Protocol):
         """Return the pod of this UID."""
 
     async def refresh(self) -> None:
-        """Let `pods` show all that the kubelet can know."""
+        """Update `pods` to all that the kubelet can know."""
 
     async def allocated(self) -> tuple[KubeletAllocation, ...]:
-        """Return what the kubelet recorded."""
+        """Return the kubelet's record."""
 
     async def held(self) -> tuple[KubeletAllocation, ...]:
-        """Return what containers hold by the kubelet's record."""
+        """Return the containers' devices by the kubelet's record."""
 
     async def allocatable(self) -> Mapping[str, frozenset[str]]:
         """Return the ids of the devices that the kubelet has as healthy, by resource."""
 
     def running(self, uids: Iterable[str]) -> frozenset[str]:
-        """Return those of these pods of which processes run."""
+        """Return those of these pods that have running processes."""
 
     @property
     def blind(self) -> bool:
-        """Whether processes of pods cannot be seen."""
+        """Whether processes of pods cannot be observed."""
 
 
 class PodsView:
@@ -102,7 +102,7 @@ class PodsView:
     # Pods
 
     def pods(self) -> tuple[Object, ...]:
-        """Return the pods that are bound to this node, as late as the watch or the last `refresh`."""
+        """Return the pods that are bound to this node, as of the watch or the last `refresh`."""
         watched = tuple(self._watched())
         if not self._listed and not self._moment:
             return watched
@@ -111,9 +111,9 @@ class PodsView:
         return tuple(self._merged(watched))
 
     def _merged(self, watched: Iterable[Object]) -> Iterator[Object]:
-        """Yield each pod in its later version; one that the list lacked is gone, unless it is newer than the list.
+        """Yield the newest version of each pod; a pod missing from the list is gone, unless it is newer than the list.
 
-        A listed pod is gone, too, where the watch shows another of its name.
+        A listed pod is gone, too, if the watch shows another of its name.
         """
         left, names = dict(self._listed), set()
         for pod in watched:
@@ -129,7 +129,7 @@ class PodsView:
         return by_uid(self.pods()).get(uid)
 
     async def refresh(self) -> None:
-        """Read the pods of this node from the API server, so that `pods` shows all that the kubelet can know.
+        """Read the pods of this node from the API server, so that `pods` includes all that the kubelet can know.
 
         Raises:
             TesseraError: the API server does not answer.
@@ -138,17 +138,17 @@ class PodsView:
         listing = await self._relist()
         moment = int(listing.resource_version or 0)
         if moment < self._moment:
-            return  # one that was asked for later has come before
+            return  # a later read has come before
         known = {uid_of(pod): pod for pod in (*self._listed.values(), *self._watched())}
-        # What has not changed stays the same object: whoever has read it does not read it again.
+        # An unchanged pod stays the same object, so that it is not parsed again.
         self._listed = {uid_of(pod): _unchanged(known.get(uid_of(pod)), pod) for pod in listing.objects}
         self._moment = moment
         self._until_s = asyncio.get_running_loop().time() + _FRESH_S
 
-    # What the kubelet allocated
+    # The kubelet's allocations
 
     async def allocated(self) -> tuple[KubeletAllocation, ...]:
-        """Return what the kubelet allocated to which container; its checkpoint also shows pods that have ended.
+        """Return the kubelet's allocations by container; its checkpoint also has pods that have ended.
 
         Raises:
             Unavailable: the checkpoint cannot be read, and PodResources does not answer for single pods.
@@ -160,7 +160,7 @@ class PodsView:
             return await self._requested()
 
     async def _requested(self) -> tuple[KubeletAllocation, ...]:
-        """Ask the kubelet about each pod that has devices; its `List` is never called (docs/kubelet-races.md)."""
+        """Read each pod with devices from the kubelet; its `List` is never called (docs/kubelet-races.md)."""
         found = []
         for pod in self.pods():
             if is_ended(pod) or not holds_devices(pod):
@@ -172,11 +172,11 @@ class PodsView:
         namespace, name = name_of(pod)
         try:
             return await self._resources.get(namespace, name)
-        except Unsupported as error:  # to list all instead would make the kubelet forget what it is allocating
+        except Unsupported as error:  # listing all instead would make the kubelet forget an allocation in progress
             raise Unavailable(error.subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
     async def held(self) -> tuple[KubeletAllocation, ...]:
-        """Return what the containers of this node's pods hold, sorted; of init containers only those that stay.
+        """Return the devices of this node's containers, sorted; of init containers only those that stay.
 
         Raises:
             Unavailable: neither the kubelet's checkpoint nor its PodResources can be read.
@@ -203,9 +203,9 @@ class PodsView:
     # Processes
 
     def running(self, uids: Iterable[str]) -> frozenset[str]:
-        """Return those of these pods of which processes run, whatever API server and kubelet say of them.
+        """Return those of these pods that have running processes, whatever API server and kubelet say of them.
 
-        The control groups of a pod carry its UID, whichever version and driver of them the node has. A view that is
+        The control groups of a pod carry its UID, in every version and with every cgroup driver. A view that is
         `blind` finds none.
         """
         desired = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
@@ -216,15 +216,15 @@ class PodsView:
 
     @property
     def blind(self) -> bool:
-        """Whether the processes of other pods cannot be seen, as without `hostPID`, and never could."""
+        """Whether the processes of other pods cannot be observed, as without `hostPID`, and never could."""
         self._sees = self._sees or sees_other_containers(self._proc)
         return not self._sees
 
 
 def sees_other_containers(proc: Path) -> bool:
-    """Return whether a process table has those of other containers.
+    """Return whether a process table shows those of other containers.
 
-    It has in the machine's own PID namespace, whose number is known, and where there is more than one control group.
+    It does in the machine's own PID namespace, whose number is known, and if there is more than one control group.
     """
     return _link(proc / "self/ns/pid") == _FIRST_NAMESPACE or len(set(_cgroups(proc))) > 1
 
@@ -238,8 +238,8 @@ def _cgroups(proc: Path) -> Iterator[str]:
 def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
     """Return pods by the UID that the kubelet knows them by: of a static pod the one in its annotation.
 
-    Anybody may write that annotation. So it never stands for a pod that the API server made, as one that has just gone,
-    and of several pods with the same one a living one counts: what is in use never looks free for it.
+    Anybody may write that annotation. So it never replaces the UID of a pod that the API server created, and
+    of several pods with the same one a living one counts: devices in use never count as free.
     """
     known = sorted(pods, key=lambda pod: (not is_ended(pod), not is_ending(pod)))
     mirrored = {str(annotations_of(pod)[_MIRROR]): pod for pod in known if _MIRROR in annotations_of(pod)}
@@ -248,7 +248,7 @@ def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
 
 
 def observed_pod(pod: Object) -> ObservedPod:
-    """Return what is seen of a pod that the API server has."""
+    """Return the observation of a pod that the API server has."""
     return ObservedPod(
         name="/".join(name_of(pod)),
         ended=is_ended(pod),
@@ -264,12 +264,12 @@ def is_ended(pod: Object | None) -> bool:
 
 
 def is_ending(pod: Object | None) -> bool:
-    """Return whether a pod is gone, has run to its end, or is being deleted."""
+    """Return whether a pod is gone, has run to its end, or is terminating."""
     return pod is None or is_finished(pod) or is_terminating(pod)
 
 
 def _unchanged(known: Object | None, pod: Object) -> Object:
-    """Return a pod as it is known already, where it is of this version."""
+    """Return a pod as it is known already, if it is of this version."""
     return known if known is not None and _version(known) == _version(pod) != 0 else pod
 
 
@@ -289,4 +289,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError:
-        return ""  # it has ended since
+        return ""  # it has ended meanwhile

@@ -1,7 +1,7 @@
-"""Writes on each pod what the kubelet gave it: which devices for what it asked by name, and that memory was allocated.
+"""Records on each pod what the kubelet allocated: the devices of requests by name, and that memory was allocated.
 
-The kubelet chooses among equal devices and reports it nowhere; the scheduler must know which GPU a pod uses. Devices of
-a pod never change, so that each pod is written once. That memory was allocated is for those who read gpushare's
+The kubelet chooses among equal devices and does not report it; the scheduler must know which GPU a pod uses. A pod's
+devices never change, so each pod is written once. That memory was allocated is for readers of gpushare's
 annotations, as its own device plugin writes them.
 """
 
@@ -26,17 +26,17 @@ __all__ = ["Recorder"]
 
 _Name: TypeAlias = tuple[str, str]
 _PAUSE_S = 0.05
-"""Between two writes, for fifty pods that start at once on each of a thousand nodes."""
+"""Pause between two writes, for fifty pods that start at once on each of a thousand nodes."""
 
 
 class PodRecord(Protocol):
-    """The pods of a node and what they hold, as `PodsView` gives them."""
+    """The pods of a node and their devices, as `PodsView` has them."""
 
     def pods(self) -> Iterable[Object]:
         """Return the Pod objects."""
 
     async def held(self) -> tuple[KubeletAllocation, ...]:
-        """Return what containers hold by the kubelet's record."""
+        """Return the containers' devices by the kubelet's record."""
 
 
 class Recorder:
@@ -45,9 +45,9 @@ class Recorder:
     Args:
         kube: the Kubernetes API.
         view: the pods of this node.
-        devices: returns what each device is, by the id the kubelet has (`core.cluster.byname.shares_by_id`).
-        trust: whose assignments count, and how they are signed.
-        log: where each write is logged.
+        devices: returns the share of each device id of the kubelet (`core.cluster.byname.shares_by_id`).
+        trust: the keys that count, and how assignments are signed.
+        log: for writes.
         now_ns: the time, in nanoseconds since 1970.
 
     """
@@ -69,7 +69,7 @@ class Recorder:
         self._log = log
         self._now_ns = now_ns
         self._settled: dict[tuple[str, str], Object] = {}
-        """Pods of which nothing is to be written; objects are never changed in place."""
+        """Pods with nothing to write; objects are never changed in place."""
 
     async def record(self, share_unit_mib: int) -> None:
         """Write what is known and not written yet; costs nothing where every pod is settled.
@@ -78,7 +78,7 @@ class Recorder:
             share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
 
         Raises:
-            TesseraError: kubelet, driver or API do not answer; call again.
+            TesseraError: kubelet, driver or API server do not answer; call again.
 
         """
         pods = {name_of(pod): pod for pod in self._view.pods()}
@@ -108,13 +108,13 @@ class Recorder:
         await for_each(dict.fromkeys((*named, *waiting)), write, refused)
 
     async def sign(self, share_unit_mib: int) -> None:
-        """Sign what pods run with and nobody signed: an agent that did not sign let them start.
+        """Sign unsigned assignments of running pods: an agent that did not sign let them start.
 
         Args:
             share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
 
         Raises:
-            TesseraError: kubelet or API do not answer; call again.
+            TesseraError: kubelet or API server do not answer; call again.
 
         """
         held = await self._view.held()
@@ -127,7 +127,7 @@ class Recorder:
         await for_each(self._view.pods(), sign, partial(self._report, "assignment_not_signed"))
 
     def _report(self, event: str, pod: Object, error: TesseraError) -> None:
-        """Log why something is not written on a pod; it is written at another look, unless it never can be."""
+        """Log why something is not written on a pod; the write is retried, unless it can never succeed."""
         if isinstance(error, InvalidInput):
             self._settled[name_of(pod)] = pod
         namespace, name = name_of(pod)
@@ -135,7 +135,7 @@ class Recorder:
         write(event, pod=f"{namespace}/{name}", reason=str(error))
 
     def _open(self, pods: Iterable[Object]) -> tuple[list[_Name], list[_Name]]:
-        """Return the pods that asked by name, and those that wait for memory; remember those that are neither."""
+        """Return the pods with requests by name, and those that wait for memory; remember those that are neither."""
         named, waiting = [], []
         for pod in pods:
             name = name_of(pod)
@@ -150,7 +150,7 @@ class Recorder:
         return named, waiting
 
     async def _write(self, pod: Object, annotations: Mapping[str, str]) -> None:
-        """Write annotations on the pod that was seen; one that changed meanwhile is looked at again."""
+        """Write annotations on the observed pod; one that changed meanwhile is read again."""
         namespace, name = name_of(pod)
         sealed = self._trust.sealed(pod, annotations)
         body = {"metadata": {"resourceVersion": version_of(pod), "annotations": sealed}}

@@ -1,4 +1,4 @@
-"""What holds shares to their size on a node: MPS daemons, memory limits by cgroup; and power and clocks."""
+"""Enforces shares on a node: MPS daemons, memory limits by cgroup; also power limits and clocks."""
 
 from tessera.agent.sharing.memory import MemoryKeeper, systemd_cgroups
 from tessera.agent.sharing.mps import MpsSupervisor

@@ -1,4 +1,4 @@
-"""What stands behind the sharing that is declared: MPS daemons, memory limits, power; and what is offered without."""
+"""Enforces the declared sharing: MPS daemons, memory limits, power; and returns what can be advertised."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,13 +21,13 @@ __all__ = ["Enforcer"]
 
 
 class Enforcer:
-    """Keeps daemons, limits and power as they must be; call `apply` at every round.
+    """Reconciles daemons, limits and power; call `apply` in every pass.
 
     Args:
         driver: the node's GPU driver.
-        mps: where MPS daemons live.
-        state: folder of what must outlive the agent.
-        log: where each change is logged.
+        mps: settings of the MPS daemons.
+        state: folder for state that must outlive the agent.
+        log: for changes.
 
     """
 
@@ -37,10 +37,10 @@ class Enforcer:
         self._power = PowerKeeper(driver, state / "power.json", log)
         self._daemons: tuple[DaemonState, ...] = ()
         self.problems: tuple[str, ...] = ()
-        """What of the declared sharing does not hold, one sentence each."""
+        """The declared sharing that is not in force, one sentence each."""
 
     def no_mps(self) -> str:
-        """Return why the node has no MPS; empty where it has."""
+        """Return why the node cannot run MPS; empty where it can."""
         return self._mps.unavailable()
 
     async def apply(
@@ -51,20 +51,20 @@ class Enforcer:
         pods: NodePods,
         without_mps: Iterable[DeviceId] = (),
     ) -> tuple[Gpu, ...]:
-        """Do what is needed and return the GPUs without the shares behind which nothing stands.
+        """Enforce the sharing and return the GPUs without the shares that could not be enforced.
 
         Args:
-            gpus: with the sharing that is desired.
-            inventory: what the driver shows.
-            said: what is declared for the node.
+            gpus: with the desired sharing.
+            inventory: of the driver.
+            said: the declarations for the node.
             pods: those of the node.
-            without_mps: devices that pods use on which no MPS daemon may start before these have ended.
+            without_mps: devices in use on which no MPS daemon may start before their pods have ended.
 
         """
         desired = tuple(gpus)
         used = used_keys(await pods.held(inventory), inventory)
         targets = mps_targets(desired, inventory, pods.shares)
-        # The compute mode that a daemon needs would keep new processes of these pods from the GPU.
+        # A daemon's compute mode would keep new processes of these pods off the GPU.
         assigned = (each.device for each in uses_of_shares(pods.shares, inventory) if each.keeps_mps_out)
         taken = {mps_key(*device) for device in (*without_mps, *assigned)} & {each.key for each in targets}
         states = await self._mps.apply((each for each in targets if each.key not in taken), inventory, used)
@@ -83,7 +83,7 @@ class Enforcer:
 
         Raises:
             InvalidInput: a share of a MIG instance that its GPU cannot have.
-            Unavailable: a daemon did not run; says which and why.
+            Unavailable: a daemon did not run; which and why.
 
         """
         check_daemons(shares, inventory, self._daemons, unable=self._mps.unavailable())

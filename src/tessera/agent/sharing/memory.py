@@ -1,4 +1,4 @@
-"""Memory limits of pods' cgroups, set in the driver as soon as the cgroup is there."""
+"""Memory limits of pods' cgroups, set in the driver as soon as the cgroup exists."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,19 +14,19 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def systemd_cgroups(root: Path = _ROOT) -> bool:
-    """Return whether the kubelet names cgroups in systemd's way on this node; so it does where neither is there yet."""
+    """Return whether the kubelet uses the systemd cgroup driver on this node; also where it has no cgroups yet."""
     return (root / "kubepods.slice").exists() or not (root / "kubepods").exists()
 
 
 class MemoryKeeper:
-    """Sets the limits; there is nothing to start or stop.
+    """Sets the limits; nothing runs in the background.
 
-    Call `apply` at every round, and before a container starts with the limits of its pod among the others: a limit
-    that comes after the program has allocated its memory takes nothing back.
+    Call `apply` in every pass, and before a container starts with its pod's limits included: a limit
+    set after the program has allocated its memory takes nothing back.
 
     Args:
         driver: sets them.
-        log: where each change is logged.
+        log: for changes.
         root: the cgroup tree.
 
     """
@@ -38,9 +38,9 @@ class MemoryKeeper:
         self._set: set[tuple[str, str]] = set()
 
     async def apply(self, caps: Iterable[MemoryCap]) -> tuple[str, ...]:
-        """Set what differs and return what could not be set, one sentence each.
+        """Set the limits that differ and return what could not be set, one sentence each.
 
-        A cgroup that is not there yet waits for the next call; one that has gone took its limit along.
+        A cgroup that does not exist yet waits for the next call; a deleted one took its limit along.
         """
         problems = []
         desired = {(cap.gpu, cap.cgroup): cap.hard_mib for cap in caps}

@@ -1,4 +1,4 @@
-"""MPS control daemons: one for each device that needs one, supervised, and left alone while anybody uses them.
+"""MPS control daemons: one for each device that needs one, supervised, and left running while in use.
 
 A daemon runs in a session and control groups of its own and outlives the agent; the next agent finds it by the record
 beside its pipes.
@@ -27,15 +27,15 @@ _POLL_S = 0.1
 
 
 class MpsSupervisor:
-    """Starts, watches, adopts and ends the control daemons of one node.
+    """Starts, supervises, adopts and ends the control daemons of one node.
 
-    There is nothing to start or stop: call `apply` at every round of the agent. Daemons stay when the agent goes.
+    Nothing runs in the background: call `apply` in every pass of the agent. Daemons outlive the agent.
 
     Args:
         driver: sets compute modes.
-        settings: where daemons live.
-        log: where each step is logged.
-        clock: seconds that never go back.
+        settings: paths and timeouts of the daemons.
+        log: for steps.
+        clock: a monotonic clock.
 
     """
 
@@ -62,9 +62,9 @@ class MpsSupervisor:
         """Take the next step for each daemon and return their states, sorted by key.
 
         Args:
-            targets: the daemons that must run, `core.cluster.mps.mps_targets`.
-            inventory: what the driver shows.
-            used: keys of devices that pods hold by the kubelet's record; their daemons are not ended.
+            targets: the desired daemons, `core.cluster.mps.mps_targets`.
+            inventory: of the driver.
+            used: keys of devices in use by the kubelet's record; their daemons are not ended.
 
         """
         desired = {target.key: target for target in targets}
@@ -192,7 +192,7 @@ class MpsSupervisor:
         self._log.info("mps_daemon_ended", gpu=record.target.gpu, key=key, requested=requested)
 
     async def _forget(self, key: str, record: DaemonRecord | None, gpu: GpuFacts | None) -> None:
-        """Restore the compute mode and remove what is left of a daemon."""
+        """Restore the compute mode and remove a daemon's files."""
         uncut = gpu is not None and (gpu.mig is None or not gpu.mig.current)
         if record is not None and record.former_mode and gpu is not None and uncut:
             await self._driver.set_compute_mode(gpu.uuid, ComputeMode(record.former_mode))

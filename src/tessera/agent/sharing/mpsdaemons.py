@@ -1,4 +1,4 @@
-"""The MPS control daemons of a node as they are on disk and in `/proc`; asking them, and what each answers.
+"""The MPS control daemons of a node on disk and in `/proc`, and the control protocol.
 
 ROOT/KEY/daemon.json    what runs, and the compute mode to restore
 ROOT/KEY/pipe           CUDA_MPS_PIPE_DIRECTORY, mounted into containers
@@ -24,22 +24,22 @@ __all__ = ["MpsDaemons", "MpsSettings", "Sight", "running"]
 
 _RECORD = "daemon.json"
 _LOG_TAIL = 300
-"""Characters of a daemon's log that an error repeats."""
+"""Characters of a daemon's log quoted in an error."""
 
 
 class MpsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where daemons live and how long they may take."""
+    """Paths and timeouts of daemons."""
 
     program: str = "nvidia-cuda-mps-control"
     root: Path = Path("/run/tessera/mps")
     answer_s: float = 5.0
     """Longest wait for the answer to one command."""
     start_s: float = 10.0
-    """Longest wait for a daemon to answer after its start, and to end after it was asked to."""
+    """Longest wait for a daemon to answer after its start, and to end after a request to."""
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
-    """What is seen of one daemon."""
+    """One observed daemon."""
 
     record: DaemonRecord | None
     alive: bool = False
@@ -50,11 +50,11 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     """Why it does not serve; empty where it does."""
     foreign: bool = False
-    """Whether it sees other files than this process: those of the agent's former container."""
+    """Whether it has other files than this process: those of the agent's former container."""
 
 
 class MpsDaemons:
-    """Finds daemons by their records, and talks to them."""
+    """Finds daemons by their records, and sends them commands."""
 
     def __init__(self, settings: MpsSettings) -> None:
         self.settings = settings
@@ -69,11 +69,11 @@ class MpsDaemons:
         return "" if self.program else f"{self.settings.program} is not installed or not on PATH"
 
     def recorded(self) -> set[str]:
-        """Return the keys of all daemons there are records of."""
+        """Return the keys of all recorded daemons."""
         return {path.parent.name for path in self.settings.root.glob(f"*/{_RECORD}")}
 
     async def inspect(self) -> tuple[Daemon, ...]:
-        """Return the daemons there are records of, sorted by key, and change nothing."""
+        """Return the recorded daemons, sorted by key; read-only."""
         found = []
         for key in sorted(self.recorded()):
             sight = await self.observe(key)
@@ -84,7 +84,7 @@ class MpsDaemons:
         return tuple(found)
 
     async def observe(self, key: str) -> Sight:
-        """Return a daemon as it is now."""
+        """Observe a daemon."""
         record = self._found(key, self._read(key))
         if record is None:
             return Sight(record=None, problem="there is no record of it that can be read")
@@ -101,9 +101,9 @@ class MpsDaemons:
         return Sight(record=record, alive=True, clients=len(clients), processes=processes, foreign=foreign)
 
     def _found(self, key: str, record: DaemonRecord | None) -> DaemonRecord | None:
-        """Return the record of the daemon that runs, though its process is not noted in it, or it cannot be read.
+        """Return the record of the running daemon, also if its process id is missing there or it is unreadable.
 
-        The daemon writes the number of its process beside its pipes, where containers can write as well.
+        The daemon writes its process id beside its pipes, where containers can write as well.
         """
         if record is not None and running(record):
             return record
@@ -118,7 +118,7 @@ class MpsDaemons:
         return msgspec.structs.replace(found, pid=pid, started=identity(pid))
 
     async def command(self, key: str, command: str) -> str:
-        """Return what a daemon answers to a command.
+        """Return a daemon's answer to a command.
 
         Raises:
             Unavailable: it does not answer in time.
@@ -141,7 +141,7 @@ class MpsDaemons:
         return record
 
     async def limit(self, target: MpsTarget) -> None:
-        """Set the limits of clients that come from now on.
+        """Set the limits of future clients.
 
         Raises:
             Unavailable: the daemon does not answer in time.
@@ -154,7 +154,7 @@ class MpsDaemons:
     # Files
 
     def write(self, record: DaemonRecord) -> None:
-        """Keep a record on disk, and make the daemon's folders.
+        """Write a record to disk, and create the daemon's folders.
 
         Raises:
             Unavailable: the folder cannot be written to.
@@ -174,7 +174,7 @@ class MpsDaemons:
             ) from error
 
     def remove(self, key: str) -> None:
-        """Remove what a daemon has left, and nothing else."""
+        """Remove the files of a daemon."""
         folder = self._folder(key)
         for name in ("pipe", "log"):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -183,7 +183,7 @@ class MpsDaemons:
             folder.rmdir()
 
     def printed(self, key: str) -> str:
-        """Return the end of what a daemon printed."""
+        """Return the end of a daemon's log."""
         try:
             return self._log(key).read_text(errors="replace")[-_LOG_TAIL:].strip() or "it said nothing"
         except OSError as error:
@@ -211,7 +211,7 @@ class MpsDaemons:
 
 
 def _recovered(key: str, pid: int) -> DaemonRecord:
-    """Return what a lost record said of a daemon that runs; its limits are set again, as they are not known."""
+    """Return a reconstructed record of a running daemon; its limits are unknown and set again."""
     visible = variable(pid, "CUDA_VISIBLE_DEVICES")
     whole = visible == key
     gpu = key if whole else key.rsplit("-", 2)[0]
@@ -221,7 +221,7 @@ def _recovered(key: str, pid: int) -> DaemonRecord:
 
 
 def _numbers(answer: str) -> list[str]:
-    """Return the process ids in an answer, one a line; other lines are words for people."""
+    """Return the process ids in an answer, one a line; other lines are text."""
     return [line.strip() for line in answer.splitlines() if line.strip().isdecimal()]
 
 

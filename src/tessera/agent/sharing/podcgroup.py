@@ -1,7 +1,7 @@
-"""Processes of an agent that runs in a pod, and must outlive it.
+"""Processes started by an agent in a pod that must outlive the pod.
 
-When a container ends, its runtime kills what is in its control groups, and the kubelet does so with those of the pod. A
-process that shall stay is moved beside `kubepods`, in each hierarchy (docs/decisions/0017).
+When a container ends, its runtime kills the processes in its control groups, and the kubelet those of the pod. A
+process that should stay is moved beside `kubepods`, in each hierarchy (docs/decisions/0017).
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["leave_pod"]
 
 _POD = re.compile(r"(?P<parent>.*?)/(?:\w+-)*kubepods(?:\.slice)?/")
-"""A pod's control group, whatever the kubelet's root and driver.
+"""A pod's control group, whatever the kubelet's root and cgroup driver.
 
 `/kubepods/...`, `/kubelet.slice/kubelet-kubepods.slice/...`. Source: the kubelet's pkg/kubelet/cm."""
 _VERSION_2 = frozenset({"cgroup2"})
@@ -24,11 +24,11 @@ def leave_pod(pid: int, proc: Path = _PROC) -> str:
     """Move a process out of the control groups of the pod it was started in.
 
     Args:
-        pid: the process; not moved where it is in no pod.
+        pid: the process; not moved if it is in no pod.
         proc: the process table, of the host where the pod has `hostPID`.
 
     Returns:
-        Why it could not be moved, so that it ends with its pod; empty where it does not.
+        Why it could not be moved, so that it ends with its pod; empty on success.
 
     """
     try:
@@ -56,7 +56,7 @@ def _groups(text: str) -> Iterator[tuple[frozenset[str], str]]:
 
 def _mounts(text: str) -> Iterator[tuple[frozenset[str], str]]:
     """Yield the controllers and the folder of each hierarchy that is mounted. Source: proc_pid_mountinfo(5)."""
-    for line in filter(None, text.split("\n")):  # paths may have what other ends of lines are made of
+    for line in filter(None, text.split("\n")):  # paths may contain other line separators
         own, _, kind = line.partition(" - ")
         form, _, options = kind.split(" ", 2)
         if form in {"cgroup", "cgroup2"}:

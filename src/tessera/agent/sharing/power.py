@@ -1,4 +1,4 @@
-"""Power limits and clocks as the node policy wants them, put back when it goes, also after a crash."""
+"""Power limits and clocks of the node policy, restored when the policy is removed, also after a crash."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +17,12 @@ __all__ = ["PowerKeeper"]
 
 
 class PowerKeeper:
-    """Sets power limits and clocks; there is nothing to start or stop, call `apply` at every round.
+    """Sets power limits and clocks; nothing runs in the background, call `apply` in every pass.
 
     Args:
         driver: sets them.
-        record: file that keeps what GPUs had before.
-        log: where each change is logged.
+        record: file that keeps the GPUs' former settings.
+        log: for changes.
 
     """
 
@@ -33,7 +33,7 @@ class PowerKeeper:
         self._locked: dict[str, tuple[int, int]] = {}
 
     async def apply(self, policies: Sequence[GpuSettings], inventory: Inventory) -> tuple[str, ...]:
-        """Do what the policies want and return what could not be done, one sentence each."""
+        """Apply the policies and return what could not be done, one sentence each."""
         try:
             originals = self._read()
         except Unavailable as error:

@@ -20,7 +20,7 @@ _MAX_OUTPUT = 1 << 16
 
 
 def identity(pid: int) -> str:
-    """Return what distinguishes this process from any other of its number; empty where it has ended.
+    """Return what distinguishes this process from any other with its process id; empty where it has ended.
 
     A child of this process that has ended is reaped.
     """
@@ -36,9 +36,9 @@ def identity(pid: int) -> str:
 
 
 def belongs(pid: int, name: str, variable: str) -> bool:
-    """Return whether a process runs a program of this name with this variable `NAME=value`, and in no container.
+    """Return whether a process outside of containers runs a program of this name with this variable `NAME=value`.
 
-    What is in a container may say anything of itself; it has another namespace of processes than this process.
+    A process in a container may claim anything; it is in another PID namespace than this process.
     """
     process = _PROC / str(pid)
     try:
@@ -60,7 +60,7 @@ def variable(pid: int, name: str) -> str:
 
 
 def same_files(pid: int) -> bool:
-    """Return whether a process sees the files that this one sees; True where that cannot be told."""
+    """Return whether a process has the same files as this one; True where that is unknown."""
     try:
         return (_PROC / str(pid) / "ns" / "mnt").readlink() == (_PROC / "self" / "ns" / "mnt").readlink()
     except OSError:
@@ -74,7 +74,7 @@ async def launch(command: tuple[str, ...], env: Mapping[str, str], log: Path, ti
         Unavailable: no process could be started.
 
     """
-    # The shell ends at once, so that the program is nobody's child but init's, and in no session of ours.
+    # The shell ends at once, so that the program becomes a child of init, and in no session of ours.
     script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
     output = await ran(("/bin/sh", "-c", script, "sh", str(log), *command), "", env, timeout_s, session=True)
     if not output.strip().isdecimal():
@@ -85,13 +85,13 @@ async def launch(command: tuple[str, ...], env: Mapping[str, str], log: Path, ti
 async def ran(
     command: tuple[str, ...], text: str, env: Mapping[str, str], timeout_s: float, *, session: bool = False
 ) -> str:
-    """Return what a short program prints when it is given `text`, of less than a pipe holds.
+    """Return the output of a short program with `text` as its input, of less than a pipe's capacity.
 
     Raises:
         Unavailable: it cannot be run, fails, or does not end in time; then it is killed.
 
     """
-    # Written before it runs: whether it reads that or ends without, no pipe breaks here.
+    # Written before it runs: no pipe breaks, whether it reads the input or not.
     given, writing = os.pipe()
     try:
         os.write(writing, text.encode())
@@ -125,7 +125,7 @@ async def ran(
 
 
 async def end(pid: int, known: str, timeout_s: float) -> None:
-    """End the process `pid` if it is still the one `known` identifies: asked first, killed after the timeout."""
+    """End the process `pid` if it is still the one `known` identifies: SIGTERM first, SIGKILL after the timeout."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if identity(pid) != known:
             return

@@ -1,1 +1,1 @@
-"""What the agent does for what is on a node before a pod starts: disks, models, images."""
+"""Storage on a node, ready before a pod starts: disks, models, images."""

@@ -1,7 +1,7 @@
-"""Pulls and pins the images that ImageWarmups want on this node, when they have their turn; reports what is there.
+"""Pulls and pins the images of ImageWarmups on this node, when the controller says so; reports what it has.
 
-The controller writes into the node's NodeImages what the node shall have and whose turn it is. Nothing is remembered
-that could not be found again: pins are labels in the container runtime, and the number of a pull is in the status.
+The controller writes the desired images and the current pulls to the node's NodeImages. No state is kept
+here: pins are labels in the container runtime, and the number of a pull is in the status.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ _MANAGER = "tessera-agent"
 
 
 class ImageWarmer:
-    """Keeps a node's images as its NodeImages says; `run` ends when it is cancelled.
+    """Reconciles a node's images with its NodeImages; `run` ends when it is cancelled.
 
     Args:
         node: name of the Node object.
         kube: the Kubernetes API.
         runtime: the node's container runtime.
-        interval_s: longest pause between two looks.
+        interval_s: longest pause between two passes.
         now_s: seconds since 1970.
 
     """
@@ -62,19 +62,19 @@ class ImageWarmer:
         selection = Selection(fields=(("metadata.name", node),))
         self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._complain)
         self._pulls: dict[str, tuple[int, asyncio.Task[None]]] = {}
-        """Those that run, with their number, by image."""
+        """Running pulls, with their number, by image."""
         self._ended: dict[str, ObservedImage] = {}
-        """How the last pull of an image ended."""
+        """Result of the last pull of an image."""
         self._problems: dict[str, str] = {}
         """Why an image is not pinned."""
         self._states: Counter[str] = Counter()
-        """How many images are in each state, as reported last."""
+        """Images by state, as last reported."""
 
     async def run(self, measures: Measures) -> None:
-        """Run until cancelled; without the kind, or without the container runtime, wait for it.
+        """Run until cancelled; while the CRD or the container runtime is missing, wait for it.
 
         Args:
-            measures: counts what the node has.
+            measures: counts the node's images.
 
         """
 
@@ -95,23 +95,23 @@ class ImageWarmer:
             await self._runtime.close()
 
     async def reconcile(self) -> None:
-        """Look at everything once, do what is to be done, and report.
+        """Reconcile once, and report.
 
         Raises:
             TesseraError: the API server or the container runtime does not answer.
 
         """
-        # 1. Read what the node shall have; an object that is there says that an agent is.
+        # 1. Read the desired images; the object's existence shows that there is an agent.
         version = await self._runtime.version()
         found = self._store.objects.get(("", self._node)) or await create_own(
             self._kube, KIND, self._node, new_node_images
         )
         node_images = read_node_images(found)
         former = {each.image: each for each in node_images.observed}
-        # 2. Observe what it has.
+        # 2. Observe the node's images.
         observed = [await self._observe(each, former.get(each.image)) for each in node_images.desired]
         percent = await self._runtime.disk_percent()
-        # 3. Do what is next.
+        # 3. Pull, pin and unpin.
         changed = False
         for step in next_steps(node_images.desired, observed, await self._runtime.pinned()):
             if step.kind == "pull":
@@ -130,7 +130,7 @@ class ImageWarmer:
         self._complain.settle()
 
     async def _observe(self, image: DesiredImage, former: ObservedImage | None) -> ObservedImage:
-        """Return what the node has of an image."""
+        """Return the observed state of an image."""
         ended = self._ended.get(image.image)
         attempt = max(each.attempt if each else 0 for each in (former, ended))
         if image.image in self._pulls:
@@ -147,11 +147,11 @@ class ImageWarmer:
                 reason=self._problems.get(image.image, "") if image.pinned and not found.pinned else "",
             )
         if former is not None and former.state == "Failed" and (ended is None or ended.attempt < former.attempt):
-            return former  # of the agent before this one: the next turn is not before its time
+            return former  # of the former agent: it is not repeated before its next turn
         return ended or ObservedImage(image=image.image, state="Missing", attempt=attempt)
 
     def _begin(self, image: DesiredImage) -> None:
-        """Begin a pull, which goes on beside the loop."""
+        """Start a pull, in the background."""
         task = asyncio.create_task(self._pull(image))
         self._pulls[image.image] = (image.attempt, task)
 
@@ -176,7 +176,7 @@ class ImageWarmer:
         """Return the credentials for an image; None where its secrets have none.
 
         Raises:
-            TesseraError: a secret cannot be read, or is none for registries.
+            TesseraError: a secret cannot be read, or is not a registry's.
 
         """
         configs = []
@@ -192,7 +192,7 @@ class ImageWarmer:
         return credential(configs, read_reference(image.image))
 
     async def _pin(self, image: DesiredImage, *, pinned: bool) -> None:
-        """Pin an image, or take that back; what cannot be pinned stands in the report."""
+        """Pin or unpin an image; a failure is in the report."""
         try:
             if pinned:
                 await self._runtime.pin(read_reference(image.image))

@@ -1,1 +1,1 @@
-"""Local disks made ready on the node, and offered as volumes."""
+"""Local disks prepared on the node, and offered as local volumes."""

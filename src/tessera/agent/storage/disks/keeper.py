@@ -1,6 +1,6 @@
-"""Keeps a node's local disks ready, says on the Node how they are, and offers a part of them as local volumes.
+"""Reconciles a node's local disks, reports them on the Node, and offers a part of them as local volumes.
 
-Nothing is remembered that could not be found again: what the disks hold is on the disks, and a volume's state is that
+It keeps no state of its own: the disks' content is on the disks, and a volume's state is that
 of its PersistentVolume and its folder.
 """
 
@@ -39,18 +39,18 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of one node's disks."""
+    """Settings of one node's disks."""
 
     node: str
     """Name of the Node object."""
     disks: DiskSpec = DiskSpec()
     volumes: VolumeSpec = VolumeSpec()
     interval_s: float = 30.0
-    """Longest pause between two looks."""
+    """Longest pause between two passes."""
 
 
 class DisksKeeper:
-    """Keeps the disks of one node; `run` ends when it is cancelled, and leaves everything mounted.
+    """Reconciles the disks of one node; `run` ends when it is cancelled, and leaves everything mounted.
 
     Args:
         settings: what is desired.
@@ -70,23 +70,23 @@ class DisksKeeper:
         self._reconciled = False
 
     def waiting_for(self) -> str:
-        """Return why the node does not say yet how its disks are; empty once it does."""
+        """Return why the node does not report its disks yet; empty once it does."""
         return "" if self._reconciled else "observing the disks"
 
     async def run(self) -> None:
-        """Run until cancelled; goes on after any error."""
+        """Run until cancelled; continues after any error."""
         while True:
             await one_turn(self.reconcile, self._complain)
             await asyncio.sleep(self._settings.interval_s)
 
     async def reconcile(self) -> None:
-        """Look once, do what the disks and volumes need, and report.
+        """Reconcile disks and volumes once, and report.
 
         Raises:
             TesseraError: a step failed, or the API server does not answer.
 
         """
-        # 1. Make the disks ready, or know why not.
+        # 1. Prepare the disks, or report why not.
         spec = self._settings.disks
         try:
             plan = await observe_plan(self._disks, spec)
@@ -95,10 +95,10 @@ class DisksKeeper:
         except TesseraError as error:
             await self._report("pending", "False", Report(reason="DisksFailed", message=str(error), warning=True))
             raise
-        # 2. Say how they are.
+        # 2. Report them.
         status, report = disks_report(plan)
         await self._report(disks_label(plan), status, report)
-        # 3. Do what each volume needs. Below the path is another disk while they are not mounted.
+        # 3. Reconcile the volumes. While the disks are not mounted, another disk is at the path.
         if plan.state is DiskState.READY:
             await self._keep_volumes(plan)
         self._complain.settle()
@@ -125,12 +125,12 @@ class DisksKeeper:
         folders = await asyncio.to_thread(self._folders.found)
         known = [each for each in found.values() if each is not None]
         needed = plan_volumes(spec, plan.size_bytes, folders, known)
-        # 2. Before a folder is erased, look at all volumes there are.
+        # 2. Before a folder is erased, list all volumes.
         erased = [each.number for each in needed.actions if isinstance(each, EraseFolder)]
         if erased:
             named = await self._named(erased, {*volumes.values()})
             needed = plan_volumes(spec, plan.size_bytes, folders, known, named)
-        # 3. Do what each needs; what follows from it is planned when it was seen.
+        # 3. Do one step for each; its consequences are planned after the next observation.
         self._record.note("volumes", needed.notes)
         for action in needed.actions:
             await self._act(action, volumes)

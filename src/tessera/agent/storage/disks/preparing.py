@@ -1,4 +1,4 @@
-"""Local disks made ready: observe, plan, do one step, until no step is left."""
+"""Prepares local disks: observe, plan, do one step, until no step is left."""
 
 import uuid
 from collections.abc import Callable
@@ -12,25 +12,25 @@ from tessera.errors import Unavailable
 __all__ = ["new_creation", "observe_plan", "prepare"]
 
 _MOST_STEPS = 20
-"""More than any plan has; a node that always needs another step is in somebody else's hands too."""
+"""More than any plan has; if a node always needs another step, another program changes it too."""
 
 
 def new_creation() -> Creation:
-    """Return UUIDs that nothing bears yet."""
+    """Return unused UUIDs."""
     digits = uuid.uuid4().hex
     array = ":".join(digits[start : start + 8] for start in range(0, len(digits), 8))
     return Creation(array=array, filesystem=str(uuid.uuid4()))
 
 
 async def observe_plan(disks: Disks, spec: DiskSpec) -> DiskPlan:
-    """Return what would have to be done now; changes nothing."""
+    """Return the plan; changes nothing."""
     return plan_disks(await disks.observe(spec), spec, new_creation())
 
 
 async def prepare(disks: Disks, spec: DiskSpec, done: Callable[[Step], None] = lambda _: None) -> DiskPlan:
-    """Do what the disks need, and return the plan in which no step is left, or that refuses one.
+    """Execute the plan, and return the final one, in which no step is left, or that refuses one.
 
-    Disks are observed and planned anew before each step, so nothing is written by an old observation.
+    Disks are observed and planned again before each step, so nothing is written by an old observation.
 
     Args:
         disks: of the node.
@@ -38,7 +38,7 @@ async def prepare(disks: Disks, spec: DiskSpec, done: Callable[[Step], None] = l
         done: called after each step.
 
     Raises:
-        Conflict: another process is at work on the disks.
+        Conflict: another process works on the disks.
         Unavailable: a step failed, or something undoes the steps.
         Unsupported: a program is missing.
 

@@ -1,4 +1,4 @@
-"""The folders of local volumes on a node's disks: made empty, and erased without leaving the filesystem they are on."""
+"""The folders of local volumes on a node's disks: created empty, and erased without leaving their file system."""
 
 import os
 import shutil
@@ -11,11 +11,11 @@ from tessera.errors import Conflict, Unavailable
 __all__ = ["VolumeFolders"]
 
 _MODE = 0o777
-"""Pods run as any user; who may reach the folder is the kubelet's matter."""
+"""Pods run as any user; the kubelet decides who may reach the folder."""
 
 
 class VolumeFolders:
-    """The folders of one node. Every call is made while the disks are mounted there, and says so where they are not.
+    """The folders of one node. Every call checks that the disks are mounted.
 
     Args:
         mount: where the disks are mounted.
@@ -26,7 +26,7 @@ class VolumeFolders:
         self._mount = mount
 
     def found(self) -> tuple[Folder, ...]:
-        """Return the folders that are there.
+        """Return the existing folders.
 
         Raises:
             Unavailable: the disks are not mounted, or cannot be read.
@@ -44,7 +44,7 @@ class VolumeFolders:
             raise _failed(top, error) from error
 
     def make(self, number: int) -> None:
-        """Make the empty folder of a volume.
+        """Create the empty folder of a volume.
 
         Raises:
             Unavailable: the disks are not mounted, or cannot be written.
@@ -95,7 +95,7 @@ def _is_folder(each: os.DirEntry[str]) -> bool:
 
 
 def _check_alone(path: Path) -> None:
-    """Refuse a folder in which another filesystem is mounted."""
+    """Refuse a folder in which another file system is mounted."""
     own = path.stat(follow_symlinks=False).st_dev
     for place, _, _, folder in os.fwalk(path):
         if os.fstat(folder).st_dev != own:

@@ -1,4 +1,4 @@
-"""The model cache of a node: fetches what ModelCaches want there, offers it to pods, keeps what they use."""
+"""The model cache of a node: fetches the models of ModelCaches, offers them to pods, keeps those in use."""
 
 from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.keeper import ModelKeeper, Places

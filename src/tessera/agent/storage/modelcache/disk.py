@@ -1,4 +1,4 @@
-"""The folder of a node's models: one sub-folder for each, as `ModelFolder` has it, all made by the agent."""
+"""The folder of a node's models: one sub-folder for each, as `ModelFolder` has it, all created by the agent."""
 
 import contextlib
 import os
@@ -20,13 +20,13 @@ from tessera.errors import Conflict, InvalidInput, TesseraError
 __all__ = ["ModelDisk", "OnDisk"]
 
 _MARK = "kept-by-agent"
-"""File among a model's notes that says whose it is: what people sync by hand is never removed."""
+"""File among a model's notes that marks it as the agent's: models synced by hand are never removed."""
 
 _REMOVED = ".removed-"
 
 
 class OnDisk(msgspec.Struct, frozen=True):
-    """A model on the disk: the revision that was fetched last, and all of them."""
+    """A model on the disk: the last fetched revision, and all of them."""
 
     current: str
     revisions: tuple[str, ...]
@@ -36,11 +36,11 @@ class ModelDisk:
     """The folder of a node's models.
 
     Args:
-        folder: where it is, as the host names it.
+        folder: its path on the host.
         root: the host's root folder.
         most_percent: how full its disk may get.
-        images: what mounts the images of packed revisions.
-        sharing: the peers that get what is there, and from which it comes.
+        images: mounts the images of packed revisions.
+        sharing: the peers to share models with.
 
     """
 
@@ -60,10 +60,10 @@ class ModelDisk:
         self._facts: dict[tuple[str, str], tuple[int, int]] = {}
         self.sharing = sharing
         self._given: dict[str, tuple[str, ...]] = {}
-        """The revisions of each model that peers get."""
+        """The revisions of each model that are shared with peers."""
 
     def problem(self) -> str:
-        """Return why nothing can be kept there; empty where it can."""
+        """Return why no models can be kept there; empty where they can."""
         parent, above = self._here.parent, self.folder.parent
         if self._here.is_symlink():
             return f"{self.folder} is a symbolic link"
@@ -78,20 +78,20 @@ class ModelDisk:
         return ModelFolder(self._here / name, self._images)
 
     def path(self, name: str, revision: str) -> Path:
-        """Return where a revision is, as the host names it."""
+        """Return the path of a revision on the host."""
         return self.folder / name / "versions" / revision
 
     def has(self, name: str, revision: str) -> bool:
-        """Return whether a revision is there, complete."""
+        """Return whether a revision is complete."""
         folder = self.model(name)
         manifest = folder.top / NOTES / "manifests" / f"{revision}.json"
         return manifest.is_file() and (folder.versions / revision).is_dir() and folder.is_readable(revision)
 
     def claim(self, name: str) -> ModelFolder:
-        """Return the folder of a model, made where there was none.
+        """Return the folder of a model, created if missing.
 
         Raises:
-            InvalidInput: somebody else made it.
+            InvalidInput: it exists and is not the agent's.
 
         """
         folder = self.model(name)
@@ -107,7 +107,7 @@ class ModelDisk:
         return folder
 
     def observe(self) -> dict[str, OnDisk]:
-        """Return the models that the agent keeps there."""
+        """Return the agent's models there."""
         found = {}
         for path in sorted(self._here.iterdir()) if self._here.is_dir() else ():
             if path.name.startswith(_REMOVED):
@@ -122,23 +122,23 @@ class ModelDisk:
         return found
 
     def _give(self, there: Mapping[str, OnDisk]) -> None:
-        """Let peers have what is there, and nothing else."""
+        """Share exactly the present revisions with peers."""
         if self.sharing is None:
             return
         for name in self._given.keys() | there.keys():
             revisions = there[name].revisions if name in there else ()
             if revisions != self._given.get(name):
-                with contextlib.suppress(TesseraError, OSError):  # a broken manifest is said by the next sync
+                with contextlib.suppress(TesseraError, OSError):  # the next sync reports a broken manifest
                     hold(self.sharing, self.model(name))
         self._given = {name: each.revisions for name, each in there.items()}
 
     def _mount(self, name: str) -> None:
-        """Mount the images of a model that are not, as after a reboot; what cannot be is not there for pods."""
+        """Mount the images of a model, as after a reboot; pods do not get one that cannot be mounted."""
         with contextlib.suppress(TesseraError, OSError):
             self.model(name).mount_images()
 
     def facts(self, name: str, revision: str) -> tuple[int, int]:
-        """Return bytes and files of a revision; zeros where its manifest is broken, which the next sync says."""
+        """Return bytes and files of a revision; zeros for a broken manifest, which the next sync reports."""
         if (name, revision) not in self._facts:
             try:
                 manifest = self.model(name).manifest(revision)
@@ -148,7 +148,7 @@ class ModelDisk:
         return self._facts[name, revision]
 
     def pin(self, name: str, there: OnDisk, pinned: Iterable[str]) -> None:
-        """Protect these revisions of a model and no others."""
+        """Pin exactly these revisions of a model."""
         pins = self.model(name).top / NOTES / "pins"
         if not pins.is_dir():
             return
@@ -157,10 +157,10 @@ class ModelDisk:
             self.model(name).pin(revision, pinned=revision in keep)
 
     def choose(self, name: str, revision: str) -> bool:
-        """Make a revision that is there the current one; return whether it was there.
+        """Make a present revision the current one; return whether it is present.
 
         Raises:
-            Conflict: another process is at work there.
+            Conflict: another process works there.
 
         """
         if not self.has(name, revision):
@@ -171,7 +171,7 @@ class ModelDisk:
         return True
 
     def tidy(self, name: str, keep: int) -> None:
-        """Remove revisions of a model beyond those to keep; not while another process is at work there."""
+        """Remove revisions of a model beyond those to keep; not while another process works there."""
         folder = self.model(name)
         try:
             with folder.locked():
@@ -181,7 +181,7 @@ class ModelDisk:
             return
 
     def evict(self, name: str, revision: str) -> bool:
-        """Remove a revision, also the current one, unless something reads it; return whether it is gone."""
+        """Remove a revision, even the current one, unless it is read; return whether it is gone."""
         folder = self.model(name)
         try:
             with folder.locked():
@@ -193,7 +193,7 @@ class ModelDisk:
         return False
 
     def remove(self, name: str) -> bool:
-        """Remove a model, unless something reads it; return whether it is gone."""
+        """Remove a model, unless it is read; return whether it is gone."""
         folder = self.model(name)
         try:
             with folder.locked():
@@ -201,7 +201,7 @@ class ModelDisk:
                     return False
                 if not folder.unmount_images():
                     return False
-                # Under this name it is nobody's; what a crash leaves of it goes when the folder is looked at next.
+                # Under this name it is unused; leftovers of a crash are removed when the folder is read next.
                 gone = self._here / f"{_REMOVED}{name}"
                 folder.top.rename(gone)
                 shutil.rmtree(gone)
@@ -212,11 +212,11 @@ class ModelDisk:
 
     @property
     def reserve_bytes(self) -> int:
-        """What stays free of the disk."""
+        """Bytes of the disk that stay free."""
         status = os.statvfs(self._here.parent)
         return status.f_blocks * status.f_frsize * (100 - self._most_percent) // 100
 
     def free_bytes(self) -> int:
-        """Return what is free beside that."""
+        """Return the free bytes above that."""
         status = os.statvfs(self._here.parent)
         return max(0, status.f_bavail * status.f_frsize - self.reserve_bytes)

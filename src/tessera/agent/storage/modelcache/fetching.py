@@ -1,4 +1,4 @@
-"""Fetches beside the agent's loop, one at a time: in a thread, which ends when nobody wants the model any more."""
+"""Fetches in the background, one at a time: in a thread, which ends when the model is no longer desired."""
 
 import asyncio
 import threading
@@ -17,11 +17,11 @@ from tessera.log import Logger, defect
 __all__ = ["Fetches", "Neighbour"]
 
 _PROGRESS_S = 10.0
-"""Between two reports of progress, each of which is a write to the API server."""
+"""Pause between two reports of progress, each of which is a write to the API server."""
 
 
 class Displaces(TesseraError):
-    """There is room only where others, that new pods get now, are offered no more.
+    """There is room only if other models, which new pods get now, are withdrawn.
 
     Args:
         models: their names.
@@ -34,16 +34,16 @@ class Displaces(TesseraError):
 
 
 class _Abandoned(Exception):
-    """Nobody wants the model any more."""
+    """The model is no longer desired."""
 
 
 class Neighbour(msgspec.Struct, frozen=True):
     """A model on the disk, when another one needs room.
 
     Args:
-        desired: what is desired of it; None where nothing is any more.
+        desired: its desired state; None if it is no longer desired.
         there: its revisions.
-        held: those that pods have.
+        held: those in use by pods.
 
     """
 
@@ -59,10 +59,10 @@ class _Fetch:
     """The fetch of one model.
 
     Args:
-        model: what is desired.
-        disk: where to.
-        store: where from; closed at the end.
-        neighbours: the models on the disk.
+        model: the desired model.
+        disk: the destination.
+        store: the source; closed at the end.
+        neighbours: the other models on the disk.
 
     """
 
@@ -75,15 +75,15 @@ class _Fetch:
         self._abandoned = threading.Event()
 
     def abandon(self) -> None:
-        """Let it end soon; what was fetched is kept for another time."""
+        """End it soon; fetched data is kept for the next time."""
         self._abandoned.set()
 
     async def run(self) -> Synced:
-        """Return what was fetched.
+        """Return the fetched revision.
 
         Raises:
-            Displaces: others have to go first.
-            TesseraError: it failed; the revision before stays the current one.
+            Displaces: other models have to go first.
+            TesseraError: it failed; the former revision stays the current one.
 
         """
         loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ class _Fetch:
             except RuntimeError:
                 return  # the agent has ended meanwhile
 
-        # Not one of asyncio's threads: the agent's end does not wait for a store that is silent.
+        # Not one of asyncio's threads: the agent's end must not wait for a store that hangs.
         threading.Thread(target=work, name=f"fetch-{self.model.name}", daemon=True).start()
         try:
             return await result
@@ -156,7 +156,7 @@ class _Fetch:
             raise _Abandoned
 
     def _make_room(self, needed: int, own: list[Kept]) -> None:
-        """Remove what of other models makes room, or say which of them new pods must not get any more."""
+        """Remove other models' revisions to make room, or say which must be withdrawn from new pods."""
         missing = needed - self._disk.free_bytes() - sum(each.freed_bytes for each in own if not each.protected)
         if missing <= 0:
             return
@@ -183,15 +183,15 @@ class _Fetch:
 
 
 class Fetches:
-    """The fetches of a node, one at a time, and what came of them.
+    """The fetches of a node, one at a time, and their results.
 
     Args:
-        disk: where models are kept.
+        disk: the models' folder.
         open_store: returns the store of a model, with its credentials.
         neighbours: returns the models on the disk.
         now_s: seconds since 1970.
         wake: called when one has ended.
-        log: where beginnings and ends are logged.
+        log: for starts and ends.
 
     """
 
@@ -216,14 +216,14 @@ class Fetches:
         self._sampled_s = 0.0
         self._progress = (0, 0)
         self.busy = ""
-        """The model that is fetched; empty for none."""
+        """The model being fetched; empty for none."""
         self.reports: dict[str, ObservedModel] = {}
-        """What came of the last fetch of each model, also of the agent's before this one."""
+        """Result of the last fetch of each model, also of the former agent's."""
         self.displaced: dict[str, str] = {}
         """Models that make room, each with the one that they make it for."""
 
     def report(self, name: str) -> ObservedModel:
-        """Return what is to be said of the fetches of a model."""
+        """Return the reported state of a model's fetches."""
         found = self.reports.get(name, ObservedModel(name=name))
         if name == self.busy:
             if self._fetch is not None and self._now_s() - self._sampled_s >= _PROGRESS_S:
@@ -231,20 +231,20 @@ class Fetches:
                 self._progress = self._fetch.done_bytes, self._fetch.total_bytes
             done, total = self._progress
             return msgspec.structs.replace(found, state="Fetching", fetched_bytes=done, total_bytes=total)
-        state = "Missing" if found.state == "Fetching" else found.state  # of an agent that ended meanwhile
+        state = "Missing" if found.state == "Fetching" else found.state  # of an agent that has ended
         return msgspec.structs.replace(found, state=state, fetched_bytes=0, total_bytes=0)
 
     def begin(self, desired: Mapping[str, DesiredModel], offered: Mapping[str, str], there: Mapping[str, str]) -> None:
-        """Begin the next fetch, which goes on beside the loop, unless one goes on.
+        """Start the next fetch in the background, unless one is running.
 
         Args:
-            desired: in the order in which they are fetched.
+            desired: in the order of fetching.
             offered: revisions that new pods get, by model.
             there: current revisions on the disk, by model.
 
         """
         self.displaced = {name: by for name, by in self.displaced.items() if by in desired}
-        # Who makes room is not fetched again before the other, nor the other before there is room.
+        # A model that makes room is not fetched again before the other, nor the other before there is room.
         resting = {by for name, by in self.displaced.items() if there.get(name)}.union(self.displaced)
         candidates = [each for name, each in desired.items() if name not in resting]
         seen = {name: msgspec.structs.replace(self.report(name), revision=offered.get(name, "")) for name in desired}
@@ -254,7 +254,7 @@ class Fetches:
             self._task = asyncio.create_task(self._run(model))
 
     def displace_no_more(self, names: Iterable[str]) -> None:
-        """Let models be that were to make room."""
+        """Cancel making room."""
         for name in names:
             self.displaced.pop(name, None)
 
@@ -281,7 +281,7 @@ class Fetches:
             self._wake()
 
     def _end(self, model: DesiredModel, former: ObservedModel, state: str, **fields: object) -> None:
-        """Note how a fetch ended, for which nobody needs to make room any more."""
+        """Note how a fetch ended, for which no model needs to make room any more."""
         rows = {**msgspec.structs.asdict(former), "state": state, "identity": model.identity, **fields}
         self.reports[model.name] = msgspec.convert(rows, ObservedModel)
         self.displaced = {name: by for name, by in self.displaced.items() if by != model.name}
@@ -296,7 +296,7 @@ class Fetches:
         await self._fetch.run()
 
     def abandon(self) -> None:
-        """Let the fetch that goes on end soon; what it fetched is kept for another time."""
+        """End the running fetch soon; fetched data is kept for the next time."""
         if self._fetch is not None:
             self._fetch.abandon()
 

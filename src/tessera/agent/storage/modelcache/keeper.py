@@ -1,7 +1,7 @@
-"""Keeps a node's models as its NodeModels says: fetches them, offers them to the kubelet, makes room, reports.
+"""Reconciles a node's models with its NodeModels: fetches them, offers them to the kubelet, makes room, reports.
 
-Nothing is remembered that could not be found again: revisions lie on the disk, what pods have is in the kubelet's
-record, and when a source was looked at last is in the status.
+It keeps no state of its own: revisions are on the disk, pods' models in the kubelet's record, and the time of the
+last check of a source in the status.
 """
 
 import asyncio
@@ -50,16 +50,16 @@ __all__ = ["ModelKeeper", "Places"]
 
 _MANAGER = "tessera-agent"
 _TEND_S = 0.2
-"""A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
+"""A restarted kubelet must have its plugins before it syncs its pods (docs/kubelet-races.md)."""
 _FIRST_MEET_S, _MEET_S = 1.0, 30.0
-"""Between two looks at who fetches the same model: soon after the beginning, because not all learn of it at once."""
+"""Between two reads of which nodes fetch the same model: soon after the start, because not all learn of it at once."""
 _ROUND = 30
-"""Free bytes are reported in steps of a GiB, so that a log that grows writes no report."""
+"""Free bytes are reported in steps of a GiB, so that a growing log causes no report."""
 _ABSENT = OnDisk("", ())
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Where models are kept, where they may come from, and the kubelet's folder for device plugins."""
+    """The models' folder, their allowed sources, and the kubelet's folder for device plugins."""
 
     disk: ModelDisk
     sources: ModelSources
@@ -67,13 +67,13 @@ class Places(msgspec.Struct, frozen=True):
 
 
 class ModelKeeper:
-    """Keeps a node's models as its NodeModels says; `run` ends when it is cancelled.
+    """Reconciles a node's models with its NodeModels; `run` ends when it is cancelled.
 
     Args:
         node: name of the Node object.
         kube: the Kubernetes API.
         places: folders and sources.
-        interval_s: longest pause between two looks.
+        interval_s: longest pause between two passes.
         now_s: seconds since 1970.
 
     """
@@ -102,7 +102,7 @@ class ModelKeeper:
         self._desired: dict[str, DesiredModel] = {}
         self._there: dict[str, OnDisk] = {}
         self._held: dict[str, frozenset[str]] = {}
-        """Revisions that pods have, by model."""
+        """Revisions in use by pods, by model."""
         self._fetches = Fetches(
             disk=places.disk,
             open_store=self._open,
@@ -112,19 +112,19 @@ class ModelKeeper:
             log=self._log,
         )
         self._states: Counter[str] = Counter()
-        """How many models are in each state, as reported last."""
+        """Models by state, as last reported."""
         self._bytes = 0
         self._listed = 0
-        """How many nodes there were when it was looked who fetches with this one."""
+        """Number of nodes when peers for the current fetch were last read."""
         self._gone: set[str] = set()
         """UIDs of pods that are in the kubelet's record and have ended."""
 
     async def run(self, view: PodsInView, measures: Measures) -> None:
-        """Run until cancelled; without the kind, or while the API server is silent, wait for it.
+        """Run until cancelled; while the CRD is missing or the API server does not answer, wait for it.
 
         Args:
             view: the pods of this node.
-            measures: counts what the node has.
+            measures: counts the node's models.
 
         """
 
@@ -164,13 +164,13 @@ class ModelKeeper:
                 self._wakeup.set()
 
     async def reconcile(self, view: PodsInView, servers: PluginServers[ModelOffer]) -> None:
-        """Look at everything once, do what is to be done, and report.
+        """Reconcile once, and report.
 
         Raises:
             TesseraError: the API server, the kubelet or the disk does not answer.
 
         """
-        # 1. Read what the node shall have; an object that is there says that an agent is.
+        # 1. Read the desired models; the object's existence shows that there is an agent.
         found = self._store.objects.get(("", self._node)) or await create_own(
             self._kube, KIND, self._node, new_node_models
         )
@@ -178,8 +178,8 @@ class ModelKeeper:
         for each in node_models.observed:
             self._fetches.reports.setdefault(each.name, each)
         problem = await asyncio.to_thread(self._disk.problem)
-        # 2. Observe what it has, and what pods have of it. What is not listed when the kubelet's record is read cannot
-        # get into it any more.
+        # 2. Observe the models, and the pods that use them. A model that is not listed when the kubelet's record is
+        # read cannot get into it any more.
         listed = servers.listed
         self._there = {} if problem else await asyncio.to_thread(self._disk.observe)
         ids = await self._allocated(view)
@@ -187,35 +187,35 @@ class ModelKeeper:
             name: revisions_held(ids.get(f"{MODEL_RESOURCE}{name}", ()), there.revisions)
             for name, there in self._there.items()
         }
-        # What a pod got before it could be withdrawn makes no room: it is offered again, and others are chosen.
+        # A model allocated before it could be withdrawn makes no room: it is offered again, and others are chosen.
         held = [name for name, there in self._there.items() if there.current in self._held[name]]
         self._fetches.displace_no_more(held)
         if node_models.desired is not None:
             self._desired = {each.name: each for each in node_models.desired}
-            # 3. Protect what pods have or may get, then offer it.
+            # 3. Pin what pods use or may get, then offer it.
             offered = {name: self._offered(each) for name, each in self._desired.items()}
             superseded = await self._protect(offered, listed)
             await servers.offer(
                 [offer_of(name, revision) for name, revision in offered.items() if revision], policy="distributed"
             )
-            # 4. Remove what is not desired, or makes room.
+            # 4. Remove models that are not desired, or make room.
             if not problem:
                 await self._remove(superseded, listed)
-                # 5. Fetch what is next.
+                # 5. Start the next fetch.
                 current = {name: there.current for name, there in self._there.items()}
                 self._fetches.begin(self._desired, offered, current)
         # 6. Report.
         await self._report(found, problem, ids)
         self._complain.settle()
 
-    # What pods have
+    # Models in use
 
     async def _allocated(self, view: PodsInView) -> dict[str, list[str]]:
-        """Return the devices of models that containers of living pods have, by resource, one for each container."""
+        """Return the model devices of living pods' containers, by resource, one for each container."""
         recorded = [each for each in await view.allocated() if each.resource.startswith(MODEL_RESOURCE)]
         unknown = {each.uid for each in recorded if view.find(each.uid) is None}
         if unknown - self._gone:
-            await view.refresh()  # one that the watch does not show may be new
+            await view.refresh()  # a pod that the watch does not show may be new
             # The kubelet keeps ended pods in its record for a while; none of these comes back.
             self._gone = {each for each in unknown if view.find(each) is None}
         found: dict[str, list[str]] = {}
@@ -234,7 +234,7 @@ class ModelKeeper:
         return there.current
 
     async def _protect(self, offered: Mapping[str, str], listed: Mapping[str, frozenset[str]]) -> set[str]:
-        """Pin what must stay on the disk; return the models of which something else is there that may go."""
+        """Pin what must stay on the disk; return the models with other revisions that may go."""
         superseded = set()
         for name, there in self._there.items():
             choosable = revisions_held(listed.get(f"{MODEL_RESOURCE}{name}", ()), there.revisions)
@@ -261,7 +261,7 @@ class ModelKeeper:
             mounts=(Mount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),),
         )
 
-    # What is removed
+    # Removing
 
     async def _remove(self, superseded: Iterable[str], listed: Iterable[str]) -> None:
         names = {each.removeprefix(MODEL_RESOURCE) for each in listed}
@@ -280,13 +280,13 @@ class ModelKeeper:
             elif name in superseded and name != busy and len(there.revisions) > self._desired[name].keep:
                 await asyncio.to_thread(self._disk.tidy, name, self._desired[name].keep)
 
-    # What is fetched
+    # Fetching
 
     async def _open(self, model: DesiredModel) -> ObjectStore:
         """Return the store of a model.
 
         Raises:
-            TesseraError: its Secret cannot be read or has no credentials, or it is no source for models.
+            TesseraError: its Secret cannot be read or has no credentials, or the source is not allowed.
 
         """
         await self._meet(model)
@@ -307,7 +307,7 @@ class ModelKeeper:
         return self._sources.open(model, credentials)
 
     async def _meet_again(self) -> None:
-        """Look who fetches the same model, as long as one is fetched."""
+        """Read which nodes fetch the same model, during a fetch."""
         pause = _FIRST_MEET_S
         while True:
             await asyncio.sleep(meeting_pause_s(pause, self._listed))
@@ -317,7 +317,7 @@ class ModelKeeper:
                 await self._meet(model)
 
     async def _meet(self, model: DesiredModel) -> None:
-        """Learn which nodes fetch a model, too; without an answer the node fetches it alone."""
+        """Read which nodes fetch a model, too; without an answer the node fetches it alone."""
         if self._sharing is None:
             return
         nodes = []
@@ -325,7 +325,7 @@ class ModelKeeper:
             found = (await self._kube.list(KIND)).objects
             self._listed = len(found)
             for each in found:
-                with contextlib.suppress(InvalidInput):  # what one agent of another version says is no reason
+                with contextlib.suppress(InvalidInput):  # an agent of another version must not stop this one
                     nodes.append(read_node_models(each))
         self._sharing.meet(peers_of(model, nodes))
 
@@ -336,7 +336,7 @@ class ModelKeeper:
             for name, there in self._there.items()
         }
 
-    # What is reported
+    # Reporting
 
     async def _report(self, found: Object, problem: str, ids: Mapping[str, list[str]]) -> None:
         reports = []

@@ -1,4 +1,4 @@
-"""The node's place among its peers, as long as the agent runs: the port that gives chunks, and certificates renewed."""
+"""The peer port of a node, while the agent runs: serves chunks, and reloads renewed certificates."""
 
 import asyncio
 import socket
@@ -22,12 +22,12 @@ _RELOAD_S, _RETRY_S = 60.0, 10.0
 
 
 class PeerSettings(msgspec.Struct, frozen=True):
-    """Where a node gives chunks, and what it and its peers are known by.
+    """Address and certificates for sharing chunks with peers.
 
     Args:
-        host: address of the pod; of no other the port is opened.
+        host: address of the pod; the port listens only there.
         port: number.
-        tls: certificate, key and the authority of all agents.
+        tls: certificate, key and the CA of all agents.
 
     """
 
@@ -37,15 +37,15 @@ class PeerSettings(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        """Address and port, as peers ask it."""
+        """Address and port for peers."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class PeerService:
-    """The port, and what the node knows of its peers.
+    """The port, and the known peers.
 
     Args:
-        settings: where.
+        settings: address and certificates.
         log: records peers that are dropped.
 
     Raises:
@@ -65,9 +65,9 @@ class PeerService:
         self._log.error("peer_dropped", peer=peer, gave_wrong=what)
 
     async def run(self, measures: Measures | None = None) -> None:
-        """Give chunks until cancelled; while the port cannot be opened, that is logged, and it is tried again.
+        """Serve chunks until cancelled; while the port cannot be opened, that is logged and retried.
 
-        The age of loop `peers` is that of the last look at the certificates while the port is open.
+        The age of loop `peers` is that of the last check of the certificates while the port is open.
         """
         while True:
             try:
@@ -77,10 +77,10 @@ class PeerService:
             await asyncio.sleep(_RETRY_S)
 
     async def serve(self, checked: Callable[[], None] = lambda: None) -> None:
-        """Give chunks until cancelled.
+        """Serve chunks until cancelled.
 
         Raises:
-            Unavailable: the port is taken, or the address is not this pod's.
+            Unavailable: the port is in use, or the address is not this pod's.
 
         """
         settings = self._settings

@@ -1,4 +1,4 @@
-"""A model as the kubelet sees it: a resource of which each device is a mount of the same revision."""
+"""The device plugin of a model: a resource of which each device is a mount of the same revision."""
 
 from collections.abc import Callable
 
@@ -15,11 +15,11 @@ __all__ = ["OfferedModel"]
 class OfferedModel(ListedResource[ModelOffer]):
     """The device plugin of a model.
 
-    A device that is listed still, though offered no more, is answered as well: the kubelet may have chosen it just
-    before, and its revision stays on the disk for as long.
+    A device that is still listed, though withdrawn, is answered as well: the kubelet may have chosen it just
+    before, and its revision stays on the disk as long.
 
     Args:
-        offer: what is offered at first.
+        offer: offered at first.
         give: returns what a container with a device of this id gets.
 
     """
@@ -30,7 +30,7 @@ class OfferedModel(ListedResource[ModelOffer]):
 
     @property
     def options(self) -> PluginOptions:
-        """Any device is as good as another, and nothing is made ready before a container starts."""
+        """Devices are interchangeable, and nothing is prepared before a container starts."""
         return PluginOptions(pre_start=False, preferred=False)
 
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:

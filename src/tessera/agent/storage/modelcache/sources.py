@@ -1,4 +1,4 @@
-"""The stores that ModelCaches name, and which of the node's own folders count as one."""
+"""The stores of ModelCaches, and the node's own folders that are allowed as sources."""
 
 import os
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ _ENDPOINTS = {
     "az": "AZURE_STORAGE_SERVICE_ENDPOINT",
     "hf": "HF_ENDPOINT",
 }
-"""By kind of source, the name of a setting that says where it is served."""
+"""By kind of source, the name of the setting with its endpoint."""
 
 
 class ModelSources(msgspec.Struct, frozen=True):
-    """What a node fetches models from.
+    """The sources of a node's models.
 
     Args:
-        folders: folders of the host below which `file://` sources may lie; no others are read.
+        folders: folders of the host that may contain `file://` sources.
         root: the host's root folder.
 
     """
@@ -38,7 +38,7 @@ class ModelSources(msgspec.Struct, frozen=True):
         """Return the store of a model.
 
         Raises:
-            InvalidInput: no such kind of source, or a folder that is not to be read.
+            InvalidInput: no such kind of source, or a folder that is not allowed.
 
         """
         scheme, _, rest = model.source.partition("://")

@@ -1,1 +1,1 @@
-"""Revisions of models on a disk: fetched, verified, packed, mirrored, removed when nobody reads them."""
+"""Revisions of models on a disk: fetched, verified, packed, mirrored, removed when unused."""

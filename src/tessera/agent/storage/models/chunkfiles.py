@@ -1,4 +1,4 @@
-"""Chunks of files on a disk: written past the page cache where the file system can, and read back.
+"""Chunks of files on a disk: written past the page cache where the file system supports it, and read back.
 
 Buffered writes cost three times the time and are charged to the memory of the agent's container
 (docs/decisions/0021-models-over-raw-sockets.md).
@@ -17,12 +17,12 @@ _BLOCK = 4096
 
 
 def aligned_buffer() -> memoryview:
-    """Return memory for one chunk, aligned as direct writes need it."""
+    """Return memory for one chunk, aligned for direct writes."""
     return memoryview(mmap.mmap(-1, CHUNK_BYTES))
 
 
 def write_small(path: str, data: memoryview) -> None:
-    """Write a file of one chunk; a former one is replaced, never written into: it may have other names."""
+    """Write a file of one chunk; a former one is replaced, never overwritten: it may have hard links."""
     number = _create(path)
     try:
         _write_all(number, data, 0)
@@ -31,10 +31,10 @@ def write_small(path: str, data: memoryview) -> None:
 
 
 class ChunkFile:
-    """A file of several chunks, which are written in any order by several threads.
+    """A file of several chunks, written in any order by several threads.
 
     Args:
-        path: made where it is missing; what lies there of an earlier attempt is kept.
+        path: created if missing; the content of an earlier attempt is kept.
         size: bytes.
 
     """
@@ -74,7 +74,7 @@ class ChunkFile:
         return True
 
     def close(self) -> None:
-        """Close the file; done twice it is done once."""
+        """Close the file; idempotent."""
         numbers, self._number, self._direct = (self._number, self._direct), -1, -1
         for number in numbers:
             if number >= 0:

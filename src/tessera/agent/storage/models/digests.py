@@ -10,13 +10,13 @@ __all__ = ["Checksum", "chunk_digest", "start_checksum", "start_chunk"]
 
 
 class Checksum(Protocol):
-    """A digest that is fed in order."""
+    """A digest of bytes in order."""
 
     def update(self, data: memoryview, /) -> object:
-        """Take the next bytes."""
+        """Add the next bytes."""
 
     def hexdigest(self) -> str:
-        """Return the digest of what was taken."""
+        """Return the digest."""
 
 
 def chunk_digest(data: memoryview | bytes) -> str:
@@ -25,12 +25,12 @@ def chunk_digest(data: memoryview | bytes) -> str:
 
 
 def start_chunk() -> Checksum:
-    """Return what computes the digest of a chunk that comes in pieces."""
+    """Return the incremental digest of a chunk."""
     return blake3()
 
 
 class _PartsMd5:
-    """The ETag of an object that was uploaded in parts: the MD5 of their MD5s, and how many there are.
+    """The ETag of an object that was uploaded in parts: the MD5 of their MD5s, and the number of parts.
 
     Args:
         size: bytes of each part but the last.
@@ -45,7 +45,7 @@ class _PartsMd5:
         self._missing = size
 
     def update(self, data: memoryview) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         while len(data):
             view = data[: self._missing]
             self._part.update(view)
@@ -59,7 +59,7 @@ class _PartsMd5:
         done.update(self._part.digest())
 
     def hexdigest(self) -> str:
-        """Return the ETag of what was taken."""
+        """Return the ETag."""
         done, count = self._done.copy(), self._count
         if self._missing < self._size:
             self._end_part(done)
@@ -75,7 +75,7 @@ _KINDS: dict[str, Callable[[], Checksum]] = {
 
 
 def start_checksum(checksum: str, size: int) -> Checksum | None:
-    """Return what computes a store's checksum of so many bytes; None for none, and for kinds that are not known."""
+    """Return the incremental form of a store's checksum of so many bytes; None for none, and for unknown kinds."""
     kind = checksum.partition(":")[0]
     if kind.startswith("md5-"):
         return _PartsMd5(int(kind.removeprefix("md5-")))

@@ -1,13 +1,13 @@
-"""The folder that holds a model: its revisions, `current`, and Tessera's notes about them.
+"""The folder of a model: its revisions, `current`, and Tessera's metadata.
 
 versions/REVISION/...             the files of a revision, which never change; of a packed one, its image
-current -> versions/REVISION      flips at once
-.tessera/manifests/REVISION.json  the revision's files with their digests; without it a folder is no revision
+current -> versions/REVISION      switched atomically
+.tessera/manifests/REVISION.json  the revision's files with their digests; a folder without one is not a revision
 .tessera/images/REVISION.erofs    the image of a packed one
 .tessera/pins/REVISION            it is never evicted
-.tessera/staging/PLAN/            a sync that is under way: files, journal
-.tessera/trash/                   what is being removed
-.tessera/lock                     held by the process that syncs
+.tessera/staging/PLAN/            a sync in progress: files, journal
+.tessera/trash/                   files being removed
+.tessera/lock                     locked by the process that syncs
 """
 
 import contextlib
@@ -57,11 +57,11 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class ModelFolder:
-    """A model's folder; made by the first sync.
+    """A model's folder; created by the first sync.
 
     Args:
-        top: where it is.
-        images: what mounts the images of packed revisions.
+        top: its path.
+        images: mounts the images of packed revisions.
 
     """
 
@@ -79,10 +79,10 @@ class ModelFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder alone, and finish what a process that was killed has left.
+        """Lock the folder, and clean up after a killed process.
 
         Raises:
-            Conflict: another process has it; it is named.
+            Conflict: another process has the lock; the message names it.
 
         """
         notes = self.top / NOTES
@@ -108,7 +108,7 @@ class ModelFolder:
             os.close(number)
 
     def _finish(self) -> None:
-        """Remove what a killed process has left: trash, and folders and manifests that miss each other."""
+        """Clean up after a killed process: trash, and folders and manifests without each other."""
         shutil.rmtree(self._trash)
         self._trash.mkdir()
         for path in self._manifests.iterdir():
@@ -130,13 +130,13 @@ class ModelFolder:
         return path if path.is_file() and not path.is_symlink() else None
 
     def mount_images(self) -> None:
-        """Mount what is not mounted, as after a reboot, and can be; the next sync replaces a damaged image."""
+        """Mount unmounted images, as after a reboot, if possible; the next sync replaces a damaged image."""
         for path in sorted(self._images.glob("*.erofs")) if self._images.is_dir() else ():
             target = self.versions / path.stem
             if not target.is_dir() or self.host_images.is_mounted(target) or self.host_images.why_not():
                 continue
             if not damaged_in_image(path, self.manifest(path.stem), content=False):
-                with contextlib.suppress(TesseraError, OSError):  # whoever uses this revision gets the reason
+                with contextlib.suppress(TesseraError, OSError):  # readers of this revision get the reason
                     self.host_images.mount(path, target)
 
     def is_readable(self, revision: str) -> bool:
@@ -144,11 +144,11 @@ class ModelFolder:
         return self.image(revision) is None or self.host_images.is_mounted(self.versions / revision)
 
     def make_readable(self, revision: str) -> None:
-        """See that readers find the files of a revision.
+        """Ensure that readers find the files of a revision.
 
         Raises:
             Unavailable: its image cannot be mounted.
-            Unsupported: this node mounts no images.
+            Unsupported: this node cannot mount images.
 
         """
         image = self.image(revision)
@@ -159,7 +159,7 @@ class ModelFolder:
             self.host_images.mount(image, self.versions / revision)
 
     def _packed_files(self, revision: str) -> dict[str, tuple[ModelFile, int]]:
-        """Return the files of an image by their paths, each with where it begins."""
+        """Return the files of an image by their paths, each with its offset."""
         if revision not in self._offsets:
             manifest = self.manifest(revision)
             offsets = {each.path: each.offset for each in layout_of(manifest).files}
@@ -167,11 +167,11 @@ class ModelFolder:
         return self._offsets[revision]
 
     def publish_image(self, manifest: Manifest, written: Path) -> None:
-        """Make an image a revision, which is none of plain files; readers see all of it or nothing.
+        """Make an image a revision, replacing none of plain files; readers see all of it or nothing.
 
         Raises:
-            Conflict: a damaged image of the same revision is read.
-            Unsupported: this node mounts no images.
+            Conflict: a damaged image of the same revision is in use.
+            Unsupported: this node cannot mount images.
 
         """
         revision = manifest.revision
@@ -188,19 +188,19 @@ class ModelFolder:
         self.host_images.mount(self._images / f"{revision}.erofs", target)
 
     def unmount_images(self) -> bool:
-        """Unmount all, before the folder goes; return whether none is left."""
+        """Unmount all, before the folder is removed; return whether none is left."""
         names = [path.stem for path in self._images.glob("*.erofs")]
         return all(self.host_images.unmount(self.versions / name) for name in names)
 
     def damaged(self, revision: str, *, content: bool) -> dict[str, str]:
-        """Return what is wrong with files of a revision, by their paths; `content` says whether they are read."""
+        """Return the damaged files of a revision, by their paths; `content` says whether they are read."""
         manifest, image = self.manifest(revision), self.image(revision)
         if image is not None:
             return damaged_in_image(image, manifest, content=content)
         return damaged_files(self.versions / revision, manifest, content=content)
 
     def take(self, revision: str, path: str, target: Path) -> None:
-        """Make a file of a revision one of another, too: a link, or a copy where the revision is packed."""
+        """Reuse a file of a revision for another: by a link, or a copy where the revision is packed."""
         image = self.image(revision)
         if image is not None:
             copy_out(image, *self._packed_files(revision)[path], target)
@@ -225,7 +225,7 @@ class ModelFolder:
         """
         path = self._manifests / f"{revision}.json"
         status = path.stat()
-        known = (revision, status.st_ino, status.st_size)  # it is never written into, but replaced
+        known = (revision, status.st_ino, status.st_size)  # it is never overwritten, but replaced
         if known not in self._read:
             manifest = read_manifest(path.read_bytes(), subject=str(path))
             if manifest.revision != revision:
@@ -238,7 +238,7 @@ class ModelFolder:
         return self._read[known]
 
     def current(self) -> str:
-        """Return the revision that `current` is; empty where there is none."""
+        """Return the current revision; empty where there is none."""
         try:
             name = (self.top / "current").readlink().name
         except OSError:
@@ -282,7 +282,7 @@ class ModelFolder:
         return names[0]
 
     def kept(self, revisions: list[Revision]) -> list[Kept]:
-        """Return what retention decides on; files that several revisions share are freed by none."""
+        """Return what retention decides on; no revision frees files shared with others."""
         return [Kept(each.revision, each.last_used, self._freed(each.revision), each.protected) for each in revisions]
 
     def _freed(self, revision: str) -> int:
@@ -299,7 +299,7 @@ class ModelFolder:
         """Make a staged folder a revision; readers see all of it or nothing."""
         self.versions.mkdir(exist_ok=True)
         target = self.versions / manifest.revision
-        if target.exists():  # the same content again: what is damaged there is replaced, file by file
+        if target.exists():  # the same content again: damaged files are replaced, one by one
             for file in manifest.files:
                 if (staged / file.path).lstat().st_ino != _inode(target / file.path):
                     (target / file.path).parent.mkdir(parents=True, exist_ok=True)
@@ -312,7 +312,7 @@ class ModelFolder:
         sync_file_system(self.versions)
 
     def flip(self, revision: str) -> None:
-        """Make a revision the current one, at once, and the most recently used."""
+        """Make a revision the current one, atomically, and the most recently used."""
         os.utime(self._manifests / f"{revision}.json")
         if self.current() == revision:
             return
@@ -326,14 +326,14 @@ class ModelFolder:
         sync_file_system(self.top)
 
     def pin(self, revision: str, *, pinned: bool) -> None:
-        """Protect a revision from eviction, or no longer."""
+        """Pin a revision against eviction, or unpin it."""
         if pinned:
             (self._pins / revision).touch()
         else:
             (self._pins / revision).unlink(missing_ok=True)
 
     def evict(self, revision: str) -> None:
-        """Remove a revision: its name goes at once, its files then."""
+        """Remove a revision: its name at once, then its files."""
         self._discard(self.versions / revision)
         (self._manifests / f"{revision}.json").unlink()
         (self._pins / revision).unlink(missing_ok=True)
@@ -353,14 +353,14 @@ class ModelFolder:
         shutil.rmtree(target)
 
     def clear_staging(self, keep: str = "") -> None:
-        """Remove what earlier syncs have left unfinished, but that of one plan."""
+        """Remove what earlier syncs left unfinished, except that of one plan."""
         for path in self.staging.iterdir():
             if path.name != keep:
                 shutil.rmtree(path)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     scratch = path.with_suffix(".new")
     with scratch.open("wb") as file:
         file.write(content)
@@ -370,7 +370,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_file_system(path: Path) -> None:
-    """Write what the page cache holds of a file system to its disk."""
+    """Sync a file system to its disk."""
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if _LIBC.syncfs(number) != 0:

@@ -1,4 +1,4 @@
-"""Keeps plain files the same as a store's: each is replaced at once, and what the store has no more is removed."""
+"""Mirrors a store as plain files: each is replaced atomically, and files that left the store are removed."""
 
 import shutil
 import time
@@ -21,16 +21,16 @@ __all__ = ["sync_mirror"]
 def sync_mirror(
     store: Store, top: Path, options: SyncOptions, report: Callable[[int, int], None] = lambda _done, _total: None
 ) -> Synced:
-    """Make the files below a folder those that the store has now.
+    """Make the files below a folder equal to the store's.
 
-    Files that no mirror has brought stay; they are taken over where the store has them with the same checksum, and
-    replaced where it has others under their names.
+    Foreign files stay; those with the same name are adopted if the store's checksum matches, and
+    replaced if not.
 
     Args:
-        store: where from.
-        top: where to.
-        options: what is desired; `keep` is of no account.
-        report: gets bytes done and bytes in all.
+        store: the source.
+        top: the destination.
+        options: of the sync; `keep` has no effect.
+        report: called with bytes done and bytes in total.
 
     Raises:
         TesseraError: the store does not answer, the disk is full, a folder or a link is where a file belongs, another
@@ -43,20 +43,20 @@ def sync_mirror(
         raise Conflict(str(top), found="it is a folder of revisions", hint="leave out --mirror")
     with folder.locked():
         files.finish()
-        # 1. What does the store have?
+        # 1. List the store.
         objects = desired_objects(store, options)
-        # 2. What of it is here, brought by us or by others?
+        # 2. Find the files that are present, from us or others.
         before = files.manifest()
         plan = plan_mirror(objects, store.source, before, files.damaged(content=options.check))
         files.refuse_obstacles((each.path for each in plan.fetched.fetched), plan.removed)
         kept = {**plan.kept, **_found(top, plan.fetched.fetched, before)}
         fetch = SyncPlan({}, tuple(each for each in objects if each.path not in kept))
-        # 3. Fetch the rest, where there is room for it.
+        # 3. Fetch the rest, if there is room.
         folder.clear_staging(fetch.identity)
         progress, staged = Progress(report, fetch.bytes_to_fetch), folder.staging / fetch.identity
         clear_room(folder, fetch, staged, options)
         fetched = stage(store, folder, fetch, staged, (options.limits, progress))
-        # 4. Bring it in.
+        # 4. Move it into place.
         manifest = Manifest(store.source, tuple(sorted((*kept.values(), *fetched), key=lambda file: file.path)))
         if fetched or plan.removed:
             files.bring(manifest, staged / "files")
@@ -68,7 +68,7 @@ def sync_mirror(
 
 
 def _found(top: Path, objects: tuple[StoredObject, ...], manifest: Manifest | None) -> dict[str, ModelFile]:
-    """Return the files that others have left here and that the store has: what we have brought was looked at."""
+    """Return the foreign files that the store has too: our own were checked before."""
     ours = {file.path for file in manifest.files} if manifest else set[str]()
     files = (found_file(top / each.path, each) for each in objects if each.path not in ours)
     return {file.path: file for file in files if file is not None}

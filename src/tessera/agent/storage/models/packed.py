@@ -1,4 +1,4 @@
-"""Revisions that are one image: written from staged files, compared with their manifest, mounted for readers."""
+"""Packed revisions, one image each: written from staged files, compared with their manifest, mounted for readers."""
 
 import os
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ def layout_of(manifest: Manifest) -> ImageLayout:
 
 
 def write_image(manifest: Manifest, staged: Path, target: Path) -> None:
-    """Write the image of a revision, whole and on the disk when it returns.
+    """Write the image of a revision, synced to disk.
 
-    Each staged file goes when it is in the image, so that the disk needs no room for both.
+    Each staged file is removed once it is in the image, so that the disk needs no room for both.
 
     Raises:
-        Unavailable: a staged file is not what was fetched.
+        Unavailable: a staged file differs from what was fetched.
         OSError: the disk is full or broken.
 
     """
@@ -57,12 +57,12 @@ def write_image(manifest: Manifest, staged: Path, target: Path) -> None:
 
 
 def damaged_in_image(image: Path, manifest: Manifest, *, content: bool) -> dict[str, str]:
-    """Return what is wrong with files of an image, by their paths; where it is wrong itself, that of all of them.
+    """Return the damaged files of an image, by their paths; of a damaged image all of them.
 
     Args:
         image: the file.
-        manifest: what it is to hold.
-        content: whether the files are read; the folders and the size always are.
+        manifest: its expected content.
+        content: whether the files are read; the folders and the size are always checked.
 
     """
     layout = layout_of(manifest)
@@ -90,16 +90,16 @@ def damaged_in_image(image: Path, manifest: Manifest, *, content: bool) -> dict[
 
 
 def copy_out(image: Path, file: ModelFile, offset: int, target: Path) -> None:
-    """Write a file of an image as one of its own.
+    """Copy a file out of an image.
 
     Args:
-        image: where from.
-        file: what it is to be.
-        offset: where it begins there.
-        target: where to; nothing is there.
+        image: the image.
+        file: the expected file.
+        offset: where it begins in the image.
+        target: the new file; must not exist.
 
     Raises:
-        Unavailable: it is not what was fetched.
+        Unavailable: the content differs from what was fetched.
 
     """
     with image.open("rb", buffering=0) as source, target.open("xb", buffering=0) as copy:
@@ -108,7 +108,7 @@ def copy_out(image: Path, file: ModelFile, offset: int, target: Path) -> None:
 
 
 def read_ahead(image: Path) -> int:
-    """Read an image into the page cache from begin to end, and return its bytes: then no reader waits for the disk."""
+    """Read an image into the page cache, and return its bytes: then no reader waits for the disk."""
     total, buffer = 0, bytearray(_READ_BYTES)
     with image.open("rb", buffering=0) as source:
         os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -118,7 +118,7 @@ def read_ahead(image: Path) -> int:
 
 
 def _checked(number: int, file: ModelFile, offset: int, buffer: memoryview) -> Iterator[tuple[memoryview, int]]:
-    """Yield the chunks of a file, each with where it starts, when they are what was fetched."""
+    """Yield the chunks of a file with their offsets, verified."""
     for index, digest in enumerate(file.chunks):
         first, last = chunk_range(file.size, index)
         view, done = buffer[: last - first], 0

@@ -1,8 +1,8 @@
-"""Gives chunks to agents of other nodes: over TLS, to who shows an agent's certificate, from the shelf alone.
+"""Serves chunks to agents of other nodes: over TLS, to clients with an agent's certificate, from the shelf only.
 
-A question is `GET /chunks/KEY/NUMBER`, where KEY is `content_key` of what is asked for: no path leads anywhere. Answers
-are 200 with the chunk, 202 where it is not there yet, 404 where it is not fetched here, and the end of the connection
-for anything else. `GET /held/KEY/NUMBER` asks for what is there without having it fetched.
+A request is `GET /chunks/KEY/NUMBER`, where KEY is the `content_key` of the content: no path leads anywhere. Answers
+are 200 with the chunk, 202 where it is not there yet, 404 where it is not fetched here, and a closed connection
+for anything else. `GET /held/KEY/NUMBER` does not start a fetch.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ _HANDSHAKE_S, _IDLE_S, _PAUSE_S = 3.0, 15.0, 0.1
 
 
 class PeerServer:
-    """Answers until it is closed: a thread for each connection, at most 96, of one address at most 16.
+    """Serves until it is closed: a thread for each connection, at most 96, of one address at most 16.
 
     Args:
         listener: a listening socket; closed at the end.
-        context: demands certificates of the cluster's authority.
-        shelf: what can be asked for.
-        patience: how long a question waits for a chunk that is not there yet.
-        given: gets the bytes of each chunk that was given.
+        context: requires certificates of the cluster's CA.
+        shelf: the content to serve.
+        patience: how long a request waits for a chunk that is not there yet.
+        given: called with the bytes of each served chunk.
 
     """
 
@@ -59,16 +59,16 @@ class PeerServer:
         self._thread = threading.Thread(target=self._accept, name="peers", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start serving."""
         self._thread.start()
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._closed.set()
         with self._lock:
             ending = [self._listener, *self._open]
         for each in ending:
-            with contextlib.suppress(OSError):  # who is faster has ended it
+            with contextlib.suppress(OSError):  # the other side closed it first
                 each.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
@@ -80,7 +80,7 @@ class PeerServer:
             except OSError:
                 if self._listener.fileno() < 0:
                     return
-                self._closed.wait(_PAUSE_S)  # who connected has left again, or there are too many open files for now
+                self._closed.wait(_PAUSE_S)  # the client has left again, or there are too many open files for now
                 continue
             connection.settimeout(_HANDSHAKE_S)
             with self._lock:
@@ -109,7 +109,7 @@ class PeerServer:
             if _is_agent(tls):
                 tls.settimeout(_IDLE_S)
                 self._answer(tls)
-        except (OSError, ValueError):  # ssl.SSLError is an OSError; what is closed meanwhile is a ValueError
+        except (OSError, ValueError):  # ssl.SSLError is an OSError; a connection closed meanwhile is a ValueError
             return
         finally:
             open_one.close()
@@ -151,7 +151,7 @@ class PeerServer:
 
 
 def _send(tls: ssl.SSLSocket, number: int, piece: Piece, buffer: memoryview) -> None:
-    """Send a chunk; the last bytes of one that the disk has damaged are not sent."""
+    """Send a chunk; the last bytes of a chunk damaged on disk are not sent."""
     tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % piece.size)
     digest, done = start_chunk(), 0
     while done < piece.size:
@@ -164,6 +164,6 @@ def _send(tls: ssl.SSLSocket, number: int, piece: Piece, buffer: memoryview) -> 
 
 
 def _is_agent(tls: ssl.SSLSocket) -> bool:
-    """Return whether the other side's certificate, which the authority has signed, is an agent's."""
+    """Return whether the client's certificate, signed by the CA, is an agent's."""
     names = (tls.getpeercert() or {}).get("subjectAltName", ())
     return ("DNS", PEER_NAME) in names

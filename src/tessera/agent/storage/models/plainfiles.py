@@ -1,8 +1,8 @@
-"""Plain files at the top of a folder, the same as a store's: of `tessera models sync --mirror`.
+"""Plain files at the top of a folder that mirror a store: of `tessera models sync --mirror`.
 
 .tessera/mirror.json       the manifest of the files
-.tessera/mirror-next.json  that of the files to come, from when all of them have arrived until all are in their places
-.tessera/arriving/         those that are not in their places yet
+.tessera/mirror-next.json  the manifest of arriving files, from the moment all have arrived until all are in place
+.tessera/arriving/         files not yet in place
 """
 
 import contextlib
@@ -24,7 +24,7 @@ __all__ = ["PlainFiles"]
 
 
 class PlainFiles:
-    """The files of a mirror; others in its folder are left alone.
+    """The files of a mirror; other files in its folder are left alone.
 
     Args:
         top: the folder.
@@ -38,11 +38,11 @@ class PlainFiles:
         self._arriving = top / NOTES / "arriving"
 
     def manifest(self) -> Manifest | None:
-        """Return what is here; None where this is no mirror."""
+        """Return the manifest; None where this is not a mirror."""
         return _read(self._stored)
 
     def revisions(self) -> list[Revision]:
-        """Return what is here as one revision; none where this is no mirror."""
+        """Return the mirror as one revision; none where this is not a mirror."""
         manifest = self.manifest()
         if manifest is None:
             return []
@@ -59,7 +59,7 @@ class PlainFiles:
         return [found]
 
     def damaged(self, *, content: bool) -> frozenset[str]:
-        """Return the paths of files that are not what was brought here: what was written to since is read."""
+        """Return the paths of files that differ from the mirrored ones; files written to since are read."""
         manifest = self.manifest()
         if manifest is None:
             return frozenset()
@@ -67,10 +67,10 @@ class PlainFiles:
         return frozenset(damaged_files(self.top, manifest, content=True, since_ns=since_ns))
 
     def refuse_obstacles(self, paths: Iterable[str], removed: Collection[str]) -> None:
-        """Refuse paths at which no file can be: a folder is there, or on the way is a file or a link.
+        """Refuse paths where no file can be: a folder is there, or a parent is a file or a link.
 
         Raises:
-            Conflict: the first of them; files to be `removed` are in nobody's way.
+            Conflict: the first of them; files to be `removed` block nothing.
 
         """
         gone = set(removed)
@@ -85,11 +85,11 @@ class PlainFiles:
                 raise _in_the_way(self.top / path, "a folder", "a file")
 
     def bring(self, manifest: Manifest, arrived: Path) -> None:
-        """Put files that have arrived in their places, one by one, each at once; then remove what is no longer desired.
+        """Move arrived files into place, one by one, each atomically; then remove files that are no longer desired.
 
         Args:
             manifest: of all desired files.
-            arrived: the folder with those of them that are new; it is moved away.
+            arrived: the folder with the new ones; it is moved away.
 
         Raises:
             Conflict: something is in the way. Call `finish` when it is gone.
@@ -101,19 +101,19 @@ class PlainFiles:
         self.finish()
 
     def finish(self) -> None:
-        """Finish what `bring` has begun, if a process was killed there."""
+        """Finish an interrupted `bring`, after a process was killed."""
         desired = _read(self._next)
         if desired is not None and self._arriving.is_dir():
             self._place(desired)
             sync_file_system(self.top)
             self._next.replace(self._stored)
-            os.utime(self._stored)  # what is written to from now on is looked at
+            os.utime(self._stored)  # files written to from now on are checked
         self._next.unlink(missing_ok=True)
         if self._arriving.is_dir():
             shutil.rmtree(self._arriving)
 
     def note(self, manifest: Manifest) -> None:
-        """Write down what is known of the same files."""
+        """Store a manifest of the same files."""
         write_whole(self._stored, write_manifest(manifest))
 
     def _place(self, desired: Manifest) -> None:
@@ -124,13 +124,13 @@ class PlainFiles:
         folders = {folder for path in paths for folder in parents_of(path)}
         first = {path for path in removed if path in folders or not paths.isdisjoint(parents_of(path))}
         self._remove(first)
-        # 2. Replace each file at once: who has it open reads the former one to its end.
+        # 2. Replace each file atomically: open readers read the former one to its end.
         made = set[str]()
         for path in sorted(paths):
             if os.path.lexists(self._arriving / path):
                 self._make_folders(path, made)
                 self._replace(path)
-        # 3. Remove the rest, of which nothing that is new speaks.
+        # 3. Remove the rest, which the manifest does not have.
         self._remove(removed - first)
 
     def _make_folders(self, path: str, made: set[str]) -> None:
@@ -164,12 +164,12 @@ def _read(path: Path) -> Manifest | None:
 
 
 def _is_folder(path: Path, *, missing: bool = False) -> bool:
-    """Return whether a folder is there, and no link to one; `missing` where nothing is."""
+    """Return whether the path is a folder, and not a link to one; `missing` where nothing is there."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except FileNotFoundError:
         return missing
-    except NotADirectoryError:  # what is on the way there is looked at by itself
+    except NotADirectoryError:  # the parent is checked separately
         return missing
 
 

@@ -1,4 +1,4 @@
-"""Who reads a revision at the moment: processes with open files, memory maps or a working folder in it, and mounts."""
+"""Current readers of a revision: processes with open files, memory maps or a working folder in it, and mounts."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def revisions_in_use(versions: Path, proc: Path = Path("/proc")) -> dict[str, str]:
-    """Return why each revision that is read must stay: `in use by process 17`.
+    """Return why each revision in use must stay: `in use by process 17`.
 
-    Processes of other users are seen by root alone. A mount is recognized by its root on the file system, which ends
+    Processes of other users are visible to root alone. A mount is recognized by its root on the file system, which ends
     with the same folders as `versions`; that of a packed revision by its device, where it is mounted elsewhere as well.
     """
     devices = _devices(versions)
@@ -58,12 +58,12 @@ def _paths(process: Path) -> Iterable[str]:
 
 
 def _lines(path: Path) -> Iterable[str]:
-    """Return the lines of a file of the kernel; paths in it may have what other ends of lines are made of."""
+    """Return the lines of a kernel file; paths in it may contain other line separators."""
     return filter(None, path.read_bytes().decode(errors="replace").split("\n"))
 
 
 def _devices(versions: Path) -> dict[str, str]:
-    """Return the revisions that are mounted images, by their devices as mountinfo names them."""
+    """Return the revisions that are mounted images, by their devices in mountinfo."""
     own, found = versions.stat().st_dev, {}
     for path in versions.iterdir():
         with contextlib.suppress(OSError):

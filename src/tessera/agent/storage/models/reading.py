@@ -17,17 +17,17 @@ __all__ = ["Progress", "Reader", "TransferLimits", "unavailable"]
 
 _THREADS = 8
 _TICKS = 10
-"""Parts of a second by which rates are measured and limited."""
+"""Parts of a second for measuring and limiting rates."""
 _LEAST_READ = 16 * 1024
 
 
 class TransferLimits(msgspec.Struct, frozen=True):
-    """How hard a transfer works.
+    """Limits of a transfer.
 
     Args:
         patience: with stores that do not answer.
         bytes_per_second: the bandwidth limit; 0 for none.
-        threads: requests at once; those for many small objects come beside them.
+        threads: concurrent requests; those for many small objects come in addition.
 
     """
 
@@ -37,11 +37,11 @@ class TransferLimits(msgspec.Struct, frozen=True):
 
 
 class Progress:
-    """Bytes that were fetched, and the most that came within a second.
+    """Fetched bytes, and the most within a second.
 
     Args:
-        report: is called with bytes done and bytes in all.
-        total: bytes in all.
+        report: called with bytes done and bytes in total.
+        total: bytes in total.
 
     """
 
@@ -56,14 +56,14 @@ class Progress:
         self.peak = 0
 
     def add(self, size: int, *, fetched: bool) -> None:
-        """Note bytes that are there: fetched now, or found of an earlier attempt."""
+        """Count bytes that are done: fetched now, or by an earlier attempt."""
         with self._lock:
             self.done += size
             self.fetched += size if fetched else 0
             self._report(self.done, self._total)
 
     def received(self, size: int) -> None:
-        """Note bytes as they come, also those of chunks that are fetched again."""
+        """Count bytes as they arrive, also those of chunks that are fetched again."""
         with self._lock:
             tick = int(time.monotonic() * _TICKS)
             self._ticks.extend([0] * min(tick - self._tick, _TICKS))
@@ -73,7 +73,7 @@ class Progress:
 
 
 def unavailable(subject: str, found: str) -> Unavailable:
-    """Return the error of a store that does not answer; what was fetched is kept."""
+    """Return the error of a store that does not answer; fetched data is kept."""
     return Unavailable(subject, found=found, hint="sync again: what was fetched is kept")
 
 
@@ -81,8 +81,8 @@ class Reader:
     """Reads from one store, in several threads, until it is stopped.
 
     Args:
-        store: where from.
-        limits: how hard.
+        store: the source.
+        limits: of the transfer.
         progress: counts all bytes.
 
     """
@@ -102,14 +102,14 @@ class Reader:
         return f"{self.store.source}: object {found.path}"
 
     def attempts(self) -> Attempts:
-        """Return the attempts to read a range, which begin now."""
+        """Return the attempts to read a range, starting now."""
         return Attempts(self._patience, time.monotonic())
 
     def receive(self, body: Body, view: memoryview, attempts: Attempts) -> int:
-        """Read what is there, within the limit.
+        """Read the next bytes, within the limit.
 
         Raises:
-            Temporary: the body ended, comes too slowly, or the transfer ends.
+            Temporary: the body ended, is too slow, or the transfer ends.
 
         """
         count = body.readinto(view[: self._burst])
@@ -132,7 +132,7 @@ class Reader:
     def failed(
         self, found: StoredObject, error: Temporary | Refused | Changed, attempts: Attempts
     ) -> TesseraError | None:
-        """Wait before the next attempt; return what to raise where there is none."""
+        """Wait before the next attempt; return the error to raise if there is none."""
         if isinstance(error, Changed):
             return Conflict(
                 self.subject(found),

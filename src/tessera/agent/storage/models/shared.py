@@ -1,8 +1,8 @@
-"""Fetches objects together with peers: each chunk is read from the store by its owner, and given to the others.
+"""Fetches objects together with peers: each chunk is read from the store by its owner, which serves it to the others.
 
-What a peer gave is unproven until the whole object has the store's checksum, and is passed on to nobody before. If an
-object turns out wrong, others are asked about its chunks, and the store where they differ: whoever gave a wrong one is
-named and dropped, and what it gave is fetched anew.
+A peer's chunk is unverified until the whole object matches the store's checksum, and is not served before. If an
+object is wrong, its chunks are fetched from other peers, and from the store where they differ: a peer that served a
+wrong one is logged and dropped, and its chunks are fetched again.
 """
 
 import os
@@ -31,7 +31,7 @@ from tessera.errors import TesseraError, Unavailable
 __all__ = ["SharedTransfer"]
 
 _READERS = 32
-"""Requests to the store at once, of all nodes together, as far as each makes at least one."""
+"""Concurrent requests to the store, of all nodes together; each makes at least one."""
 _LEAST_ASKERS = 4
 _FOR_OTHERS = 2
 _PAUSE_S = 0.1
@@ -41,12 +41,12 @@ _Task = tuple[int, int]
 
 
 class SharedTransfer:
-    """Fetches objects that a store proves, of one store below one folder.
+    """Fetches objects with a checksum from one store below one folder.
 
     Args:
-        store: where from.
-        folder: where to; its sub-folder `files` gets the files, `journal-shared` says what of them is there.
-        how: the limits, and what counts all bytes.
+        store: the source.
+        folder: the destination; its sub-folder `files` gets the files, `journal-shared` lists their complete chunks.
+        how: the limits, and the progress.
         sharing: the peers.
 
     """
@@ -60,14 +60,14 @@ class SharedTransfer:
         self._changed = threading.Condition()
         self._own: deque[_Task] = deque()
         self._others: deque[tuple[_Task, float]] = deque()
-        """With the time at which a peer was first asked in vain, or 0."""
+        """With the time of the first vain request to a peer, or 0."""
         self._wanted: deque[_Task] = deque()
-        """What peers ask for and is not there."""
+        """Missing chunks that peers request."""
         self._missing: set[_Task] = set()
         self._reading: set[_Task] = set()
         self._writing: set[_Task] = set()
         self._counted: set[_Task] = set()
-        """What the progress was told of."""
+        """Reported progress."""
         self._known: dict[_Task, str] = {}
         self._files: list[SharedFile] = []
         self._journal = -1
@@ -75,10 +75,10 @@ class SharedTransfer:
         self._failure: BaseException | None = None
 
     def run(self, objects: tuple[StoredObject, ...]) -> tuple[ModelFile, ...]:
-        """Fetch the objects and return them as files, in the same order; peers get them until the fetch ends.
+        """Fetch the objects and return them as files, in the same order; they are served to peers until the fetch ends.
 
         Raises:
-            TesseraError: the store does not answer, refuses, or sends what does not match its own checksum.
+            TesseraError: the store does not answer, returns an error, or sends what does not match its own checksum.
             OSError: the disk is full or broken.
 
         """
@@ -101,14 +101,14 @@ class SharedTransfer:
             self._end(helpers)
 
     def _open(self, objects: tuple[StoredObject, ...]) -> None:
-        """Make the files, and let peers ask for them."""
+        """Create the files, and serve them to peers."""
         files = self._folder / "files"
         for folder in sorted({(files / each.path).parent for each in objects}):
             folder.mkdir(parents=True, exist_ok=True)
         journal = self._folder / "journal-shared"
         self._known = dict(read_journal(journal.read_bytes())) if journal.exists() else {}
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        os.write(self._journal, b"\n")  # ends a line that a crash has torn
+        os.write(self._journal, b"\n")  # ends a line torn by a crash
         for index, each in enumerate(objects):
             self._files.append(SharedFile(index, each, str(files / each.path)))
         for file in self._files:
@@ -171,21 +171,21 @@ class SharedTransfer:
         return threads
 
     def _read_own(self, buffer: memoryview) -> None:
-        """Read from the store what the node owns, then help to ask others."""
+        """Read the node's own chunks from the store, then help with others."""
         while not self._reader.stop.is_set():
             with self._changed:
                 task = self._own.popleft() if self._own else None
             if task is None:
                 self._ask_others(buffer)
                 return
-            if self._owner(task) not in {self._sharing.me, STORE}:  # somebody came meanwhile, whose turn it is
+            if self._owner(task) not in {self._sharing.me, STORE}:  # a new peer owns it
                 with self._changed:
                     self._others.append((task, 0.0))
             elif not self._resumed(task, buffer) and not self._from_holder(task, buffer):
                 self._from_store(task, buffer)
 
     def _from_holder(self, task: _Task, buffer: memoryview) -> bool:
-        """Fetch a chunk that is the node's own from a peer that has the object already; return whether there is one."""
+        """Fetch an own chunk from a peer that has the object already; return whether there is one."""
         file, chunk = self._files[task[0]], task[1]
         first, last = chunk_range(file.found.size, chunk)
         view = buffer[: last - first]
@@ -206,7 +206,7 @@ class SharedTransfer:
                 self._from_others(task, since, buffer)
 
     def _read_wanted(self, buffer: memoryview) -> None:
-        """Read from the store what peers ask for. It never waits for a peer, so that no two wait for each other."""
+        """Read chunks requested by peers from the store. It waits for no peer, so no two nodes wait for each other."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._wanted or self._ended or self._failure is not None)
@@ -216,10 +216,10 @@ class SharedTransfer:
             try:
                 self._from_store(task, buffer)
             except TesseraError:
-                continue  # they ask somebody else; what this node needs itself it tries once more
+                continue  # they ask another peer; what this node needs itself it retries
 
     def _from_others(self, task: _Task, since: float, buffer: memoryview) -> None:
-        """Fetch a chunk from its owner, who may still have to read it; from others or the store where that fails."""
+        """Fetch a chunk from its owner, which may still have to read it; from others or the store on failure."""
         file, chunk = self._files[task[0]], task[1]
         first, last = chunk_range(file.found.size, chunk)
         tried = sorted(file.doubted)
@@ -265,14 +265,14 @@ class SharedTransfer:
                 self._changed.notify_all()
 
     def _trust_no_etag(self) -> None:
-        """Fetch alone what an ETag would prove: where the store encrypts with a key of its own, it is no checksum."""
+        """Fetch without peers an object whose ETag is no checksum: the store encrypts it with a key of its own."""
         with self._changed:
             for file in self._files:
                 if file.found.checksum.partition(":")[2] == file.found.etag:
                     file.provable, file.alone = False, True
 
     def _resumed(self, task: _Task, buffer: memoryview) -> bool:
-        """Take over what an earlier attempt has written, if it is what the journal says; nobody knows who gave it."""
+        """Reuse chunks of an earlier attempt that match the journal; their origin is unknown."""
         file, chunk = self._files[task[0]], task[1]
         digest = self._known.pop(task, None)
         first, last = chunk_range(file.found.size, chunk)
@@ -288,10 +288,10 @@ class SharedTransfer:
         self._done(task, buffer)
         return True
 
-    # What is there
+    # Present chunks
 
     def _keep(self, task: _Task, view: memoryview, giver: str) -> None:
-        """Write a chunk, unless it is there; what the store has replaces what a peer gave, who is named."""
+        """Write a chunk, unless it is present; the store's replaces a peer's, which is logged."""
         file, chunk = self._files[task[0]], task[1]
         digest = chunk_digest(view)
         with self._changed:
@@ -337,10 +337,10 @@ class SharedTransfer:
             self._changed.notify_all()
 
     def _sum(self, file: SharedFile, buffer: memoryview, in_hand: int = -1) -> None:
-        """Feed the checksum with the chunks that follow, in their order: that in hand, and what the disk has."""
+        """Add the next chunks to the checksum, in order: the one in hand, and those on disk."""
         with self._changed:
             if file.summing:
-                return  # who does it looks once more when it is through
+                return  # the thread that adds them checks again at the end
             file.summing = True
         while True:
             with self._changed:
@@ -360,10 +360,10 @@ class SharedTransfer:
             with self._changed:
                 file.summed += 1
 
-    # What is wrong
+    # Wrong objects
 
     def _judged(self, buffer: memoryview) -> list[int]:
-        """Return which objects are not what the store has; peers get all chunks of the others."""
+        """Return the objects that differ from the store's; all chunks of the others are served to peers."""
         wrong = []
         for index, file in enumerate(self._files):
             while not file.proven:
@@ -381,18 +381,18 @@ class SharedTransfer:
         return wrong
 
     def _rests(self, file: SharedFile) -> bool:
-        """Return whether no helper is at work on it."""
+        """Return whether no helper works on it."""
         return not file.summing and all(index != file.index for index, _ in self._writing)
 
     def _repairs(self, wrong: list[int], buffer: memoryview) -> list[_Task] | None:
-        """Return what to fetch anew; None where the store itself does not have what it says."""
+        """Return what to fetch again; None where the store's own content does not match its checksum."""
         files = [self._files[index] for index in wrong]
         tasks = self._dropped((file, liar) for file in files for liar in self._sharing.liars)
         if not tasks and not any(file.stale for file in files):
             doubted = self._doubt([file for file in files if not file.alone], buffer)
             if doubted is None and not any(file.stale for file in files):
                 doubted = [(file.index, chunk) for file in files for chunk in file.unproven]
-                if not doubted:  # the store gave all of it meanwhile
+                if not doubted:  # the store delivered all of it meanwhile
                     return [] if any(file.is_right for file in files) else None
                 for file in files:
                     file.alone = True
@@ -404,7 +404,7 @@ class SharedTransfer:
         return tasks
 
     def _dropped(self, doubted: Iterable[tuple[SharedFile, str]]) -> list[_Task]:
-        """Take what peers gave out of files, which are not to be asked about these any more; return what to fetch."""
+        """Discard peers' chunks of files, and do not ask these peers for them again; return what to fetch."""
         found = []
         with self._changed:
             for file, peer in doubted:
@@ -413,9 +413,9 @@ class SharedTransfer:
         return found
 
     def _doubt(self, wrong: list[SharedFile], buffer: memoryview) -> list[_Task] | None:
-        """Ask others about the chunks of wrong files until one differs; return what to fetch anew, None for nothing.
+        """Fetch chunks of wrong files from other peers until one differs; return what to fetch again, None for nothing.
 
-        All that its giver gave of wrong files is dropped: it is the likeliest to be wrong, and is fetched at once.
+        All chunks of that peer in wrong files are discarded: it is the likeliest to be wrong.
         """
         for file in sorted(wrong, key=lambda file: (len(set(file.unproven.values())), file.index)):
             heard = {chunk: giver for chunk, giver in file.unproven.items() if giver != EARLIER}
@@ -434,7 +434,7 @@ class SharedTransfer:
         return None
 
     def _second_opinion(self, file: SharedFile, chunk: int, giver: str, view: memoryview) -> str:
-        """Fill the view with what another peer has for a chunk; return who, or nothing where it is the store's turn."""
+        """Fill the view with another peer's version of a chunk; return the peer, or nothing for the store."""
         other = self._sharing.whom(file.key, chunk, {giver, *file.doubted})
         try:
             if other and self._sharing.ask(other, file.key, chunk, view, self._reader.stop.is_set):
@@ -444,7 +444,7 @@ class SharedTransfer:
         return ""
 
     def _mismatch(self, wrong: list[int]) -> Unavailable:
-        """Forget what is wrong, and return the error that says so."""
+        """Discard what is wrong, and return the error."""
         journal = self._folder / "journal-shared"
         known = read_journal(journal.read_bytes())
         lines = (write_journal_line(*key, digest) for key, digest in known.items() if key[0] not in wrong)
@@ -459,14 +459,14 @@ class SharedTransfer:
             hint="sync again; if it stays so, the object is broken in the store or on the way",
         )
 
-    # What peers get
+    # Serving peers
 
     def take(self, task: _Task, wait_s: float | None) -> Piece:
-        """Return a chunk that the store has, or has proven; see that it is read where it is not there.
+        """Return a chunk that is verified or from the store; have it read if it is missing.
 
         Args:
-            task: which.
-            wait_s: how long to wait for it; None to return it only where the whole object is proven.
+            task: the chunk.
+            wait_s: how long to wait for it; None to return it only if the whole object is verified.
 
         Raises:
             Absent: there is no such chunk, or the transfer has failed.

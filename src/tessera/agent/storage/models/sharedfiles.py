@@ -1,4 +1,4 @@
-"""An object that a node fetches together with its peers: its file, its checksum as it comes, and who gave it."""
+"""An object fetched together with peers: its file, its running checksum, and the origin of its chunks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +18,8 @@ class Gift:
     """An object of a transfer, for the shelf.
 
     Args:
-        take: gives a chunk of one of its objects.
-        index: which object.
+        take: returns a chunk of one of its objects.
+        index: of the object.
 
     """
 
@@ -33,10 +33,10 @@ class Gift:
 
 
 class SharedFile(Provenance):
-    """An object on its way to a file. All but `chunks` belongs to who holds the transfer's lock.
+    """An object being fetched to a file. All but `chunks` is guarded by the transfer's lock.
 
     Args:
-        index: its place among those that are fetched.
+        index: among the fetched objects.
         found: the object.
         path: of the file.
 
@@ -52,23 +52,23 @@ class SharedFile(Provenance):
         self.restart()
 
     def restart(self) -> None:
-        """Compute the store's checksum anew."""
+        """Restart the store's checksum."""
         super().restart()
         self.checksum = start_checksum(self.found.checksum, self.found.size)
         self.summing = False
 
     @property
     def is_right(self) -> bool:
-        """Whether all of it is what the store has."""
+        """Whether all of it is verified."""
         return self.is_right_with(self.checksum_now)
 
     @property
     def checksum_now(self) -> str:
-        """The checksum of what was summed."""
+        """The checksum so far."""
         return self.checksum.hexdigest() if self.checksum else ""
 
     def piece(self, chunk: int) -> Piece:
-        """Return a chunk that may be given to peers."""
+        """Return a chunk that may be served to peers."""
         first, last = chunk_range(self.found.size, chunk)
         return Piece(Path(self.path), first, last - first, self.digests[chunk])
 

@@ -1,4 +1,4 @@
-"""A node among its peers: whom it asks for chunks, what it gives them, and what it has found out about them."""
+"""A node among its peers: which peers to ask for chunks, what to serve, and what is known about them."""
 
 import threading
 import time
@@ -15,13 +15,13 @@ __all__ = ["Sharing"]
 
 
 class Sharing:
-    """What a node shares with its peers; used by several threads at once.
+    """A node's sharing with its peers; thread-safe.
 
     Args:
-        me: its own address and port, as peers know it.
+        me: its own address and port.
         connections: to peers.
-        patience: with them.
-        report: gets who gave what the store does not have, once for each peer.
+        patience: with peers.
+        report: called once for each peer that served wrong data.
 
     """
 
@@ -47,14 +47,14 @@ class Sharing:
         self.bytes_given = 0
 
     def meet(self, members: Iterable[str]) -> None:
-        """Share with these from now on; whether the node itself is among them does not matter."""
+        """Set the peers; whether the node itself is among them does not matter."""
         with self._lock:
             former, self._members = self._members, tuple(sorted({*members, self.me}))
             if self._members != former:
                 self._owners = Owners(self._contents, self._members)
 
     def begin(self, objects: Iterable[StoredObject]) -> None:
-        """Share all objects of a source from now on, so that nodes know the same owners, whatever they lack."""
+        """Set all objects of a source, so that all nodes compute the same owners, whatever they lack."""
         with self._lock:
             keys = {content_key(proof_of(each), each.size): each.size for each in objects if self.takes(each)}
             self._peers.begin()
@@ -63,21 +63,21 @@ class Sharing:
 
     @property
     def members(self) -> int:
-        """How many share, the node itself among them."""
+        """Number of nodes that share, including this one."""
         return len(self._members)
 
     @property
     def liars(self) -> Mapping[str, str]:
-        """Who was dropped for good, each with what it gave."""
+        """The peers dropped for good, each with the wrong data."""
         with self._lock:
             return dict(self._peers.liars)
 
     def takes(self, found: StoredObject) -> bool:
-        """Return whether an object comes from peers: where the store's own checksum proves it, and it is not small."""
+        """Return whether an object comes from peers: the store's checksum can verify it, and it is not small."""
         return found.size > LEAST_BYTES and found.ranges and bool(content_key(proof_of(found), found.size))
 
     def owner(self, key: str, chunk: int) -> str:
-        """Return who reads a chunk from the store for all."""
+        """Return the node that reads a chunk from the store for all."""
         with self._lock:
             return self._owners.owner(key, chunk)
 
@@ -87,15 +87,15 @@ class Sharing:
             return self._peers.whom(self._owners, key, chunk, time.monotonic(), besides)
 
     def holder(self, key: str, chunk: int) -> str:
-        """Return the peer that may have a chunk which is this node's to read; empty where it is not to be asked."""
+        """Return a peer that may have a chunk owned by this node; empty for none."""
         with self._lock:
             return self._peers.holder(self._owners, key, chunk, time.monotonic())
 
     def ask(self, peer: str, key: str, chunk: int, view: memoryview, is_done: Callable[[], bool]) -> bool:
-        """Fill the view with a peer's chunk; return whether it gave one before it is needed no more.
+        """Fill the view with a peer's chunk; return whether it came before it was no longer needed.
 
         Raises:
-            Pending: it has it not yet.
+            Pending: the peer does not have it yet.
 
         """
         try:
@@ -109,7 +109,7 @@ class Sharing:
         """Fill the view with a chunk that a peer has already; return whether it has it."""
         try:
             return self._filled(peer, f"held/{key}/{chunk}", view, is_done)
-        except (Absent, Pending):  # pending is what it has just published: it is between two places
+        except (Absent, Pending):  # pending: it was just published and is being moved
             with self._lock:
                 self._peers.holds_not(peer, key, time.monotonic())
             return False
@@ -132,19 +132,19 @@ class Sharing:
             self._peers.failed(peer, time.monotonic())
 
     def lied(self, peer: str, what: str) -> None:
-        """Drop a peer, which gave what the store does not have."""
+        """Drop a peer that served wrong data."""
         with self._lock:
             new = self._peers.lied(peer, what)
         if new:
             self._report(peer, what)
 
     def read(self, size: int) -> None:
-        """Note bytes that were read from a store."""
+        """Count bytes read from a store."""
         with self._lock:
             self.bytes_from_stores += size
 
     def gave(self, size: int) -> None:
-        """Note bytes that were given to peers."""
+        """Count bytes served to peers."""
         with self._lock:
             self.bytes_given += size
 

@@ -1,4 +1,4 @@
-"""What a node gives its peers: chunks of what it fetches now, and of the revisions that it has."""
+"""What a node serves to its peers: chunks of its current fetch, and of its revisions."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ __all__ = ["Given", "OpenPiece", "Piece", "Shelf"]
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A chunk on the disk, and the digest that it had when it was written."""
+    """A chunk on the disk, and its digest when it was written."""
 
     path: Path
     offset: int
@@ -26,7 +26,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class OpenPiece(NamedTuple):
-    """A chunk, and the number of the open file that it is in; whoever gets it closes that."""
+    """A chunk, and the descriptor of its open file; the caller closes it."""
 
     number: int
     piece: Piece
@@ -36,11 +36,11 @@ class Given(Protocol):
     """Content that is being fetched."""
 
     def take(self, chunk: int, wait_s: float | None) -> Piece:
-        """Return a chunk, which is fetched first where it is missing.
+        """Return a chunk, fetching it first if it is missing.
 
         Args:
             chunk: index.
-            wait_s: how long to wait for it; None to fetch nothing, and give only what is proven as a whole.
+            wait_s: how long to wait for it; None to fetch nothing, and return only verified content.
 
         Raises:
             Absent: there is no such chunk, or the fetch has ended.
@@ -50,9 +50,9 @@ class Given(Protocol):
 
 
 class Shelf:
-    """What can be asked for, by keys of content: no name of a file comes from a peer.
+    """The content served to peers, by content keys: no file name comes from a peer.
 
-    As a context it is one fetch.
+    As a context manager it is one fetch.
     """
 
     def __init__(self) -> None:
@@ -62,21 +62,21 @@ class Shelf:
         """By folder: key, path, digests of chunks and size of each file of its revisions."""
 
     def __enter__(self) -> Self:
-        """Begin a fetch."""
+        """Start a fetch."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """End it: what was being fetched is held now, or was given up."""
+        """End it: its content is a revision now, or was given up."""
         with self._lock:
             self._fetched.clear()
 
     def offer(self, key: str, given: Given) -> None:
-        """Give what is being fetched."""
+        """Serve content that is being fetched."""
         with self._lock:
             self._fetched[key] = given
 
     def hold(self, versions: Path, manifests: Iterable[Manifest]) -> None:
-        """Give the files of a folder's revisions, and of no others there; those of packed ones are no files."""
+        """Serve exactly the files of a folder's revisions; packed revisions have no files."""
         held = {}
         for manifest in manifests:
             for file in manifest.files:
@@ -92,10 +92,10 @@ class Shelf:
         Args:
             key: of the content.
             chunk: index.
-            wait_s: how long to wait for it; None to give only what is proven as a whole.
+            wait_s: how long to wait for it; None to return only verified content.
 
         Raises:
-            Absent: there is nothing of it here.
+            Absent: it is not here.
             Pending: it is not there after so many seconds.
 
         """
@@ -107,7 +107,7 @@ class Shelf:
             first, last = chunk_range(size, chunk)
             return _opened(Piece(path, first, last - first, digests[chunk]), Absent)
         if given is not None:
-            return _opened(given.take(chunk, wait_s), Pending)  # it has just been published, and is held soon
+            return _opened(given.take(chunk, wait_s), Pending)  # it was just published, and is a revision soon
         raise Absent
 
 

@@ -1,4 +1,4 @@
-"""Brings a folder in step with a store: one call, which the command and the agent's loop share."""
+"""Syncs a folder with a store: one call, shared by the command and the agent's loop."""
 
 import contextlib
 import errno
@@ -33,15 +33,15 @@ _RESERVE = 64 * 2**20
 
 
 class SyncOptions(msgspec.Struct, frozen=True):
-    """What is desired of a sync.
+    """Options of a sync.
 
     Args:
-        keep: revisions that stay, the current one among them.
-        include: patterns of the files to take; all where there are none.
+        keep: number of revisions to keep, including the current one.
+        include: patterns of the files to take; empty for all.
         exclude: patterns of files to leave out.
-        check: compare what is on the disk with its digests before it is taken over.
-        reserve_bytes: what stays free on the disk.
-        limits: how hard it works.
+        check: compare files on disk with their digests before reusing them.
+        reserve_bytes: stay free on the disk.
+        limits: of the transfer.
         pack: whether files are packed into one image.
 
     """
@@ -56,7 +56,7 @@ class SyncOptions(msgspec.Struct, frozen=True):
 
 
 class Synced(msgspec.Struct, frozen=True):
-    """What a sync did: files in the revision, bytes that were fetched."""
+    """The result of a sync: files in the revision, fetched bytes."""
 
     revision: str
     files: int
@@ -74,35 +74,35 @@ def sync(
     make_room: Callable[[int, list[Kept]], None] = lambda _bytes, _kept: None,
     sharing: "Sharing | None" = None,
 ) -> Synced:
-    """Make `current` the revision that the store has now; readers see the former one until it is complete.
+    """Make `current` the store's current revision; readers see the former one until it is complete.
 
     Args:
-        store: where from.
-        folder: where to.
+        store: the source.
+        folder: the destination.
         options: what is desired.
-        report: gets bytes done and bytes in all.
-        make_room: gets the bytes that are needed, and what is kept here, before anything here is evicted.
-        sharing: the peers with which it is fetched together, which get it from here, too.
+        report: called with bytes done and bytes in total.
+        make_room: called with the bytes needed, and what is kept here, before anything here is evicted.
+        sharing: the peers to fetch together with, and to serve.
 
     Raises:
-        TesseraError: the store does not answer, the disk is full, another process syncs there; `current` is as before.
+        TesseraError: the store does not answer, the disk is full, another process syncs there; `current` is unchanged.
 
     """
     begun = time.monotonic()
     if (folder.top / NOTES / "mirror.json").exists():
         raise Conflict(str(folder.top), found="it is a mirror", hint="use --mirror there")
     with folder.locked(), sharing.shelf if sharing is not None else contextlib.nullcontext():
-        # 1. What does the store have?
+        # 1. List the store.
         objects = desired_objects(store, options)
         if sharing is not None:
             sharing.begin(objects)
         packed = _packed(objects, folder, options.pack)
-        # 2. What of it is on the disk?
+        # 2. Find what is on the disk.
         manifests = folder.manifests()
         damaged = {(name, path) for name in manifests for path in folder.damaged(name, content=options.check)}
         plan = plan_sync(objects, store.source, manifests, damaged)
         folder.clear_staging(plan.identity)
-        # 3. Fetch the rest, where there is room for it.
+        # 3. Fetch the rest, if there is room.
         progress = Progress(report, plan.bytes_to_fetch)
         manifest = _unchanged(plan, objects, manifests, store.source)
         if manifest is None:
@@ -111,7 +111,7 @@ def sync(
             fetched = stage(store, folder, plan, staged, (options.limits, progress), sharing)
             kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
             manifest = Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))
-            # 4. Show it to readers.
+            # 4. Publish it to readers.
             plain = (folder.versions / manifest.revision).exists()
             if folder.image(manifest.revision) is not None or (packed and not plain):
                 with _full_disk_named(folder, staged):
@@ -124,7 +124,7 @@ def sync(
             shutil.rmtree(staged)
         folder.make_readable(manifest.revision)
         folder.flip(manifest.revision)
-        # 5. Remove what is superseded.
+        # 5. Remove superseded revisions.
         if len(folder.manifests()) > options.keep:
             for name in superseded(folder.kept(folder.revisions()), options.keep):
                 folder.evict(name)
@@ -133,7 +133,7 @@ def sync(
 
 
 def hold(sharing: "Sharing", folder: ModelFolder) -> None:
-    """Give peers the revisions of a folder, but for packed ones."""
+    """Serve the revisions of a folder to peers, except packed ones."""
     plain = [each for name, each in folder.manifests().items() if folder.image(name) is None]
     sharing.shelf.hold(folder.versions, plain)
 
@@ -142,7 +142,7 @@ def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) 
     """Return whether these objects become one image.
 
     Raises:
-        Unsupported: they are to, and this node mounts none.
+        Unsupported: they should, and this node cannot mount images.
 
     """
     problem = folder.host_images.why_not()
@@ -153,15 +153,15 @@ def _packed(objects: tuple[StoredObject, ...], folder: ModelFolder, pack: Pack) 
 
 
 def _copied(plan: SyncPlan, folder: ModelFolder, *, packed: bool) -> int:
-    """Return the bytes of unchanged files that a link does not save: of images, and into one."""
+    """Return the bytes of unchanged files that a link cannot reuse: from images, and into one."""
     return sum(file.size for name, file in plan.kept.values() if packed or folder.image(name) is not None)
 
 
 def desired_objects(store: Store, options: SyncOptions) -> tuple[StoredObject, ...]:
-    """Return what the store has of what is desired, in the order of the paths.
+    """Return the selected objects of the store, ordered by path.
 
     Raises:
-        TesseraError: the store does not answer, has nothing of it, or has names that can be no files.
+        TesseraError: the store does not answer, has none of them, or has names that cannot be files.
 
     """
     objects = selected(listed(store, options.limits.patience), options.include, options.exclude)
@@ -173,7 +173,7 @@ def desired_objects(store: Store, options: SyncOptions) -> tuple[StoredObject, .
 def _unchanged(
     plan: SyncPlan, objects: tuple[StoredObject, ...], manifests: dict[str, Manifest], source: str
 ) -> Manifest | None:
-    """Return the revision on the disk that is the listing; None where there is none."""
+    """Return the revision on the disk that equals the listing; None for none."""
     if plan.fetched:
         return None
     names = {name for name, _ in plan.kept.values()}
@@ -191,7 +191,7 @@ def clear_room(
     *,
     copied: int = 0,
 ) -> None:
-    """Make room for what is to be fetched, and copied beside: revisions that may go do.
+    """Make room for what is to be fetched and copied, by evicting revisions.
 
     Raises:
         Unavailable: it would not fit even then.
@@ -224,7 +224,7 @@ def stage(
     how: tuple[TransferLimits, Progress],
     sharing: "Sharing | None" = None,
 ) -> tuple[ModelFile, ...]:
-    """Fetch and link all files of a plan into a folder of their own, `staged/files`; return those that were fetched."""
+    """Fetch and link all files of a plan into a folder of their own, `staged/files`; return the fetched ones."""
     files = staged / "files"
     files.mkdir(parents=True, exist_ok=True)
     with _full_disk_named(folder, staged):
@@ -238,7 +238,7 @@ def stage(
         if sharing is not None:
             sharing.read(how[1].fetched)
         if shared and sharing is not None:
-            # Slow to import, and of no use to a node without peers.
+            # Imported here because it is slow, and useless on a node without peers.
             from tessera.agent.storage.models.shared import SharedTransfer  # noqa: PLC0415
 
             fetched += SharedTransfer(store, staged, how, sharing).run(shared)
@@ -252,7 +252,7 @@ def stage(
 
 @contextlib.contextmanager
 def _full_disk_named(folder: ModelFolder, staged: Path) -> Iterator[None]:
-    """Say that the disk is full where it is, and free what was staged."""
+    """Report a full disk, and free the staged files."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Fetches objects into files: in parallel, chunk by chunk, verified, resumable."""
+"""Fetches objects into files: in parallel, by chunks, verified, resumable."""
 
 import os
 import random
@@ -23,15 +23,15 @@ __all__ = ["Transfer", "listed"]
 _SMALL_BYTES = 64 * 1024
 _MANY = 100
 _AHEAD = 32
-"""More than a hundred small objects are fetched by one thread, which has asked for the next 32 when it reads one: eight
-threads spend as long on taking the interpreter's lock from each other as on all else."""
+"""More than a hundred small objects are fetched by one thread, which requests the next 32 ahead: eight
+threads spend as much time contending for the interpreter's lock as on everything else."""
 
 
 def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
-    """Return the objects of a store; a failed listing is made again until the patience ends.
+    """Return the objects of a store; a failed listing is retried until the patience ends.
 
     Raises:
-        Unavailable: it fails still, or the store refuses.
+        Unavailable: it still fails, or the store returns an error.
 
     """
     attempts = Attempts(patience, time.monotonic())
@@ -49,13 +49,13 @@ def listed(store: Store, patience: Patience) -> tuple[StoredObject, ...]:
 
 
 class _File:
-    """An object on its way to a file."""
+    """An object being fetched to a file."""
 
     def __init__(self, found: StoredObject, path: str) -> None:
         self.found = found
         self.path = path
         self.digests: list[str] = [""] * chunk_count(found.size)
-        # Nothing is read of what is empty, and so no answer says whether its ETag is a checksum.
+        # An empty object is not read, so no answer says whether its ETag is a checksum.
         self.checksum: Checksum | None = start_checksum(found.checksum, found.size) if found.size else None
         self.in_order = 0
         self.turn = threading.Condition()
@@ -63,7 +63,7 @@ class _File:
 
     @property
     def is_right(self) -> bool:
-        """Whether all of it has the store's checksum, where there is one that can be compared."""
+        """Whether all of it matches the store's checksum, if there is a comparable one."""
         return self.checksum is None or self.checksum.hexdigest() == self.found.checksum.partition(":")[2]
 
 
@@ -71,10 +71,10 @@ class Transfer:
     """Fetches objects of one store below one folder.
 
     Args:
-        store: where from.
-        folder: where to; its sub-folder `files` gets the files, `journal` says what of them is there.
-        limits: how hard.
-        progress: gets the number of all bytes.
+        store: the source.
+        folder: the destination; its sub-folder `files` gets the files, `journal` lists their complete chunks.
+        limits: of the transfer.
+        progress: counts all bytes.
 
     """
 
@@ -92,16 +92,16 @@ class Transfer:
         """Fetch the objects and return them as files, in the same order.
 
         Raises:
-            TesseraError: the store does not answer, refuses, or sends what does not match its own checksum.
+            TesseraError: the store does not answer, returns an error, or sends what does not match its own checksum.
             OSError: the disk is full or broken.
 
         """
         files = self._folder / "files"
         for folder in sorted({(files / each.path).parent for each in objects}):
             folder.mkdir(parents=True, exist_ok=True)
-        # 1. Fetch what no earlier attempt has. What it had may be wrong: none of it was compared with a checksum yet.
+        # 1. Fetch what no earlier attempt has. Its chunks may be wrong: they were not compared with a checksum yet.
         wrong = self._fetch(objects)
-        # 2. Fetch what is wrong anew, and alone.
+        # 2. Fetch wrong objects again, without reusing anything.
         if not wrong.isdisjoint(index for index, _ in self._known):
             self._progress.done = 0
             wrong = self._fetch(objects)
@@ -110,12 +110,12 @@ class Transfer:
         return tuple(map(_as_file, self._files))
 
     def _fetch(self, objects: tuple[StoredObject, ...]) -> set[int]:
-        """Fetch what the journal has not; return the indices of files that are wrong, which it has no more then."""
+        """Fetch what is not in the journal; return the indices of wrong files, which are removed from it."""
         journal = self._folder / "journal"
         self._known = read_journal(journal.read_bytes()) if journal.exists() else {}
         self._files = [_File(each, str(self._folder / "files" / each.path)) for each in objects]
         self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        os.write(self._journal, b"\n")  # ends a line that a crash has torn
+        os.write(self._journal, b"\n")  # ends a line torn by a crash
         self._stop.clear()
         workers = [threading.Thread(target=self._work, args=each, daemon=True) for each in self._shares(objects)]
         try:
@@ -139,7 +139,7 @@ class Transfer:
         return wrong
 
     def _forget(self, wrong: set[int]) -> None:
-        """Take files out of the journal."""
+        """Remove files from the journal."""
         journal = self._folder / "journal"
         known = read_journal(journal.read_bytes())
         lines = (write_journal_line(*key, digest) for key, digest in known.items() if key[0] not in wrong)
@@ -156,7 +156,7 @@ class Transfer:
         )
 
     def _shares(self, objects: tuple[StoredObject, ...]) -> list[tuple[Iterator[Span], int]]:
-        """Return what each thread works through, and how many objects it asks for ahead."""
+        """Return the objects of each thread, and how many it requests ahead."""
         row, threads = spans(objects), self._limits.threads
         small = {index for index, each in enumerate(objects) if each.size <= _SMALL_BYTES}
         if not self._store.asks_ahead or self._limits.bytes_per_second or len(small) <= _MANY:
@@ -169,7 +169,7 @@ class Transfer:
     def _work(self, row: Iterator[Span], ahead: int) -> None:
         buffer = aligned_buffer()
         coming: deque[Span] = deque()
-        depth = 0  # grows by one with each object that came: a server may accept few connections at once
+        depth = 0  # grows by one with each object: a server may accept few connections at once
         try:
             while not self._stop.is_set():
                 while len(coming) <= depth:
@@ -226,7 +226,7 @@ class Transfer:
             file.checksum = None
 
     def _has(self, index: int, chunk: int, buffer: memoryview) -> bool:
-        """Take over a chunk that an earlier attempt has written, if it is what the journal says."""
+        """Reuse a chunk of an earlier attempt, if it matches the journal."""
         digest, file = self._known.get((index, chunk)), self._files[index]
         if digest is None:
             return False
@@ -251,7 +251,7 @@ class Transfer:
         self._progress.add(len(data), fetched=True)
 
     def _note(self, file: _File, chunk: int, digest: str, data: memoryview) -> None:
-        """Keep the digest; the store's checksum takes the chunks in their order."""
+        """Store the digest; the store's checksum takes the chunks in order."""
         file.digests[chunk] = digest
         if file.checksum is None:
             return
@@ -275,7 +275,7 @@ def _as_file(file: _File) -> ModelFile:
 
 
 def _read_whole(path: str, view: memoryview) -> bool:
-    """Fill the view with a file; return whether it is there and as long."""
+    """Fill the view with a file; return whether it exists with this length."""
     try:
         with open(path, "rb", buffering=0) as small:  # noqa: PTH123 - one of 20,000
             return small.readinto(view) == len(view) and not small.read(1)

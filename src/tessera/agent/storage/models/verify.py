@@ -1,4 +1,4 @@
-"""Compares files on the disk with their manifest, and reads them into the page cache."""
+"""Compares files on disk with their manifest, and reads them into the page cache."""
 
 import io
 import os
@@ -13,11 +13,11 @@ __all__ = ["damaged_files", "found_file", "warm"]
 
 
 def damaged_files(top: Path, manifest: Manifest, *, content: bool, since_ns: int = 0) -> dict[str, str]:
-    """Return what is wrong with files, by their paths: missing, another size, another content where that is read.
+    """Return the damaged files by path: missing, of another size, or of other content where that is read.
 
     Args:
         top: the folder.
-        manifest: what the files are to be.
+        manifest: the expected files.
         content: whether files are read.
         since_ns: of these, those that changed at this time or later, in nanoseconds since 1970.
 
@@ -31,7 +31,7 @@ def damaged_files(top: Path, manifest: Manifest, *, content: bool, since_ns: int
 
 
 def found_file(path: Path, expected: StoredObject) -> ModelFile | None:
-    """Return a file on the disk as the object that it is by size and the store's checksum; None where it is not."""
+    """Return a file on disk as an object, by its size and the store's checksum; None if it differs."""
     checksum, digests = start_checksum(expected.checksum, expected.size), []
     try:
         status = path.lstat()
@@ -80,7 +80,7 @@ def _problem(path: str, file: ModelFile, buffer: memoryview | None, since_ns: in
 
 
 def warm(top: Path, manifest: Manifest) -> int:
-    """Read all files into the page cache and return the bytes."""
+    """Read all files into the page cache and return their bytes."""
     total = 0
     for file in manifest.files:
         with (top / file.path).open("rb", buffering=0) as source:
