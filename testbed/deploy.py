@@ -86,8 +86,9 @@ def write(folder: Path) -> None:
     files["chart/values.schema.json"] = json.dumps(installation.schema_of_values(said), indent=2) + "\n"
     files["quota/needs-only.yaml"] = _HEAD + documents.write(quota.needs_only())
     files["quota/kueue-resources.yaml"] = _HEAD + documents.write(quota.kueue_resources())
-    files["monitoring/model-servers.yaml"] = _HEAD + documents.write(queuerules.prometheus_rules(), block=True)
-    files["monitoring/prometheus-adapter.yaml"] = _HEAD + documents.write(queuerules.adapter_rules(), block=True)
+    rules = {"model-servers": queuerules.prometheus_rules(), "prometheus-adapter": queuerules.adapter_rules()}
+    for name, content in rules.items():
+        files[f"chart/files/monitoring/{name}.yaml"] = _HEAD + documents.write(content, block=True)
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -153,13 +153,16 @@ ADAPTER = (Module("prometheusadapter", _ADAPTER_MODULE, "v0.12.0", (f"{_ADAPTER_
 MONITORING = (
     Module("keda", "github.com/kedacore/keda/v2", "v2.21.0", files=("config/crd/bases/keda.sh_scaledobjects.yaml",)),
     Module(
-        "prometheusoperator",
+        "prometheusoperatorkinds",
         "github.com/prometheus-operator/prometheus-operator",
         "v0.85.0",
-        files=("example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",),
+        files=tuple(
+            f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml"
+            for kind in ("podmonitors", "prometheusrules")
+        ),
     ),
 )
-"""Definitions of kinds that model servers have where a cluster has them, which tests of these ask."""
+"""Definitions of kinds that model servers and the chart have where a cluster has them, which tests of these ask."""
 
 _RENAMED = {"server": "etcd", "v3": "etcd"}
 """Programs whose package is not called what everybody calls them."""

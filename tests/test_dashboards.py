@@ -26,7 +26,7 @@ from tessera.measures import Measures
 from tessera.server.settings import Page
 from tessera.sim.embedded import Embedded
 
-FOLDER = Path(__file__).parents[1] / "deploy/monitoring/dashboards"
+FOLDER = Path(__file__).parents[1] / "deploy/chart/files/monitoring/dashboards"
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 NOW_S = 1_790_000_000
 TIMES_S = range(NOW_S - 7200, NOW_S + 1, 60)

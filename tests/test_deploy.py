@@ -264,6 +264,33 @@ def test_metrics_are_read_by_those_who_are_named_alone() -> None:
     assert not [each for each in without if each["kind"] == "PodMonitor"]
 
 
+def test_alert_rules_and_dashboards_are_installed_as_the_files_have_them() -> None:
+    files = FOLDER / "chart/files/monitoring"
+    asked = {"alertRules": True, "alertRuleLabels": {"release": "prom"}, "dashboards": True}
+    found = {(each["kind"], each["metadata"]["name"]): each for each in rendered({**ANY, "metrics": asked})}
+    for name, file in (("tessera", "rules.yaml"), ("tessera-model-servers", "model-servers.yaml")):
+        rules = found["PrometheusRule", name]
+        assert rules["spec"] == documents.one(file, (files / file).read_text()).data
+        assert rules["metadata"]["labels"] == {"release": "prom"}
+    dashboards = found["ConfigMap", "tessera-dashboards"]
+    assert dashboards["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    want = {path.name: json.loads(path.read_text()) for path in (files / "dashboards").iterdir()}
+    assert {name: json.loads(text) for name, text in dashboards["data"].items()} == want
+    elsewhere = rendered({**ANY, "metrics": {**asked, "runbookUrl": "https://docs.example.com/t/"}})
+    text = json.dumps([each for each in elsewhere if each["kind"] == "PrometheusRule"])
+    assert "https://docs.example.com/t/#tesseragpulost" in text
+    assert "docs/troubleshoot.md" not in text
+    for values in ({}, {"metrics": {**asked, "enabled": False}}):
+        without = {(each["kind"], each["metadata"]["name"]) for each in rendered({**ANY, **values})}
+        assert not without & {("ConfigMap", "tessera-dashboards"), ("PrometheusRule", "tessera")}
+
+
+@pytest.mark.parametrize("address", ["a\n  b", "a b", "a'", 'a"', "{{ x }}", "a#b", ""])
+def test_the_address_of_runbooks_cannot_change_the_rules(address: str) -> None:
+    with pytest.raises(InvalidInput, match="runbookUrl"):
+        rendered({**ANY, "metrics": {"alertRules": True, "runbookUrl": address}})
+
+
 def test_every_part_that_has_metrics_speaks_tls_with_the_secret() -> None:
     values = {**ANY, "metrics": {"tls": {"secret": "own-certificate"}}, "metricsApi": {"enabled": True}}
     for part in (*PODS, "metrics"):

@@ -19,9 +19,9 @@ from tessera.server.metrics.modelservers import ModelServerMetrics
 from tessera.server.metrics.samples import ScrapedSamples
 
 ROOT = Path(__file__).parents[1]
-RULES = (ROOT / "deploy/monitoring/rules.yaml", ROOT / "deploy/monitoring/model-servers.yaml")
+RULES = (ROOT / "deploy/chart/files/monitoring/rules.yaml", ROOT / "deploy/chart/files/monitoring/model-servers.yaml")
 CASES = (ROOT / "tests/data/monitoring/rules_test.yaml", ROOT / "tests/data/monitoring/model-servers_test.yaml")
-ADAPTER = yaml.safe_load((ROOT / "deploy/monitoring/prometheus-adapter.yaml").read_text())
+ADAPTER = yaml.safe_load((ROOT / "deploy/chart/files/monitoring/prometheus-adapter.yaml").read_text())
 EACH = [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 ALERTS = [each for each in EACH if "alert" in each]
 RECORDED = {each["record"] for each in EACH if "record" in each}

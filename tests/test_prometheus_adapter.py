@@ -41,7 +41,7 @@ from testbed.requirements import missing
 
 pytestmark = pytest.mark.long
 
-RULES = Path(__file__).parents[1] / "deploy/monitoring"
+RULES = Path(__file__).parents[1] / "deploy/chart/files/monitoring"
 STEP_S = 15
 GAUGES = ("nv_inference_pending_request_count", "vllm:num_requests_waiting", "vllm:num_requests_running")
 PODS: dict[str, tuple[str, dict[str, float]]] = {

@@ -61,7 +61,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "before 1.36": (IMAGE, OLDER),
     "with its namespace": ({**IMAGE, "createNamespace": True}, KUBE_VERSION),
     "much": (MORE, OLDER),
-    "a PodMonitor": (
+    "a Prometheus and a Grafana": (
         {
             **IMAGE,
             "metrics": {
@@ -69,6 +69,10 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
                 "podMonitorLabels": {"release": "prometheus"},
                 "tls": {"secret": "tessera-metrics"},
                 "podMonitorTls": {"serverName": "tessera-metrics"},
+                "alertRules": True,
+                "alertRuleLabels": {"release": "prometheus"},
+                "runbookUrl": "https://docs.example.com/troubleshoot/",
+                "dashboards": True,
             },
         },
         KUBE_VERSION,

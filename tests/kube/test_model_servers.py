@@ -27,6 +27,7 @@ from tessera.core.serving.render import job, render
 from tessera.errors import Unavailable
 from tessera.measures import Measures
 from testbed.cluster import Cluster
+from testbed.deploy import rendered as chart
 from testbed.images import BUSYBOX
 
 pytestmark = pytest.mark.anyio
@@ -169,21 +170,25 @@ async def test_the_api_server_takes_what_is_rendered_and_knows_every_field(node_
 
 
 def test_keda_and_the_prometheus_operator_know_every_field(node_cluster: Cluster, monitoring_kinds: Path) -> None:
-    """By the definitions of KEDA's ScaledObject and of PodMonitor, as their projects have them."""
+    """By the definitions of ScaledObject, PodMonitor and PrometheusRule, as their projects have them."""
     files = [*monitoring_kinds.glob("*.yaml")]
     spec = {"replicas": {"max": 3}, "autoscaling": {"metric": "queue-time", "autoscaler": "KEDA"}}
     one = server({**spec, "monitor": {"labels": {"release": "prometheus"}}}, namespace="default")
     rendered = render(one, "server", prometheus="http://prometheus:9090")
     others = [each for each in rendered if each["kind"] in {"PodMonitor", "ScaledObject"}]
-    assert len(files) == len(others) == 2
+    values = {"image": {"repository": "tessera"}, "metrics": {"podMonitor": True, "alertRules": True}}
+    installed = [each for each in chart(values) if each["apiVersion"] == "monitoring.coreos.com/v1"]
+    others += [{**each, "metadata": {"name": each["metadata"]["name"]}} for each in installed]
+    assert (len(files), len(others)) == (3, 5)
     try:
         for definition in files:
             node_cluster.kubectl("apply", "--server-side", "-f", str(definition))
-        kinds = ("crd/podmonitors.monitoring.coreos.com", "crd/scaledobjects.keda.sh")
+        groups = ("podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com", "scaledobjects.keda.sh")
+        kinds = (f"crd/{each}" for each in groups)
         node_cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
         words = ("create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
         taken = node_cluster.kubectl(*words, input_text="\n---\n".join(map(json.dumps, others)))
-        assert len(taken.split()) == 2
+        assert len(taken.split()) == len(others)
         misspelled = json.dumps(others[1]).replace('"ignoreNullValues": "false"', '"ignoreNullValues": false')
         with pytest.raises(Unavailable, match="ignoreNullValues"):
             node_cluster.kubectl(*words, input_text=misspelled)

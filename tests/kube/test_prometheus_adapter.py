@@ -223,7 +223,7 @@ def prometheus_settings(folder: Path) -> Path:
     path = folder / "prometheus.yaml"
     settings = {
         "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
-        "rule_files": [str(ROOT / "deploy/monitoring/model-servers.yaml")],
+        "rule_files": [str(ROOT / "deploy/chart/files/monitoring/model-servers.yaml")],
         "scrape_configs": [
             {
                 "job_name": "model-servers",
@@ -238,7 +238,7 @@ def prometheus_settings(folder: Path) -> Path:
 def adapter_settings(folder: Path) -> Path:
     """Write the generated rules as they are, and the published one."""
     path = folder / "adapter.yaml"
-    settings = yaml.safe_load((ROOT / "deploy/monitoring/prometheus-adapter.yaml").read_text())
+    settings = yaml.safe_load((ROOT / "deploy/chart/files/monitoring/prometheus-adapter.yaml").read_text())
     path.write_text(yaml.safe_dump({**settings, "rules": [*settings["rules"], PUBLISHED]}))
     return path
 

@@ -265,6 +265,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "printf": lambda pattern, *values: pattern % values,
     "quote": lambda value: json.dumps(str(value)),
     "regexFind": _found,
+    "replace": lambda old, new, text: text.replace(old, new),
     "semverCompare": at_least,
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "toYaml": lambda value: documents.write(value, block=True).rstrip("\n"),

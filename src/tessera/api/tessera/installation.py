@@ -36,6 +36,7 @@ _Repository = Annotated[
         description="a registry and a name, as registry.example/tessera; tag and digest are values of their own",
     ),
 ]
+_Url = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9:/._~%?=&+-]+$", description="an address without #")]
 _Tag = Annotated[str, msgspec.Meta(pattern="^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$", description="a tag, as 0.1.0")]
 _Digest = Annotated[str, msgspec.Meta(pattern="^(sha256:[0-9a-f]{64})?$", description="sha256: and 64 digits, 0 to f")]
 """Source of the three: distribution/reference `regexp.go`."""
@@ -358,6 +359,14 @@ class Metrics(_Record, frozen=True, kw_only=True):
     pod_monitor_tls: dict[str, Any] = {}
     """Its `tlsConfig`, by which Prometheus knows the certificate: `{serverName: tessera-metrics, ca: {secret: {name:
     tessera-metrics, key: ca.crt}}}`."""
+    alert_rules: bool = False
+    """Install the alert rules, and the rules of model servers, as PrometheusRules, for the Prometheus operator."""
+    alert_rule_labels: _Strings = {}
+    """Their labels, where the operator selects by them: `{release: kube-prometheus-stack}`."""
+    runbook_url: _Url = "docs/troubleshoot.md"
+    """Where your operators read docs/troubleshoot.md; each alert names its section of it."""
+    dashboards: bool = False
+    """Install the dashboards as a ConfigMap with the label `grafana_dashboard: 1`, for the sidecar of Grafana."""
 
 
 class Values(_Record, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from builders.adapterrules import PUBLISHED, SAMPLE, corrected, rule
 from tessera.api.kubernetes.metrics.adapter.rules import read_adapter_rules
 from tessera.errors import InvalidInput
 
-OURS = Path(__file__).parents[5] / "deploy/monitoring/prometheus-adapter.yaml"
+OURS = Path(__file__).parents[5] / "deploy/chart/files/monitoring/prometheus-adapter.yaml"
 
 
 @pytest.mark.parametrize("case", PUBLISHED)
