@@ -1,1 +1,1 @@
-"""What is there, who uses what, and who may allocate it? The immutable picture that decisions start from."""
+"""Which GPUs exist, who uses them, and who may allocate them? The immutable snapshot that decisions start from."""

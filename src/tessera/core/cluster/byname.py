@@ -1,4 +1,4 @@
-"""Devices that pods ask for by name, as shares: what the kubelet's record of their ids means."""
+"""Devices that pods request by name, as shares: decodes the ids in the kubelet's record."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -11,10 +11,10 @@ __all__ = ["named_share", "shares_by_id"]
 
 
 def shares_by_id(gpus: Iterable[Gpu], inventory: Inventory) -> Mapping[str, Share]:
-    """Return what a pod has of a GPU by the id of the device it holds, without resource and container.
+    """Return a pod's share of a GPU by its device id, without resource and container.
 
-    Of a managed GPU the whole and every instance is a device, whatever is offered now: a pod keeps what it
-    holds when nobody wants it any more.
+    Of a managed GPU the whole and every instance is a device, whatever is advertised now: a pod keeps its device
+    when it is no longer desired.
     """
     facts = {each.uuid: each for each in inventory.gpus}
     return {
@@ -27,9 +27,9 @@ def shares_by_id(gpus: Iterable[Gpu], inventory: Inventory) -> Mapping[str, Shar
 
 
 def named_share(gpu: Gpu, placement: Placement | None) -> Share:
-    """Return a device that may be asked for by name, the whole GPU or a MIG instance, as what its only holder has.
+    """Return a device that may be requested by name, the whole GPU or a MIG instance, as the share of its only holder.
 
-    Whether the GPU can have the instance is not asked: one of no profile of its has no memory and no compute.
+    Whether the GPU supports the instance is not checked: one of an unknown profile has no memory and no compute.
     """
     if placement is None:
         return Share.of_device(gpu.index, _whole(gpu), GPU_RESOURCE)

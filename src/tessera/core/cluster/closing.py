@@ -1,4 +1,4 @@
-"""Unhealthy GPUs and MIG instances: they keep what pods hold of them, and offer nothing new."""
+"""Unhealthy GPUs and MIG instances: pods keep them, and no new pods get them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,12 +13,12 @@ __all__ = ["without_new"]
 
 
 def without_new(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice], held: Sequence[Share]) -> Gpu:
-    """Return a GPU as a planner may use it: what is unhealthy of it serves those who hold it and nobody else.
+    """Return a GPU as a planner may use it: its unhealthy parts serve their present holders only.
 
     Args:
         gpu: the GPU.
         unhealthy: devices; only those of this GPU count.
-        held: shares of this GPU that pods hold.
+        held: shares of this GPU in use by pods.
 
     """
     own = [each.placement for each in unhealthy if each.gpu == gpu.uuid]
@@ -48,7 +48,7 @@ def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
 
 
 def _without(gpu: Gpu, places: Sequence[Placement], held: Sequence[Share]) -> Gpu:
-    """Return the GPU with these instances offered to those who hold them alone."""
+    """Return the GPU with these instances offered to their holders only."""
     kept = {offer.placement: offer for offer in gpu.sharing.offers}
     for place in places:
         own = [share for share in held if (share.profile, share.start) == (place.profile, place.start)]

@@ -1,4 +1,4 @@
-"""A live cluster as its API shows it: nodes with their GPUs, pods with what they hold, whether that can be or not."""
+"""A live cluster as its API shows it: nodes with their GPUs, pods with their allocations, consistent or not."""
 
 import enum
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ __all__ = ["Cluster", "FinishedPod", "Phase", "Record", "SeenNode", "SeenPod"]
 
 
 class Phase(enum.StrEnum):
-    """How far a pod is."""
+    """Phase of a pod."""
 
     WAITING = "waiting"
     """No node yet."""
@@ -24,7 +24,7 @@ class Phase(enum.StrEnum):
     """Bound to a node, where its containers do not run yet."""
     RUNNING = "running"
     FINISHED = "finished"
-    """Run to its end: it holds nothing, and no cluster shows it."""
+    """Run to its end: it uses nothing, and is not in the cluster."""
 
 
 class Record(enum.StrEnum):
@@ -33,9 +33,9 @@ class Record(enum.StrEnum):
     RECORDED = "recorded"
     """By an annotation of the pod, or by a server's claim."""
     GUESSED = "guessed"
-    """Nobody recorded them: devices of its node that fit are taken for them."""
+    """Not recorded: devices of its node that fit are assumed."""
     NONE = "none"
-    """It holds none, or nobody knows which."""
+    """It uses none, or they are unknown."""
 
 
 class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,68 +43,68 @@ class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
 
     node: Node
     address: str = ""
-    """Its internal address; empty where the object has none."""
+    """Its internal address; empty if it has none."""
     ready: bool = True
     state: GpuNodeState | None = None
-    """What its agent reports; None where no agent does."""
+    """Its agent's report; None without an agent."""
     unit_mib: int = 1024
     """Memory of one `aliyun.com/gpu-mem`."""
     enforcement: tuple[Enforcement, ...] = ()
-    """What is in force on each device, as the agent says; empty where it does not."""
+    """The isolation enforced on each device, as reported by the agent; empty without a report."""
     advertised: tuple[tuple[str, int], ...] = ()
-    """GPU resources it offers to kube-scheduler, with how many of each."""
+    """GPU resources that it advertises to kube-scheduler, with the number of each."""
     problem: str = ""
-    """Why its GPUs are not known; empty where they are."""
+    """Why its GPUs are unknown; empty where they are known."""
     images: Mapping[str, int] = {}
     """Bytes of the images that it reports, by each full name."""
 
 
 class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod that has not finished."""
+    """A pod that has not finished."""
 
     pod: Pod
     uid: str = ""
     node: NodeName | None = None
-    """Where it is or is about to be; None while it waits."""
+    """Its node; None while it is pending."""
     shares: tuple[Share, ...] = ()
-    """As recorded, also where the node cannot have given that."""
+    """As recorded, even where the node cannot have these."""
     record: Record = Record.NONE
     phase: Phase
     ending: bool = False
     scheduler: str = ""
-    """Name of the scheduler that is to place it."""
+    """Name of the scheduler responsible for it."""
     message: str = ""
-    """What its scheduler said last about why it waits."""
+    """The scheduler's last message about why it is pending."""
     unread: str = ""
-    """What of its request could not be read, naming the field; then its need is empty."""
+    """Why its request is invalid, naming the field; then its need is empty."""
     problem: str = ""
-    """What of it could not be read, or does not count, in a sentence; empty where there is nothing."""
+    """What of it could not be parsed, or does not count, in a sentence; empty for nothing."""
     images: tuple[str, ...] = ()
-    """Full names of the images that it starts with."""
+    """Full names of its containers' images."""
 
 
 class FinishedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod that has run to its end."""
+    """A pod that has run to its end."""
 
     pod: PodKey
     node: NodeName | None = None
-    """Where it ran; None where it never had a node."""
+    """Its node; None where it never had one."""
     scheduler: str = ""
     failed: bool
     reason: str = ""
-    """Of its end, as its status says; empty where it says nothing."""
+    """Of its end, from its status; empty where there is none."""
     containers: tuple[str, ...] = ()
-    """How each container ended that did not end well, one sentence each."""
+    """How each failed container ended, one sentence each."""
     shares: tuple[Share, ...] = ()
-    """What its annotations say it held."""
+    """Its devices by its annotations."""
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is seen at one moment."""
+    """The observation of a cluster at one moment."""
 
     nodes: tuple[SeenNode, ...]
     pods: tuple[SeenPod, ...] = ()
     snapshot: Snapshot
     """The same as a planner takes it: free of contradictions."""
     notes: tuple[str, ...] = ()
-    """What could not be read or does not agree, one sentence each."""
+    """What could not be parsed or is inconsistent, one sentence each."""

@@ -1,4 +1,4 @@
-"""What can be on one GPU at once, and which rule is broken where it cannot. Records are hostile: nothing raises."""
+"""What can coexist on one GPU, and which rule is broken where it cannot. Records may be hostile: nothing raises."""
 
 import enum
 from collections import Counter
@@ -13,14 +13,14 @@ from tessera.core.gpu.sharing import AMOUNT_MODES, Mode
 
 __all__ = ["Fault", "Rule", "describe", "faults"]
 
-"""Modes that grant amounts of a GPU."""
+"""Modes that allocate amounts of a GPU."""
 _FULL: Final = 100
 
 Holder = TypeVar("Holder")
 
 
 class Rule(enum.Enum):
-    """A rule of what can be on one GPU at once, and the sentence, without full stop, that says how it is broken."""
+    """A rule of what can coexist on one GPU, and the sentence, without full stop, for a violation."""
 
     AMOUNT = "{share} is no amount of a GPU"
     FIXED = "{share} is none of the devices the GPU is shared as"
@@ -38,7 +38,7 @@ class Rule(enum.Enum):
 
 
 class Fault(NamedTuple, Generic[Holder]):
-    """A broken rule, and whose shares break it."""
+    """A broken rule, and the holders of the shares that break it."""
 
     rule: Rule
     holders: tuple[Holder, ...]
@@ -46,7 +46,7 @@ class Fault(NamedTuple, Generic[Holder]):
 
     @property
     def text(self) -> str:
-        """What is wrong, without full stop."""
+        """The violation, without full stop."""
         return self.rule.value.format(**self.facts)
 
 
@@ -54,10 +54,10 @@ _Found = tuple[Rule, dict[str, object]]
 
 
 def faults(gpu_type: GpuType, held: Mapping[Holder, Sequence[Share]]) -> Iterator[Fault[Holder]]:
-    """Yield why all of `held` cannot be on a GPU of this type at once, by holder; nothing if it can.
+    """Yield why `held` cannot coexist on a GPU of this type, by holder; nothing if it can.
 
-    First come shares that could not be held even alone, then what the others could not be together. Which modes new
-    shares may take is not looked at: what a pod holds was granted under rules that may have changed. The answer does
+    Shares that are impossible even alone come first, then conflicts between the others. The modes allowed for new
+    shares do not matter: a pod's allocation was made under rules that may have changed. The answer does
     not depend on the order. Cost: about a microsecond a share.
     """
     sound: dict[Holder, list[Share]] = {}
@@ -73,14 +73,14 @@ def faults(gpu_type: GpuType, held: Mapping[Holder, Sequence[Share]]) -> Iterato
 
 
 def describe(share: Share) -> str:
-    """Return what a share is of its GPU, in words."""
+    """Return a share of its GPU, in words."""
     if share.profile is not None:
         return f"{share.profile} at {share.start} ({share.mode})"
     return f"{share.memory_mib} MiB, {share.compute_percent} % compute ({share.mode})"
 
 
 def _alone(gpu_type: GpuType, share: Share) -> _Found | None:
-    """Return why a share could not be held even if nobody else held anything; None if it could."""
+    """Return why a share is impossible even on an empty GPU; None if it is possible."""
     if share.memory_mib < 0 or not 0 <= share.compute_percent <= _FULL:
         return Rule.AMOUNT, {"share": describe(share)}
     if gpu_type.device_of(share) is not None:
@@ -93,7 +93,7 @@ def _alone(gpu_type: GpuType, share: Share) -> _Found | None:
 
 
 def _made(gpu_type: GpuType, share: Share) -> _Found | None:
-    """Return why a share that is no existing device could not be made; None if it could."""
+    """Return why a share that is no existing device could not be created; None if it could."""
     if share.mode in AMOUNT_MODES and share.profile is None:
         facts: dict[str, object] = {"memory": share.memory_mib, "most": gpu_type.memory_mib}
         return (Rule.SIZE, facts) if share.memory_mib > gpu_type.memory_mib else None
@@ -106,7 +106,7 @@ def _made(gpu_type: GpuType, share: Share) -> _Found | None:
 
 
 def _together(gpu_type: GpuType, shares: Sequence[Share]) -> Iterator[_Found]:
-    """Yield why shares that could be held each alone cannot be held at once."""
+    """Yield why shares that are possible alone cannot coexist."""
     if len(shares) < 2:  # noqa: PLR2004 (nothing to clash with)
         return
     if any(share.mode is Mode.WHOLE for share in shares):
@@ -129,7 +129,7 @@ def _together(gpu_type: GpuType, shares: Sequence[Share]) -> Iterator[_Found]:
 
 
 def _overlapping(gpu_type: GpuType, shares: Sequence[Share]) -> Iterator[_Found]:
-    """Yield what is wrong about devices and instances: too many clients of one, or two in one place."""
+    """Yield conflicts of devices and instances: too many clients of one, or two in one place."""
     used, overlap = 0, False
     places: list[Placement] = []
     for (mode, profile, start), clients in sorted(
@@ -150,7 +150,7 @@ def _overlapping(gpu_type: GpuType, shares: Sequence[Share]) -> Iterator[_Found]
 
 
 def _spot(gpu_type: GpuType, mode: Mode, profile: str, start: int) -> tuple[int, int]:
-    """Return how many clients a device or an instance has, and what it takes of the MIG state."""
+    """Return the number of clients of a device or an instance, and its part of the MIG state."""
     for device, bits in zip(gpu_type.devices, gpu_type.bits, strict=True):
         place = device.placement
         if device.mode is mode and ((place.profile, place.start) if place else ("", -1)) == (profile, start):

@@ -1,4 +1,4 @@
-"""A GPU node as all processes know it: its GPUs in truth, desired instances, what is about to be allocated."""
+"""The state of a GPU node in the cluster: its GPUs, desired instances, and claims."""
 
 from typing import Literal, TypeAlias
 
@@ -15,7 +15,7 @@ ImpairedKind: TypeAlias = Literal["Refused", "Overridden", "Withheld"]
 
 
 class DesiredDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one GPU for pods with exact requests: that shall exist and be advertised, or that are."""
+    """Devices of one GPU for pods that request them by name: desired ones, or advertised ones."""
 
     gpu: str
     """UUID."""
@@ -31,18 +31,18 @@ class DesiredDevices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares that a server is about to bind a pod to; they count as held until the pod is seen."""
+    """Shares that a server is about to bind a pod to; they count as used until the pod is observed."""
 
     uid: str
-    """UID of the pod: another pod of the same name is another claim."""
+    """UID of the pod: another pod of the same name has another claim."""
     pod: PodKey
     shares: tuple[Share, ...]
     attempt: str = ""
-    """Which of several attempts to bind the pod wrote it; who gives an attempt up drops no other's claim."""
+    """Identifies one of several attempts to bind the pod; giving up an attempt drops no other's claim."""
 
 
 class UnhealthyDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that is given to nobody for now."""
+    """A device that is allocated to no pod for now."""
 
     gpu: str
     """UUID."""
@@ -57,7 +57,7 @@ class UnhealthyDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Used(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that is in use, as the driver counts it; all processes together."""
+    """Memory in use, as the driver counts it; all processes together."""
 
     gpu: str
     """UUID."""
@@ -67,25 +67,25 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Impairment(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was declared for a node and is not in force."""
+    """Something that is declared for a node and not in force."""
 
     kind: ImpairedKind
-    """Refused: it cannot be read or cannot be. Overridden: something else decides. Withheld: a resource is not
-    offered, or a GPU is not shared or partitioned yet as declared."""
+    """Refused: invalid or impossible. Overridden: something else takes precedence. Withheld: a resource is not
+    advertised, or a GPU is not shared or partitioned yet as declared."""
     subject: str = ""
-    """What it is about: `GPUPolicy batch`, `label gpushare=true`, the resource `tessera.dev/gpu-memory`."""
+    """Its subject: `GPUPolicy batch`, `label gpushare=true`, the resource `tessera.dev/gpu-memory`."""
     by: str = ""
-    """What decides in its place."""
+    """What takes precedence."""
     message: str
-    """What was found and what to do about it, in a sentence."""
+    """The cause and the fix, in a sentence."""
 
 
 class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's part of the cluster's ledger, as its GPUNode object has it."""
+    """One node's part of the cluster's ledger, from its GPUNode object."""
 
     name: NodeName
     gpus: tuple[Gpu, ...] = ()
-    """As the driver shows them and as they are shared now, with the layout that exists; sorted by index."""
+    """By the driver and their current sharing, with the existing layout; sorted by index."""
     unhealthy: tuple[UnhealthyDevice, ...] = ()
     used: tuple[Used, ...] = ()
     unit_mib: int = 1024
@@ -93,18 +93,18 @@ class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     """Version of the GPU driver."""
     reported: bool = False
-    """Whether an agent has written the GPUs; before it has, nothing can be granted."""
+    """Whether an agent has written the GPUs; before that, nothing can be allocated."""
     desired: tuple[DesiredDevices, ...] = ()
     offered: tuple[DesiredDevices, ...] = ()
-    """Devices that the kubelet may give away: advertised to it by name, or held by pods that asked for the name. They
-    are nobody else's until the agent takes them out."""
+    """Devices that the kubelet may allocate: advertised by name, or used by pods that requested the name. They
+    are the kubelet's until the agent removes them."""
     claims: tuple[Claim, ...] = ()
     impaired: tuple[Impairment, ...] = ()
-    """What is declared for the node and not in force."""
+    """Declarations for the node that are not in force."""
     policy: str = ""
     """Name of the GPUPolicy that applies; empty for none."""
     assignment_keys: tuple[str, ...] = ()
-    """Public keys, in base64, with which the node's agent signs assignments, the present one first. Empty where an
+    """Public keys, in base64, with which the node's agent signs assignments, the current one first. Empty where an
     older agent reports, which does not sign."""
     version: str = ""
-    """Version of the object all this was read from, for a write that must not overlook another's."""
+    """Version of the object all this was read from, for optimistic writes."""

@@ -1,4 +1,4 @@
-"""GPU types: GPUs of one model, memory and configuration can do the same, so what they offer is worked out once."""
+"""GPU types: GPUs of one model, memory and configuration have the same capabilities, which are computed once."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,28 +20,28 @@ Counts = NDArray[np.int64] | NDArray[np.int8]
 """Small whole numbers; sums of them are int64."""
 
 MODE_BIT: Final = {Mode.WHOLE: 1, Mode.MIG: 2, Mode.MPS: 4, Mode.MEMORY_SHARE: 8}
-"""Bits of `Fleet.serves`: the modes in which something new can be made on a GPU."""
+"""Bits of `Fleet.serves`: the modes in which something new can be created on a GPU."""
 
 
 class GpuType(msgspec.Struct, frozen=True, kw_only=True):
-    """What GPUs of one model, memory and configuration can do."""
+    """The capabilities of GPUs of one model, memory and configuration."""
 
     model: GpuModel
     memory_mib: int
     sharing: Sharing
     devices: tuple[Device, ...] = ()
-    """Devices that exist and are not the whole GPU to itself, in order of start."""
+    """Existing devices other than an exclusive whole GPU, in order of start."""
     bits: tuple[int, ...] = ()
-    """For each device what it takes of the MIG state; 0 for the whole GPU."""
+    """For each device its part of the MIG state; 0 for the whole GPU."""
     kept: bool = False
-    """Whether the administrator fixed the devices, so that nothing new is made."""
+    """Whether the administrator fixed the devices, so that nothing new is created."""
     healthy: "GpuType | None" = None
-    """The type of the GPUs when nothing of them is unhealthy, where something is and is closed to new pods."""
+    """The type of the GPUs when healthy, where unhealthy parts are closed to new pods."""
     serves: int = 0
-    """Modes in which something can be made while nobody holds anything, as bits of `MODE_BIT`."""
+    """Modes in which something can be created on an empty GPU, as bits of `MODE_BIT`."""
 
     def device_of(self, share: Share) -> int | None:
-        """Return which existing device a share is a part of; None where it is an instance to be made, or an amount."""
+        """Return the existing device that a share is a part of; None for an instance to be created, or an amount."""
         for i, device in enumerate(self.devices):
             place = device.placement
             at = (place.profile, place.start) if place else (None, None)
@@ -67,21 +67,21 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def options(self, ask: Ask) -> tuple[Option, ...]:
-        """Return the ways one device of `ask` may be served here, the preferred first."""
+        """Return the ways to serve one device of `ask` here, the preferred first."""
         return options(ask, self.model, self.memory_mib, self.sharing)
 
 
 ABSENT: Final = GpuType(
     model=GpuModel(name="", arch="", memory_mib=0), memory_mib=0, sharing=Sharing(modes=(), replicas=(("", 0),))
 )
-"""Pads nodes that have fewer GPUs than the largest; serves nothing."""
+"""Pads nodes with fewer GPUs than the largest; serves nothing."""
 
 
 class GpuTypes:
-    """The distinct types of a fleet, in the order in which they were first seen; 0 is the absent GPU.
+    """The distinct types of a fleet, in the order of their first occurrence; 0 is the absent GPU.
 
     Attributes:
-        found: the types; types are added, never taken away.
+        found: the types; types are added, never removed.
 
     """
 
@@ -99,7 +99,7 @@ class GpuTypes:
 
     def all_of(self, gpus: Sequence[Sequence[Gpu]], most: int) -> Ints:
         """Return the type of each GPU of nodes with at most that many, `(most, len(gpus))`."""
-        seen: dict[tuple[int, int, int, int], int] = {}  # by identity, which is sooner known than the value
+        seen: dict[tuple[int, int, int, int], int] = {}  # by identity, which is faster than by value
         kinds = np.zeros((most, len(gpus)), dtype=np.int64)
         for node, row in enumerate(gpus):
             for column, gpu in enumerate(row):

@@ -1,4 +1,4 @@
-"""Guesses in a snapshot: on which nodes nobody recorded which GPU is used by whom, or which GPU is which."""
+"""Guesses in a snapshot: nodes where it is not recorded which GPU a pod uses, or which GPU is which."""
 
 import enum
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class GuessCause(enum.StrEnum):
 
 
 class Guess(msgspec.Struct, frozen=True, kw_only=True):
-    """What is a guess on one node."""
+    """The guesses on one node."""
 
     cause: GuessCause
     pods: tuple[PodKey, ...] = ()
@@ -30,7 +30,7 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
 def guesses(snapshot: Snapshot) -> Mapping[NodeName, Guess]:
     """Return the nodes whose GPUs are used, ordered or lost by guess, in the snapshot's order.
 
-    A lone GPU that is not partitioned leaves nothing to guess, and so does a node whose GPUs are all lost.
+    A single unpartitioned GPU leaves nothing to guess, nor does a node whose GPUs are all lost.
     """
     pods: dict[NodeName, list[PodKey]] = {}
     for running in snapshot.running:

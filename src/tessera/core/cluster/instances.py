@@ -1,4 +1,4 @@
-"""Which MIG instance of its GPU a share is or lies on, made already or not."""
+"""The MIG instance that a share is or lies on, existing or not."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,10 @@ __all__ = ["placement_of", "possible_instances"]
 
 
 def placement_of(share: Share, facts: GpuFacts) -> Placement | None:
-    """Return the MIG instance that a share is or lies on, made already or not; None for the whole GPU.
+    """Return the MIG instance that a share is or lies on, existing or not; None for the whole GPU.
 
     Raises:
-        InvalidInput: the GPU cannot have such an instance.
+        InvalidInput: the GPU does not support the instance.
 
     """
     if share.profile is None and share.start is None:
@@ -32,7 +32,7 @@ def placement_of(share: Share, facts: GpuFacts) -> Placement | None:
 
 
 def possible_instances(facts: GpuFacts) -> Mapping[tuple[str | None, int | None], Placement]:
-    """Return the instances there are and those that could be made, by profile and start."""
+    """Return the existing instances and those that could be created, by profile and start."""
     return {(each.profile, each.start): each for each in (*placements(facts.model), *(facts.layout or ()))}
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs and MIG instances need an MPS control daemon, what is offered without one, and what is enforced where."""
+"""Which GPUs and MIG instances need an MPS control daemon, what can be offered without one, and what is enforced."""
 
 import enum
 from collections.abc import Collection, Iterable
@@ -25,17 +25,17 @@ class MpsTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU or MIG instance whose clients one MPS control daemon serves."""
 
     key: str
-    """Names the daemon's directory; the same after an instance was made again."""
+    """Name of the daemon's directory; stable when an instance is recreated."""
     gpu: str
     """UUID of the GPU."""
     visible: str
-    """UUID of the device the daemon serves: the GPU's, or the MIG instance's."""
+    """UUID of the device: the GPU's, or the MIG instance's."""
     memory_limit_mib: int = 0
-    """Most memory of each client; 0 where each container brings its own limit."""
+    """Memory limit of each client; 0 where each container sets its own."""
     thread_percent: int = 100
-    """Most threads of each client, in percent of the device."""
+    """Thread limit of each client, in percent of the device."""
     exclusive: bool = True
-    """Whether the GPU's compute mode keeps out processes that are no clients; not settable while MIG is on."""
+    """Whether the GPU's compute mode excludes processes that are not clients; cannot be set while MIG is on."""
 
 
 def mps_key(gpu: str, placement: Placement | None = None) -> str:
@@ -44,12 +44,12 @@ def mps_key(gpu: str, placement: Placement | None = None) -> str:
 
 
 def mps_targets(gpus: Iterable[Gpu], inventory: Inventory, shares: Iterable[Share] = ()) -> tuple[MpsTarget, ...]:
-    """Return the daemons that must run: for devices with MPS replicas, and for GPUs where a pod's share uses MPS.
+    """Return the desired daemons: for devices with MPS replicas, and for GPUs where a pod's share uses MPS.
 
     Args:
-        gpus: the node's GPUs with the sharing that is desired.
-        inventory: what the driver shows.
-        shares: those of the pods that are bound to the node.
+        gpus: the node's GPUs with the desired sharing.
+        inventory: of the driver.
+        shares: of the pods that are bound to the node.
 
     """
     facts = {each.uuid: each for each in inventory.gpus}
@@ -85,7 +85,7 @@ def enforceable(gpus: Iterable[Gpu], ready: Collection[str]) -> tuple[Gpu, ...]:
 
 
 class Level(enum.StrEnum):
-    """What keeps a pod within its share of a device."""
+    """How a pod is isolated on a device."""
 
     HARDWARE = "hardware"
     """The device is the pod's own: a whole GPU or a MIG instance."""
@@ -94,11 +94,11 @@ class Level(enum.StrEnum):
     DRIVER_DMEM = "driver-dmem"
     """The driver limits the memory of the pod's cgroup; compute is not limited."""
     NONE = "none"
-    """Nothing is limited."""
+    """Nothing is enforced."""
 
 
 class Enforcement(msgspec.Struct, frozen=True, kw_only=True):
-    """What is enforced between the pods that share one device in one mode."""
+    """The isolation between pods that share one device in one mode."""
 
     gpu: str
     """UUID of the GPU."""
@@ -108,9 +108,9 @@ class Enforcement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def enforcements(gpus: Iterable[Gpu], inventory: Inventory) -> tuple[Enforcement, ...]:
-    """Return what is in force on each device and in each mode the GPUs offer; `gpus` are those of `enforceable`.
+    """Return the isolation on each device in each mode of the GPUs; `gpus` are those of `enforceable`.
 
-    Memory limits by cgroup hold for memory shares alone: replicas have no amount of their own, and MIG instances cannot
+    Memory limits by cgroup apply to memory shares alone: replicas have no amount of their own, and MIG instances cannot
     be limited.
     """
     return tuple(

@@ -14,31 +14,31 @@ __all__ = ["Holding", "Occupancy", "occupancy"]
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """One share and the pod that holds it."""
+    """A share and the pod that uses it."""
 
     pod: PodKey
     share: Share
 
 
 class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU and the holdings on it."""
+    """One GPU and its shares in use."""
 
     gpu: Gpu
     holdings: tuple[Holding, ...] = ()
 
     @property
     def allocated_mib(self) -> int:
-        """Memory granted; never more than the GPU's."""
+        """Memory allocated; never more than the GPU's."""
         return sum(holding.share.memory_mib for holding in self.holdings)
 
     @property
     def left_mib(self) -> int:
-        """Memory an amount could still get here: none where devices hold the GPU."""
+        """Memory still available for amounts: none where devices use the GPU."""
         return self.gpu.memory_mib - self.allocated_mib if self.amounts or not self.holdings else 0
 
     @property
     def left_percent(self) -> int:
-        """Compute an amount could still get here."""
+        """Compute still available for amounts."""
         return 100 - sum(h.share.compute_percent for h in self.holdings) if self.amounts or not self.holdings else 0
 
     @property
@@ -49,7 +49,7 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
         return next(iter(amount), None)
 
     def holdings_on(self, placement: Placement | None) -> tuple[Holding, ...]:
-        """Return the holdings on one device, in order."""
+        """Return the shares on one device, in order."""
         where = (placement.profile, placement.start) if placement else (None, None)
         return tuple(h for h in self.holdings if (h.share.profile, h.share.start) == where)
 
@@ -59,7 +59,7 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def instances(self) -> tuple[Placement, ...]:
-        """The MIG instances after the plan, by start: those held, and existing ones that are not in their way."""
+        """The MIG instances after the plan, by start: used ones, and existing ones that do not conflict with them."""
         held = {p for p in self._placements if p}
         there = self.gpu.sharing.layout or ()
         if any(h.share.profile is None for h in self.holdings):
@@ -78,7 +78,7 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def occupancy(snapshot: Snapshot, assignments: Iterable[Assignment] = ()) -> Mapping[NodeName, tuple[Occupancy, ...]]:
-    """Return every GPU of the snapshot with its holdings, running pods first, by node in the snapshot's order."""
+    """Return every GPU of the snapshot with its shares, running pods first, by node in the snapshot's order."""
     held = defaultdict[tuple[NodeName, int], list[Holding]](list)
     for assignment in (*(running.assignment for running in snapshot.running), *assignments):
         for share in assignment.shares:

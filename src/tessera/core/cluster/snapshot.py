@@ -1,4 +1,4 @@
-"""The observed world as one immutable value: nodes with their GPUs, running pods with their shares, pending pods."""
+"""The observed cluster as one immutable value: nodes with their GPUs, running pods with their shares, pending pods."""
 
 from typing import NewType, Self
 
@@ -22,25 +22,25 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod gets of one device."""
+    """A pod's share of one device."""
 
     gpu: int
     """Index of the GPU in its node."""
     mode: Mode
     profile: str | None = None
     start: int | None = None
-    """First memory slice of the MIG instance, where the share is one or lies on one."""
+    """First memory slice of the MIG instance, if the share is one or lies on one."""
     memory_mib: int
-    """Memory granted; for time-slicing, which limits nothing, the fair part of the device."""
+    """Memory allocated; for time-slicing, which limits nothing, the fair part of the device."""
     compute_percent: int
-    """Percent of the GPU's compute granted."""
+    """Percent of the GPU's compute allocated."""
     isolation: Isolation
     resource: str
     container: str = ""
 
     @classmethod
     def of(cls, gpu: int, ask: Ask, option: Option, start: int | None = None) -> Self:
-        """Return what a container gets when one device of `ask` is served by `option`, on the instance at `start`."""
+        """Return a container's share when one device of `ask` is served by `option`, on the instance at `start`."""
         return cls(
             gpu=gpu,
             mode=option.mode,
@@ -55,7 +55,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_device(cls, gpu: int, device: Device, resource: str) -> Self:
-        """Return what one client of an existing device of a GPU gets."""
+        """Return the share of one client of an existing device of a GPU."""
         return cls(
             gpu=gpu,
             mode=device.mode,
@@ -74,19 +74,19 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     model: GpuModel
     memory_mib: int
-    """Memory that can be granted: what the driver reports usable, else the catalogue's figure."""
+    """Memory that can be allocated: usable memory by the driver, else the catalogue's figure."""
     sharing: Sharing = AUTO
     uuid: str = ""
     healthy: "Gpu | None" = None
-    """As it is while nothing of it is unhealthy, where something is and is closed to new pods; reasons tell this."""
+    """The GPU when healthy, where unhealthy parts are closed to new pods; for reasons."""
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices this GPU offers as it is configured now."""
+        """The devices this GPU offers as configured now."""
         return devices(self.model, self.memory_mib, self.sharing)
 
     def options(self, ask: Ask) -> tuple[Option, ...]:
-        """Return the ways one device of `ask` could be served here if nobody held anything, the preferred first."""
+        """Return the ways one device of `ask` could be served on this GPU if it were empty, the preferred first."""
         return options(ask, self.model, self.memory_mib, self.sharing)
 
 
@@ -99,7 +99,7 @@ class MemoryUnits(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: what it can grant in total, and how pods may be drawn to or kept from it."""
+    """A node: its capacity, and how pods may be attracted to or kept from it."""
 
     name: NodeName
     cpu_milli: int
@@ -112,15 +112,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     problem: str = ""
-    """Why its GPUs are not known, so that it has none here; empty where they are."""
+    """Why its GPUs are unknown, so that it has none here; empty where they are known."""
     lost: int = 0
-    """How many of its GPUs are offered no more, where nobody knows which."""
+    """How many of its GPUs are no longer advertised, if it is unknown which."""
     cached_models: tuple[str, ...] | None = None
-    """ModelCaches whose model it offers; None where nobody knows, so that none is missed."""
+    """ModelCaches whose model it offers; None where unknown, so that none counts as missing."""
     units: MemoryUnits | None = None
-    """None where it advertises none, or nobody knows of how much each is."""
+    """None where it advertises none, or the size of each is unknown."""
     ordered: bool = True
-    """Whether the GPUs are in the driver's order; labels of a node whose GPUs differ do not tell it."""
+    """Whether the GPUs are in the driver's order; labels of a node with different GPUs do not tell."""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,32 +132,32 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that holds its shares already; the planner never moves it."""
+    """A pod that has its shares already; the planner never moves it."""
 
     pod: Pod
     assignment: Assignment
     guessed: bool = False
-    """Whether nobody recorded its devices: some of its node that fit are taken for them."""
+    """Whether its devices are not recorded: some of its node that fit are assumed."""
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """An object of a manifest, or a part of it, that no pod was read from."""
+    """An object of a manifest, or a part of it, from which no pod was read."""
 
     object: str
-    """`Kind name` or `Kind namespace/name`, or its place where it has no name."""
+    """`Kind name` or `Kind namespace/name`, or its place if it has no name."""
     reason: str
     resources: tuple[str, ...] = ()
-    """GPU resources that it names, which may be asked for all the same."""
+    """GPU resources that it names, which may be requested all the same."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a plan is made from. Saved to a file it is a bug report, a regression test and a demo."""
+    """The input of a plan. Saved to a file it is a bug report, a regression test and a demo."""
 
     nodes: tuple[Node, ...]
     running: tuple[Running, ...] = ()
     pending: tuple[Pod, ...] = ()
     """In order of arrival."""
     notes: tuple[str, ...] = ()
-    """What the observer could not see and how it filled that in, or what it left out; one sentence each."""
+    """What could not be observed and what was assumed instead, or what was left out; one sentence each."""
     left_out: tuple[LeftOut, ...] = ()
-    """Objects of manifests, or parts of them, whose pods are not among these."""
+    """Objects of manifests, or parts of them, whose pods are missing here."""

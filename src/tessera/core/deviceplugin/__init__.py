@@ -1,1 +1,1 @@
-"""What is the kubelet given? Which devices a container prefers, is allocated and may start with, and how."""
+"""What does the kubelet get? Which devices a container prefers, is allocated and may start with, and how."""

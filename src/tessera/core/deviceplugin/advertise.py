@@ -1,7 +1,7 @@
-"""What a node offers the kubelet: resources with their device ids.
+"""The resources and device ids that a node advertises to the kubelet.
 
 Source: NVIDIA/k8s-device-plugin `internal/rm/{devices,device_map}.go` for names, ids of replicas, and the rule that
-strategy `single` wants all MIG instances of a node alike; gpushare-device-plugin `pkg/gpu/nvidia/nvidia.go` for units.
+strategy `single` requires equal MIG instances on a node; gpushare-device-plugin `pkg/gpu/nvidia/nvidia.go` for units.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,13 +32,13 @@ __all__ = [
 LONGEST_ID = 63
 """Characters. Source: kubelet device plugin API v1beta1, `Device.ID`."""
 MOST_DEVICES = 40_000
-"""Devices of one resource that fit the 4 MiB which the kubelet accepts in one message, at 100 bytes a device."""
+"""Devices of one resource that fit into the 4 MiB that the kubelet accepts in one message, at 100 bytes a device."""
 
 _DEVICES = (Mode.WHOLE, Mode.MIG)
 
 
 class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that the kubelet can give to a container, as its list has it."""
+    """One device in the kubelet's list."""
 
     id: str
     healthy: bool = True
@@ -46,22 +46,22 @@ class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PluginDevice(ListedDevice, frozen=True, kw_only=True):
-    """What is listed of a GPU: a device, a replica of one, or a unit of memory."""
+    """What it is on its GPU: a device, a replica of one, or a unit of memory."""
 
     gpu_uuid: str
     uuid: str
-    """What CUDA calls the device: UUID of the GPU or of its MIG instance; replicas share it."""
+    """CUDA's name of the device: UUID of the GPU or of its MIG instance; replicas share it."""
     placement: Placement | None = None
     """The MIG instance; None for the whole GPU and for units of memory."""
     mode: Mode
     memory_mib: int = 0
-    """Memory granted; 0 where no amount is known."""
+    """Memory allocated; 0 where no amount is known."""
     compute_percent: int = 0
-    """Percent of the GPU's compute granted."""
+    """Percent of the GPU's compute allocated."""
 
     @property
     def device(self) -> DeviceId:
-        """The GPU or the MIG instance, whichever of its replicas or units this is."""
+        """The GPU or the MIG instance of this replica or unit."""
         return DeviceId(self.gpu_uuid, self.placement)
 
 
@@ -71,44 +71,44 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     devices: tuple[PluginDevice, ...]
     single_request: bool = False
-    """Whether a container that asks for more than one is refused (`failRequestsGreaterThanOne`)."""
+    """Whether a container that requests more than one is refused (`failRequestsGreaterThanOne`)."""
     by_assignment: bool = False
     """Whether a pod's assignment says what its devices are, and their ids only how many units it takes."""
 
 
 class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node offers, and what it holds back."""
+    """What a node advertises, and what it withholds."""
 
     resources: tuple[Resource, ...]
     """Sorted by name; none of them empty."""
     withheld: tuple[str, ...] = ()
-    """What is not offered although the node's configuration speaks of it, and why; one sentence each."""
+    """What is configured and not advertised, and why; one sentence each."""
     impossible: tuple[tuple[str, str], ...] = ()
-    """Of that the resources of which no device is offered before the configuration changes, each with the reason."""
+    """Of these the resources of which no device is advertised until the configuration changes, each with the reason."""
 
 
 class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an offer depends on beside GPUs and driver."""
+    """The inputs of an offer besides GPUs and driver."""
 
     unit_mib: int = 1024
     """Memory of one unit."""
     unhealthy: frozenset[DeviceId] = frozenset()
     """An unhealthy GPU makes its instances and replicas unhealthy."""
     given: frozenset[DeviceId] = frozenset()
-    """MIG instances that pods hold by their assignment; they are not offered as devices as well."""
+    """MIG instances that pods use by assignment; they are not advertised as devices as well."""
     chosen: Mapping[str, frozenset[DeviceId]] = {}
-    """By UUID of managed GPUs, the devices that alone are offered; other GPUs offer all they have."""
+    """By UUID of managed GPUs, the only devices to advertise; other GPUs advertise all they have."""
     enforced: frozenset[Mode] = frozenset(Mode)
     """Modes whose isolation the node can enforce now."""
 
 
 def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> NodeOffer:
-    """Return what the kubelet is offered, of GPUs shared as `gpus` say and as the driver shows them.
+    """Return what is advertised to the kubelet, of GPUs shared as in `gpus` and in the inventory.
 
-    A device is offered only where both agree; when in doubt less is offered. Units of memory are a number for the
-    scheduler, which also counts what a pod gets that is given a MIG instance or the whole GPU for an amount. So each
-    managed GPU has units of all its memory, whatever its layout; its assignments say what is free of it. So
-    has one whose devices the scheduler allocates, none of which is offered by name.
+    A device is advertised only if both agree; when in doubt less is advertised. Units of memory are a number for the
+    scheduler, which also counts what a pod gets that is assigned a MIG instance or the whole GPU for an amount. So each
+    managed GPU has units of all its memory, whatever its layout; assignments say what of it is free. So has a GPU
+    whose devices the scheduler allocates, none of which is advertised by name.
     """
     facts_of = {facts.uuid: facts for facts in inventory.gpus}
     found: dict[str, list[PluginDevice]] = {}
@@ -154,13 +154,13 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
 
 
 def by_name(offer: NodeOffer) -> frozenset[DeviceId]:
-    """Return the devices that are offered by name: not units of memory, of which an assignment says what they are."""
+    """Return the devices advertised by name: not units of memory, whose meaning is in an assignment."""
     named = (resource for resource in offer.resources if not resource.by_assignment)
     return frozenset(device.device for resource in named for device in resource.devices)
 
 
 def restricted(offer: NodeOffer, keys: frozenset[DeviceId]) -> NodeOffer:
-    """Return the offer without the devices by name that are not in `keys`; what is left empty is no resource."""
+    """Return the offer without the devices by name that are not in `keys`; empty resources are dropped."""
     kept = (
         resource
         if resource.by_assignment
@@ -171,7 +171,7 @@ def restricted(offer: NodeOffer, keys: frozenset[DeviceId]) -> NodeOffer:
 
 
 def with_former(offer: NodeOffer, former: NodeOffer, keys: frozenset[DeviceId]) -> NodeOffer:
-    """Return the offer and, of a former one, the devices by name that are in `keys` and not offered any more."""
+    """Return the offer and, of a former one, the devices by name that are in `keys` and no longer advertised."""
     resources = {resource.name: resource for resource in offer.resources}
     missing = keys - by_name(offer)
     for each in former.resources:
@@ -183,7 +183,7 @@ def with_former(offer: NodeOffer, former: NodeOffer, keys: frozenset[DeviceId]) 
 
 
 def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:
-    """Return why nothing of a GPU is offered; empty when something may be."""
+    """Return why nothing of a GPU is advertised; empty when something may be."""
     if facts is None:
         return "the driver does not show it"
     if facts.compute_mode is ComputeMode.PROHIBITED:
@@ -196,7 +196,7 @@ def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:
 
 
 def _chosen(gpu: Gpu, options: OfferOptions) -> tuple[Device, ...]:
-    """Return the devices of a GPU that are to be offered."""
+    """Return the devices of a GPU to advertise."""
     chosen = options.chosen.get(gpu.uuid)
     if chosen is None:
         return gpu.devices
@@ -212,7 +212,7 @@ def _offered(device: Device, facts: GpuFacts, options: OfferOptions) -> bool:
 
 
 def _missing(gpu: Gpu, facts: GpuFacts, missing: list[Device], options: OfferOptions) -> Iterator[str]:
-    """Return why devices of a GPU are not offered; those that pods hold by assignment need no reason."""
+    """Return why devices of a GPU are not advertised; those in use by assignment need no reason."""
     for device in missing:
         if DeviceId(facts.uuid, device.placement) in options.given:
             continue
@@ -243,7 +243,7 @@ def _clients(device: Device, facts: GpuFacts, options: OfferOptions) -> Iterator
 
 
 def _counted(gpu: Gpu, able: list[Device], options: OfferOptions) -> tuple[str, ...]:
-    """Return the resources under which a GPU's memory is counted: both for amounts, that of needs for devices alone."""
+    """Return the resources that count a GPU's memory: both for amounts, that of needs for devices alone."""
     if gpu.sharing.creates_devices and any(_is_enforced(gpu, mode, options) for mode in AMOUNT_MODES):
         return SHARE_RESOURCES
     made = gpu.sharing.managed and any(_is_enforced(gpu, mode, options) for mode in _DEVICES)
@@ -259,9 +259,9 @@ def _unit_count(gpu: Gpu, facts: GpuFacts, unit_mib: int) -> int:
 
 
 def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> str:
-    """Return why units of the memory of these GPUs cannot be offered; empty when they can.
+    """Return why units of the memory of these GPUs cannot be advertised; empty when they can.
 
-    It is said before there are any: a node of eight GPUs has a million of a MiB each.
+    Checked before they are created: a node of eight GPUs has a million of a MiB each.
     """
     count = sum(_unit_count(gpu, facts, unit_mib) for gpu, facts in sharing)
     cause = f"{count} units of {unit_mib} MiB are more than the {MOST_DEVICES} a kubelet takes of a node"
@@ -269,7 +269,7 @@ def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> s
 
 
 def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
-    """Return the units of one GPU's own memory, whatever its neighbours have; a part of a unit is lost."""
+    """Return the units of one GPU's own memory, whatever its neighbours have; a fraction of a unit is lost."""
     able = (mode for mode in AMOUNT_MODES if _is_enforced(gpu, mode, options))
     mode = next(able, gpu.sharing.modes[0])
     for number in range(_unit_count(gpu, facts, options.unit_mib)):
@@ -285,7 +285,7 @@ def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginD
 
 
 def _problem(members: list[PluginDevice]) -> str:
-    """Return why a resource cannot be offered as it is; empty when it can."""
+    """Return why a resource cannot be advertised as it is; empty when it can."""
     if len(members) > MOST_DEVICES:
         return (
             f"{len(members)} devices are more than the {MOST_DEVICES} a kubelet takes of a node; choose fewer replicas"

@@ -1,6 +1,6 @@
-"""The agent's record of which container was allocated which device, and what may not be allocated beside it.
+"""The agent's record of each container's allocated devices, and which allocations conflict.
 
-The kubelet can forget what it allocated and allocate it again (docs/kubelet-races.md), so that its word alone does not
+The kubelet can forget what it allocated and allocate it again (docs/kubelet-races.md), so its record alone does not
 keep a device from two pods. This record does: it is written before `Allocate` or `PreStartContainer` is answered, and
 an entry stays until its pod has ended and none of its processes is left.
 """
@@ -44,14 +44,14 @@ __all__ = [
 
 
 class Exclusivity(enum.StrEnum):
-    """Who else may use a device."""
+    """How a device is shared with others."""
 
     EXCLUSIVE = "exclusive"
     """A whole GPU or a MIG instance for one pod."""
     REPLICA = "replica"
     """Other replicas of the same device, each with an id of its own."""
     MEMORY = "memory"
-    """Others with an amount of its memory, as long as there is enough."""
+    """Amounts of its memory, as long as there is enough."""
 
 
 _EXCLUSIVITY = {
@@ -63,7 +63,7 @@ _EXCLUSIVITY = {
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """One device that a container uses, or its part of one."""
+    """A container's device, or its part of one."""
 
     gpu: str
     """UUID."""
@@ -71,9 +71,9 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     """The MIG instance; None for the whole GPU."""
     exclusivity: Exclusivity = Exclusivity.EXCLUSIVE
     memory_mib: int = 0
-    """Memory that the container may use, where that is what is counted."""
+    """Memory that the container may use, if memory is counted."""
     mps: bool | None = None
-    """Of what is shared, whether by an MPS daemon, beside which others cannot run; None where that is not known."""
+    """Of a shared device, whether by an MPS daemon, which excludes others; None where unknown."""
 
     @property
     def device(self) -> DeviceId:
@@ -81,7 +81,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
         return DeviceId(self.gpu, self.placement)
 
     def excludes(self, other: "Use") -> bool:
-        """Return whether two containers cannot have these at once, however much memory there is."""
+        """Return whether two containers can never have these at once, however much memory there is."""
         same = self.placement == other.placement and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
         return overlap(self.device, other.device) and not (same and {self.mps, other.mps} != {True, False})
 
@@ -92,31 +92,31 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container was allocated of one resource."""
+    """A container's allocation of one resource."""
 
     resource: str
     ids: tuple[str, ...]
-    """Device ids as the kubelet has them, sorted."""
+    """Device ids of the kubelet, sorted."""
     uses: tuple[Use, ...] = ()
-    """Empty where it is not known yet: ids of units name no device until the pod is known."""
+    """Empty while unknown: ids of units name no device until the pod is known."""
     uid: str = ""
-    """Of the pod; empty while only `Allocate` was answered, which names no pod."""
+    """Of the pod; empty after `Allocate` alone, which names no pod."""
     pod: str = ""
     """`namespace/name`."""
     container: str = ""
     initial: bool = False
-    """Whether the container comes to an end before the pod's others start: what it had is theirs then."""
+    """Whether the container ends before the pod's others start, which get its devices then."""
     at_ns: int = 0
-    """When it was allocated, in nanoseconds since 1970; who is later gives way."""
+    """When it was allocated, in nanoseconds since 1970; the later of two gives way."""
     guessed: bool = False
-    """Whether it was answered for the pod that seemed meant, and no container was started with it yet."""
+    """Whether it was answered for the presumed pod, and no container was started with it yet."""
     started: bool = False
-    """Whether a container was started with it: what runs is counted, whatever becomes of its pod's assignment."""
+    """Whether a container was started with it: running containers count, whatever happens to their assignment."""
     assignment: str = ""
-    """The text of the pod's assignment when a container of it was started last, where it goes by one. Its signature was
-    good then."""
+    """The text of the pod's assignment at the last start of a container, if it has one. Its signature was
+    valid then."""
     key: str = ""
-    """Id of the key that signed it; without an assignment it was revoked."""
+    """Id of the key that signed it; without an assignment that key was revoked."""
     signature: str = ""
     """The text of its signature; empty in records of former versions."""
 
@@ -135,27 +135,27 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """What the containers of a pod were started with that goes by assignment."""
+    """What the containers of a pod with an assignment were started with."""
 
     granted: Granted
     """Without an assignment where its key was revoked."""
     containers: frozenset[tuple[str, str]]
-    """Those that were started, and the resource."""
+    """The started containers, and their resource."""
 
 
 class Clash(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an allocation cannot be beside another."""
+    """Why an allocation conflicts with another."""
 
     other: Allocation | None
     """None where the new one alone is too large."""
     text: str
-    """What both would have, in words."""
+    """The conflicting devices, in words."""
     full: bool = False
-    """Whether it is more than there is that all would have together."""
+    """Whether all together exceed the memory."""
 
     @property
     def holder(self) -> str:
-        """Who has it, for people."""
+        """The other holder, for people."""
         return "nobody else" if self.other is None else self.other.holder
 
     @property
@@ -167,7 +167,7 @@ class Clash(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
-    """Return what a pod's containers were started with; None where none was started with an assignment on record."""
+    """Return what a pod's containers were started with; None if none was started with a recorded assignment."""
     own = [each for each in record if each.started and (each.assignment or each.key) and each.uid == uid]
     if not uid or not own:
         return None
@@ -180,22 +180,22 @@ def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
 Assigned: TypeAlias = Mapping[str, Granted]
 """Assignments that count, by UID of the pod."""
 AssignedUses: TypeAlias = Mapping[tuple[str, str, str], tuple[Use, ...]]
-"""What containers use by that, by UID of the pod, container and resource."""
+"""What containers use by them, by UID of the pod, container and resource."""
 
 
 def completed(
     record: Iterable[Allocation], assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]
 ) -> tuple[Allocation, ...]:
-    """Return the record with the assignments by which containers were started, where an agent of before left them out.
+    """Return the record with the assignments of started containers, which former agents did not record.
 
-    Those that a revoked key signed are taken out, so that they are worth nothing when that is forgotten. The key's id
-    stays: what the pod says later, signed by whomever, is not taken in their place.
+    Assignments signed by a revoked key are removed, so that they stay invalid when the revocation is forgotten. The
+    key's id stays: later annotations of the pod, whoever signed them, do not replace them.
 
     Args:
-        record: what was allocated.
-        assigned: what pods are assigned now.
-        uses: what their containers use by that; only where just this is on record it is taken.
-        revoked: whether a key, by id, was revoked.
+        record: the allocations.
+        assigned: the pods' current assignments.
+        uses: what their containers use by them; taken only if the record agrees.
+        revoked: returns whether a key, by id, was revoked.
 
     """
     found = []
@@ -211,12 +211,12 @@ def completed(
 
 
 def with_grant(allocation: Allocation, granted: Granted) -> Allocation:
-    """Return an allocation with the assignment that its container goes by."""
+    """Return an allocation with the assignment of its container."""
     return msgspec.structs.replace(allocation, **msgspec.structs.asdict(granted))
 
 
 def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
-    """Return what a container uses of devices that the kubelet gave by name, each device once."""
+    """Return what a container uses of devices that the kubelet allocated by name, each device once."""
     return tuple(
         dict.fromkeys(
             Use(
@@ -240,7 +240,7 @@ def _by_mps(mode: Mode) -> bool | None:
 
 
 def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
-    """Return what a container uses by ids that devices have which are offered by name; none of ids not known."""
+    """Return what a container uses by ids of devices advertised by name; none for unknown ids."""
     devices, parts = devices_by_uuid(inventory), (name.partition("::") for name in ids)
     return tuple(
         dict.fromkeys(
@@ -258,7 +258,7 @@ def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
 def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, ...]:
     """Return what a container uses by its assignment, whether the instance exists already or not.
 
-    Shares of GPUs that the driver does not show are left out: nothing can be made ready for them.
+    Shares of GPUs that the driver does not show are left out: they cannot be prepared.
     """
     gpus = {each.index: each for each in inventory.gpus}
     return tuple(
@@ -277,10 +277,10 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
 
 
 def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple[NodeOffer, tuple[str, ...]]:
-    """Return the offer without devices that pods have by name in another form, and who has them.
+    """Return the offer without devices that pods have by name in another form, and their holders.
 
-    A whole GPU and its replicas have other ids, or another name. The kubelet, to which these are free, would allocate
-    them to pods that cannot have them.
+    A whole GPU and its replicas have different ids, or another name. The kubelet, which considers these free, would
+    allocate them to pods that cannot have them.
     """
     named = [each for each in record if each.resource not in SHARE_RESOURCES]
     kept, reasons = list[Resource](), dict[str, None]()
@@ -300,7 +300,7 @@ def without_other_forms(offer: NodeOffer, record: Iterable[Allocation]) -> tuple
 
 
 def _holder(device: PluginDevice, record: Iterable[Allocation]) -> str:
-    """Return the users of what excludes a device; empty where there are none."""
+    """Return the users that conflict with a device; empty where there are none."""
     (use,) = uses_of_devices((device,))
     return next((each.holder for each in record if any(use.excludes(other) for other in each.uses)), "")
 
@@ -308,13 +308,13 @@ def _holder(device: PluginDevice, record: Iterable[Allocation]) -> str:
 def clashes(
     record: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int], *, ids: bool
 ) -> Iterator[Clash]:
-    """Yield why an allocation cannot be beside those of other pods in the record; nothing where it can.
+    """Yield why an allocation conflicts with those of other pods in the record; nothing where it does not.
 
     Args:
-        record: what was allocated.
-        new: what is to be; an entry of the same pod, or one that it replaces, is not in its way.
-        capacity_mib: memory that can be granted of each device; a lost device, which is not in it, has any.
-        ids: whether it also matters that the same ids are another pod's. For units of memory that matters only while
+        record: the allocations.
+        new: the new one; an entry of the same pod, or one that it replaces, does not conflict.
+        capacity_mib: allocatable memory of each device; a lost device, which is missing, has any amount.
+        ids: whether equal ids of another pod conflict, too. For units of memory they do only while
             the kubelet allocates: it counts ids, and devices are counted by their memory.
 
     """
@@ -331,7 +331,7 @@ def clashes(
 
 
 def replaces(new: Allocation, each: Allocation) -> bool:
-    """Return whether an entry takes the place of one for the same container, or of the answer to its `Allocate`."""
+    """Return whether an entry replaces that of the same container, or the answer to its `Allocate`."""
     if each.uid:
         return (each.uid, each.container, each.resource) == (new.uid, new.container, new.resource)
     return bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
@@ -340,13 +340,13 @@ def replaces(new: Allocation, each: Allocation) -> bool:
 def device_mismatch(
     record: Iterable[Allocation], holder: Allocation, assigned: AbstractSet[DeviceId], *, unanswered: bool
 ) -> str:
-    """Return why a container that `Allocate` told its devices cannot start: they are not those that it is assigned.
+    """Return why a container that `Allocate` told its devices cannot start: they differ from its assignment.
 
     Args:
-        record: what was allocated.
+        record: the allocations.
         holder: the container, without what it uses.
-        assigned: the devices that it is assigned now.
-        unanswered: whether it never ran and no answer for it is kept, so that only the record has what was answered.
+        assigned: its assigned devices now.
+        unanswered: whether it never ran and no answer for it is kept, so that only the record has the answer.
 
     Returns:
         The reason; empty where there is none.
@@ -366,10 +366,10 @@ def _named(devices: Iterable[DeviceId]) -> str:
 
 
 def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int]) -> Iterator[Clash]:
-    """Yield of which devices more memory would be allocated than they have, with all who have some, the latest first.
+    """Yield devices that would have more memory allocated than they have, with all their holders, the latest first.
 
-    A pod's containers use it together, and its init containers one after the other before them, each beside the
-    sidecars before it: a pod uses as much as the most of that.
+    A pod's containers use it together, and its init containers one after the other before them, each beside earlier
+    sidecars: a pod uses the maximum of these.
     """
     for use in new.uses:
         most_mib = capacity_mib.get(use.device)
@@ -386,8 +386,8 @@ def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[D
 def _pods(entries: Iterable[Allocation]) -> list[list[Allocation]]:
     """Return entries by pod.
 
-    An answer to `Allocate` with ids of a pod's is for another container of that pod, as long as the kubelet knows what
-    it does; where it does not, the ids clash.
+    An answer to `Allocate` with ids of a pod is for another container of that pod, unless the kubelet has forgotten
+    an allocation; then the ids conflict.
     """
     pods: list[list[Allocation]] = []
     for each in sorted(entries, key=lambda each: not each.uid):
@@ -406,7 +406,7 @@ def _same_pod(each: Allocation, known: Allocation) -> bool:
 
 
 def _most_mib(pod: Sequence[Allocation], device: DeviceId) -> int:
-    """Return the memory that a pod uses of a device at once; the kubelet allocates in the order in which they start."""
+    """Return the most memory that a pod uses of a device at once; the kubelet allocates in starting order."""
     lasting = [each for each in pod if not each.initial]
     steps = ([*(other for other in lasting if other.at_ns < each.at_ns), each] for each in pod if each.initial)
     return max(sum(_memory_mib(each, device) for each in step) for step in (lasting, *steps))
@@ -419,15 +419,15 @@ def _memory_mib(entry: Allocation, device: DeviceId) -> int:
 def double_allocations(
     record: Iterable[Allocation], capacity_mib: Mapping[DeviceId, int], ending: Container[str] = ()
 ) -> tuple[tuple[Allocation, Clash], ...]:
-    """Return what two pods have been allocated and cannot both have: each time the later one, and why.
+    """Return conflicting allocations of two pods: each time the later one, and why.
 
-    Only entries of known pods count. There should be none; what is found comes from before this record was kept, or
+    Only entries of known pods count. There should be none; any comes from before this record was kept, or
     from a defect.
 
     Args:
-        record: what was allocated.
+        record: the allocations.
         capacity_mib: as in `clashes`.
-        ending: UIDs of pods that end: whoever has what they had waits for a moment, and is in nobody's way.
+        ending: UIDs of terminating pods: a pod that waits for their devices waits only briefly.
 
     """
     known = [each for each in record if each.uid and each.uid not in ending]

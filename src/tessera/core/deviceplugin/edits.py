@@ -1,6 +1,6 @@
-"""What a share adds to the container that gets it: environment, mounts and device nodes.
+"""Container edits for a share: environment, mounts and device nodes.
 
-How the devices themselves are handed over (`NVIDIA_VISIBLE_DEVICES`, CDI names) is the device plugin's business.
+How the devices themselves are injected (`NVIDIA_VISIBLE_DEVICES`, CDI names) is decided by the device plugin.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ __all__ = ["HostPlaces", "Mount", "ShareEdits", "edits"]
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the name MPS clients and servers use, not a file of ours
 """Where MPS clients and their server exchange data; both must see the same."""
 CONTAINER_PIPE = "/run/tessera/mps"
-"""Where a container finds the pipes of its MPS daemon."""
+"""Path of the MPS daemon's pipes in a container."""
 _COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
@@ -33,7 +33,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShareEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container gets beside the devices themselves."""
+    """A container's edits beside the devices themselves."""
 
     env: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -42,7 +42,7 @@ class ShareEdits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the things are that edits name."""
+    """The paths and sizes that edits refer to."""
 
     mps_root: str = "/run/tessera/mps"
     shm: str = SHARED_MEMORY
@@ -54,11 +54,11 @@ class HostPlaces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: HostPlaces) -> ShareEdits:
-    """Return what one container with these shares gets; `gpus` are the node's by index.
+    """Return the edits for one container with these shares; `gpus` are the node's by index.
 
     Raises:
         InvalidInput: an MPS share of a MIG instance that its GPU cannot have.
-        Unsupported: shares of several MPS daemons, of which a process can be a client of one alone.
+        Unsupported: shares of several MPS daemons; a process can be a client of only one.
 
     """
     mps = [(share, gpus[share.gpu]) for share in shares if share.mode in MPS_MODES]
@@ -87,9 +87,9 @@ def _own_env(shares: Sequence[Share]) -> list[tuple[str, str]]:
 
 
 def _gpushare_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], unit_mib: int) -> list[tuple[str, str]]:
-    """Return the variables that gpushare's device plugin sets, for memory shares and for what was asked in its words.
+    """Return the variables that gpushare's device plugin sets, for memory shares and requests by its names.
 
-    A pod that asks for `aliyun.com/gpu-mem` may be served by MPS; its programs look for the variables all the same.
+    A pod that requests `aliyun.com/gpu-mem` may be served by MPS; its programs expect the variables all the same.
 
     Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, `const.go`.
     """
@@ -106,9 +106,9 @@ def _gpushare_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], unit_mi
 
 
 def _mps_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> list[tuple[str, str]]:
-    """Return what makes the container's processes clients within their shares of one device.
+    """Return the variables that make processes MPS clients within their shares of one device.
 
-    The daemon serves one device, so that it is number 0 to its clients; several shares of it add up. A share without a
+    The daemon serves one device, so its clients see it as number 0; several shares of it add up. A share without a
     claim to compute is not limited in it.
     """
     percent = min(100, sum(_thread_percent(share, gpus[share.gpu]) for share in shares))
@@ -124,7 +124,7 @@ def _mps_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> list[tupl
 def _thread_percent(share: Share, facts: GpuFacts) -> int:
     """Return the compute of a share in percent of its device, as MPS counts it; never more than the device divided.
 
-    A replica's percent of the GPU was rounded down. So it is known again by how often it goes into the instance's.
+    A replica's percent of the GPU was rounded down. So it is recovered by how often it goes into the instance's.
     """
     if share.profile is None or not share.compute_percent:
         return share.compute_percent

@@ -1,4 +1,4 @@
-"""What gpushare's own programs read of a node, as numbers that they understand."""
+"""Numbers on a node for gpushare's own programs."""
 
 from collections.abc import Iterable
 
@@ -10,15 +10,15 @@ __all__ = ["gpus_to_count"]
 
 
 def gpus_to_count(offered: Iterable[Resource], requests: Iterable[AssignedRequest]) -> int:
-    """Return the number of GPUs for `aliyun.com/gpu-count`, beside the memory that a node offers as gpushare does.
+    """Return the number of GPUs for `aliyun.com/gpu-count`, beside the memory that a node advertises like gpushare.
 
-    gpushare's inspect program divides a node's memory evenly by this number, numbers the GPUs from 0, and leaves out
-    what pods hold of a GPU beyond it. So GPUs that do not share their memory do not count, as long as nothing is
-    allocated of a GPU that would then be left out.
+    gpushare's inspect program divides a node's memory evenly by this number, numbers the GPUs from 0, and ignores
+    allocations on GPUs beyond it. So GPUs that do not share their memory do not count, as long as nothing is
+    allocated of a GPU that would then be ignored.
 
     Args:
-        offered: what is advertised.
-        requests: what pods were assigned.
+        offered: the advertised resources.
+        requests: the pods' assignments.
 
     Source: AliyunContainerService/gpushare-device-plugin `cmd/inspect/{nodeinfo,display}.go`.
 

@@ -1,4 +1,4 @@
-"""What a device plugin answers for one container: what the container gets."""
+"""A device plugin's answer for one container."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""The devices that the pods of a node use: by the kubelet's record, and by assignments where ids say nothing."""
+"""The devices that the pods of a node use: by the kubelet's record, and by assignments for ids of units."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,19 +19,19 @@ __all__ = ["PodDevices", "assigned", "given", "held_by_name", "holdings", "used_
 
 
 class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod holds."""
+    """A pod's devices."""
 
     pod: str
-    """`namespace/name`; empty for one that is about to start and not known yet."""
+    """`namespace/name`; empty for a pod that is about to start and not known yet."""
     devices: tuple[str, ...]
-    """Device ids; of shares, whose ids say nothing, the UUIDs of the devices its assignment names."""
+    """Device ids; of shares, whose ids say nothing, the UUIDs of the assigned devices."""
 
 
 def given(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
-    """Return the MIG instances that pods were assigned for amounts of memory, made already or not.
+    """Return the MIG instances assigned to pods for amounts of memory, existing or not.
 
-    They are not offered as devices as well (`advertise.OfferOptions.given`). An assignment to an instance that cannot
-    be keeps what lies at its start from being offered, in case it is known there by another name.
+    They are not advertised as devices as well (`advertise.OfferOptions.given`). An assignment to an impossible
+    instance keeps what lies at its start from being advertised, in case it is known there by another name.
     """
     gpus = {facts.index: facts for facts in inventory.gpus}
     shares = ((gpus[share.gpu], share) for request in requests for share in request.shares if share.gpu in gpus)
@@ -45,7 +45,7 @@ def _claimed(share: Share, facts: GpuFacts) -> Sequence[Placement]:
 
 
 def assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
-    """Return what assignments name: MIG instances, made already or not, and the GPUs that they name without one."""
+    """Return the devices of assignments: MIG instances, existing or not, and the GPUs named without one."""
     everything = tuple(requests)
     uuids = {facts.index: facts.uuid for facts in inventory.gpus}
     shares = (share for request in everything for share in request.shares if share.gpu in uuids)
@@ -54,7 +54,7 @@ def assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> froze
 
 
 def held_by_name(held: Iterable[KubeletAllocation], inventory: Inventory) -> frozenset[DeviceId]:
-    """Return the GPUs and MIG instances that pods asked for by name and hold, by the kubelet's record."""
+    """Return the GPUs and MIG instances that pods use by name, by the kubelet's record."""
     named = (each.device_ids for each in held if each.resource not in SHARE_RESOURCES)
     return devices_of_ids(itertools.chain.from_iterable(named), inventory)
 
@@ -62,17 +62,17 @@ def held_by_name(held: Iterable[KubeletAllocation], inventory: Inventory) -> fro
 def holdings(
     held: Iterable[KubeletAllocation], requests: Iterable[AssignedRequest], inventory: Inventory, *, guess: bool = True
 ) -> tuple[PodDevices, ...]:
-    """Return what each pod holds; who has an assignment holds what that says, as far as it is there.
+    """Return each pod's devices; by its assignment if it has one, as far as they exist.
 
-    An instance that is not made yet is not held, nor is an amount of a GPU on which MIG is on: it cannot be used before
-    MIG is off. Device ids of units say nothing of the GPU.
+    An instance that does not exist yet is not in use, nor is an amount of a GPU with MIG on: it cannot be used before
+    MIG is off. Device ids of units do not tell the GPU.
 
     Args:
         held: the kubelet's record.
-        requests: what the assignments of the node's pods say.
-        inventory: what the driver shows.
-        guess: whether units of pods without assignment stand for the GPUs in their ids, as for who does not know all
-            assignments; otherwise such pods hold nothing, because no container is started for them.
+        requests: the assignments of the node's pods.
+        inventory: of the driver.
+        guess: whether units of pods without assignment stand for the GPUs in their ids, for a caller without all
+            assignments; otherwise such pods use nothing, because no container is started for them.
 
     """
     named = _assigned(requests, inventory)
@@ -85,7 +85,7 @@ def holdings(
 
 
 def _assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> Mapping[str, Sequence[str]]:
-    """Return the UUIDs of the devices that each pod's assignment names, of those that are there."""
+    """Return the UUIDs of each pod's assigned devices that exist."""
     index = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     uuids = {
         (index[gpu], place and place.profile, place and place.start): uuid
@@ -99,6 +99,6 @@ def _assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> Mapp
 
 
 def used_keys(held: Iterable[PodDevices], inventory: Inventory) -> frozenset[str]:
-    """Return the keys (`core.cluster.mps.mps_key`) of the GPUs and MIG instances that pods hold."""
+    """Return the keys (`core.cluster.mps.mps_key`) of the GPUs and MIG instances in use."""
     ids = (device.partition("-_-")[0] for each in held for device in each.devices)
     return frozenset(mps_key(*device) for device in devices_of_ids(ids, inventory))

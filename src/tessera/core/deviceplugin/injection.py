@@ -1,4 +1,4 @@
-"""What a container gets handed over, by the strategies of its node's device list (`core.node.liststrategies`).
+"""How devices are injected into a container, by the node's device list strategies (`core.node.liststrategies`).
 
 Source: NVIDIA/k8s-device-plugin `internal/plugin/server.go`, and its page on CDI.
 """
@@ -16,10 +16,10 @@ __all__ = ["GPU_KIND", "SHARE_KIND", "VOID", "by_cdi", "driver_mount", "grant", 
 GPU_KIND = "tessera.dev/gpu"
 """CDI kind of whole GPUs and MIG instances; a device's name is its UUID."""
 SHARE_KIND = "tessera.dev/share"
-"""CDI kind of what pods get by assignment; a device's name comes from the device ids."""
+"""CDI kind of assigned shares; a device's name is derived from the device ids."""
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 VOID = ((_VISIBLE, "void"),)
-"""What a CDI device adds to the environment: NVIDIA's runtime, which may be there as well, hands over nothing more."""
+"""Environment of a CDI device: NVIDIA's runtime, which may be installed as well, injects nothing more."""
 _LIST_FOLDER = "/var/run/nvidia-container-devices"
 _NAME_CHARACTERS = 16
 _DRIVER_FOLDER = "/usr/local/nvidia"
@@ -28,13 +28,13 @@ _DRIVER_FOLDER = "/usr/local/nvidia"
 
 
 def share_name(resource: str, ids: Iterable[str]) -> str:
-    """Return the CDI name for device ids: the same for the same ids in any order, and safe as a file's name."""
+    """Return the CDI name for device ids: the same for the same ids in any order, and safe as a file name."""
     text = "\0".join((resource, *sorted(ids)))
     return hashlib.sha256(text.encode()).hexdigest()[:_NAME_CHARACTERS]
 
 
 def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> Grant:
-    """Return the answer that names CDI devices; empty where no CDI strategy is chosen."""
+    """Return the answer that names CDI devices; empty without a CDI strategy."""
     full = tuple(f"{kind}={name}" for name in names)
     annotations: tuple[tuple[str, str], ...] = ()
     if "cdi-annotations" in injection.strategies:
@@ -44,7 +44,7 @@ def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> Grant
 
 
 def driver_mount(folder: str) -> Mount:
-    """Return how a container gets a folder of the host with the driver's libraries."""
+    """Return the edits that mount a host folder with the driver's libraries."""
     return Mount(host_path=folder, container_path=_DRIVER_FOLDER, read_only=True)
 
 
@@ -52,11 +52,11 @@ def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits:
     """Return the whole answer for one container.
 
     Args:
-        injection: how this node hands devices over.
-        cdi: what `by_cdi` gave.
-        visible: what the container sees, as UUIDs or indices, each once.
-        edits: what its shares add. Device nodes are handed over only with `pass_device_specs`, or where no runtime of
-            NVIDIA's makes them.
+        injection: this node's strategies.
+        cdi: the result of `by_cdi`.
+        visible: the visible devices, as UUIDs or indices, each once.
+        edits: of its shares. Device nodes are injected only with `pass_device_specs`, or without
+            NVIDIA's runtime.
 
     """
     env: list[tuple[str, str]] = []

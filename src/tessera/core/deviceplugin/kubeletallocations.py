@@ -1,6 +1,6 @@
-"""What the kubelet has allocated to containers, by its own record: a row of its checkpoint, or of its PodResources.
+"""The kubelet's allocations to containers, by its own record: a row of its checkpoint, or of its PodResources.
 
-The checkpoint names a pod by UID, PodResources by namespace and name; who has seen the pod fills in the rest.
+The checkpoint names a pod by UID, PodResources by namespace and name; the observed pods fill in the rest.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ __all__ = ["KubeletAllocation", "RequestKey"]
 
 
 class RequestKey(NamedTuple):
-    """A container of a pod, and the resource it asks."""
+    """A container of a pod, and a resource it requests."""
 
     namespace: str
     pod: str
@@ -19,7 +19,7 @@ class RequestKey(NamedTuple):
     resource: str
 
     def __str__(self) -> str:
-        """Return how people name it."""
+        """Return its name for people."""
         return f"pod {self.namespace}/{self.pod}, container {self.container}"
 
 

@@ -1,8 +1,8 @@
-"""May a container be allocated a device, and may it start with it? The last decision before it gets one.
+"""May a container be allocated a device, and may it start with it? The last check before it gets one.
 
 `admit` decides while `Allocate` is answered, which names no pod; `start` before each start of a container, when the
-kubelet has recorded the pod. Both take the agent's record and what is seen of the pods, and return the record as it is
-to be (docs/decisions/0014-last-gate.md).
+kubelet has recorded the pod. Both take the agent's record and the observed pods, and return the new record
+(docs/decisions/0014-last-gate.md).
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ObservedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """What is seen of a pod that the API server has; one that it has not has ended."""
+    """An observed pod that the API server has; one that it does not have has ended."""
 
     name: str
     """`namespace/name`."""
@@ -42,22 +42,22 @@ class ObservedPod(msgspec.Struct, frozen=True, kw_only=True):
     ending: bool = False
     """Whether it has ended or is being deleted."""
     asks: frozenset[tuple[str, str]] = frozenset()
-    """Containers, and resources that they ask."""
+    """Containers, and the resources they request."""
     lasting: frozenset[str] = frozenset()
     """Containers that run as long as the pod."""
 
 
 class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
-    """What is seen of the pods of a node at one moment."""
+    """The observed pods of a node at one moment."""
 
     pods: Mapping[str, ObservedPod] = {}
     """By UID."""
     running: frozenset[str] = frozenset()
-    """UIDs of pods that have processes, whatever API server and kubelet say of them."""
+    """UIDs of pods with processes, whatever API server and kubelet say of them."""
     blind: bool = False
-    """Whether processes of pods cannot be seen; then a pod runs as long as the API server shows it."""
+    """Whether processes of pods cannot be observed; then a pod runs as long as the API server has it."""
     recorded: tuple[KubeletAllocation, ...] = ()
-    """The kubelet's record, which may still have pods that have ended, and lack some that live."""
+    """The kubelet's record, which may still have ended pods, and lack living ones."""
 
     def ended(self, uid: str) -> bool:
         """Return whether a pod is gone, or has run to its end."""
@@ -72,14 +72,14 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
         return uid in self.running or (self.blind and not self.ended(uid))
 
     def is_of_a_pod_unseen(self, entry: Allocation) -> bool:
-        """Return whether the kubelet has recorded the ids of an entry for a pod of which nothing is observed."""
+        """Return whether the kubelet has recorded the ids of an entry for an unobserved pod."""
         return any(
             each.uid not in self.pods and each.resource == entry.resource and set(each.device_ids) & set(entry.ids)
             for each in self.recorded
         )
 
     def has_recorded(self, entry: Allocation) -> bool:
-        """Return whether the kubelet's record has an allocation, in part at least."""
+        """Return whether the kubelet's record has an allocation, at least in part."""
         return any(
             (each.uid, each.resource) == (entry.uid, entry.resource) and set(each.device_ids) & set(entry.ids)
             for each in self.recorded
@@ -87,22 +87,22 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes of a container that asks for devices."""
+    """The decision about a container that requests devices."""
 
     record: tuple[Allocation, ...]
-    """As it is to be kept, with the new entry unless it is refused."""
+    """The new record, with the new entry unless it is refused."""
     refused: Clash | None = None
     wait: bool = False
-    """Whether it may soon be granted: what is in its way belongs to a pod that ends."""
+    """Whether a retry may succeed: the conflicting pod is terminating."""
 
 
 def admit(
     record: tuple[Allocation, ...], new: Allocation, observed: ObservedPods, capacity_mib: Mapping[DeviceId, int]
 ) -> GateDecision:
-    """Return whether `Allocate` may give devices to some pod.
+    """Return whether `Allocate` may allocate devices to some pod.
 
-    The kubelet asks only when it has let a device go, has forgotten it, or gives a pod's later container what its init
-    container had. A pod that ends may keep its processes for a moment; `start` waits for them.
+    The kubelet calls it only when it has released a device, has forgotten it, or gives a pod's later container what its
+    init container had. A terminating pod may keep its processes for a moment; `start` waits for them.
     """
     record = _with_names(record, new, observed, capacity_mib, ids=True)
     rivals = [each.other for each in clashes(record, new, capacity_mib, ids=True)]
@@ -125,11 +125,11 @@ def start(
     """Return whether a container may start with devices.
 
     Args:
-        record: what was allocated.
+        record: the allocations.
         new: the container, with what it is about to use.
         observed: the pods.
         capacity_mib: as in `allocations.clashes`.
-        ids: whether ids of others matter, which stand for devices and not for units.
+        ids: whether equal ids of others conflict, because ids stand for devices and not for units.
 
     """
     record = _with_names(record, new, observed, capacity_mib, ids=ids)
@@ -140,7 +140,7 @@ def start(
     if blocking:
         ends = any(each.other is not None and observed.ending(each.other.uid) for each in blocking)
         return GateDecision(record=record, refused=blocking[0], wait=ends)
-    # Of a pod's containers the last that was started knows what all are assigned.
+    # Of a pod's containers the last started one has the assignment of all.
     same = tuple(
         msgspec.structs.replace(each, assignment=new.assignment, key=new.key, signature=new.signature)
         if each.assignment and new.assignment and each.uid == new.uid
@@ -151,9 +151,9 @@ def start(
 
 
 def weaker_device(requested: Isolation, devices: Iterable[PluginDevice]) -> PluginDevice | None:
-    """Return the first device that isolates less than its pod requests; None where none does.
+    """Return the first device that isolates less than its pod requests; None for none.
 
-    A scheduler that knows the resource's name alone may have chosen the node: names say nothing of isolation.
+    A scheduler that knows only the resource name may have chosen the node: names say nothing about isolation.
     """
     return next((each for each in devices if not each.mode.isolation.covers(requested)), None)
 
@@ -166,16 +166,16 @@ def _with_names(
     *,
     ids: bool,
 ) -> tuple[Allocation, ...]:
-    """Return the record where answers to `Allocate` that are in the way have the pods that they were for.
+    """Return the record with conflicting answers to `Allocate` attributed to their pods.
 
-    What was the new one's own pod's is not in its way then.
+    Those of the new one's own pod no longer conflict then.
     """
     rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
     return tuple(named(each, observed) if each in rivals else each for each in record)
 
 
 def _blocks_allocate(other: Allocation, observed: ObservedPods) -> bool:
-    """Return whether what an entry says must not be given again while the kubelet allocates."""
+    """Return whether an entry's devices must not be allocated again by the kubelet now."""
     if not other.uid or observed.ending(other.uid) or _is_being_admitted(other, observed):
         return False
     return observed.has_recorded(other) or observed.runs(other.uid)
@@ -184,9 +184,9 @@ def _blocks_allocate(other: Allocation, observed: ObservedPods) -> bool:
 def _is_being_admitted(other: Allocation, observed: ObservedPods) -> bool:
     """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
 
-    The kubelet admits one pod after the other. So it is this pod that it allocates for: containers are given what the
-    pod's init containers had. A pod that has processes was admitted, whatever a record lacks. Where the kubelet gave
-    the ids to several pods it must be so for all: one that is served keeps what it has.
+    The kubelet admits one pod after the other. So it is this pod that it allocates for: containers get what the pod's
+    init containers had. A pod with processes was admitted, whatever a record lacks. If the kubelet gave the ids to
+    several pods, this must hold for all: a pod that was served keeps its devices.
     """
     recorded = [each for each in observed.recorded if each.resource == other.resource]
     same = (each.uid for each in recorded if set(each.device_ids) & set(other.ids))
@@ -199,14 +199,14 @@ def _is_being_admitted(other: Allocation, observed: ObservedPods) -> bool:
 
 
 def _blocks_start(other: Allocation, observed: ObservedPods) -> bool:
-    """Return whether a container that has what an entry says runs, or is going to."""
+    """Return whether a container with an entry's devices runs, or will."""
     if not other.uid:
         return False
     return observed.runs(other.uid) or (not observed.ended(other.uid) and observed.has_recorded(other))
 
 
 def named(entry: Allocation, observed: ObservedPods) -> Allocation:
-    """Return an answer to `Allocate` with the living pod that the kubelet gave it to, if one has it; else as it is."""
+    """Return an answer to `Allocate` with the living pod that the kubelet recorded for it; else unchanged."""
     if entry.uid:
         return entry
     found = next(iter(holders(entry.resource, entry.ids, observed)), None)
@@ -216,11 +216,11 @@ def named(entry: Allocation, observed: ObservedPods) -> Allocation:
 
 
 def holders(resource: str, ids: tuple[str, ...], observed: ObservedPods) -> tuple[Allocation, ...]:
-    """Return the containers of living pods that the kubelet gave these ids, those that last first.
+    """Return the containers of living pods with these ids in the kubelet's record, the longest-lasting first.
 
     Args:
-        resource: whose ids.
-        ids: sorted; all that the container was given of the resource.
+        resource: of the ids.
+        ids: sorted; all that the container has of the resource.
         observed: the pods.
 
     """
@@ -240,14 +240,14 @@ def holders(resource: str, ids: tuple[str, ...], observed: ObservedPods) -> tupl
 def later_holders(
     found: Iterable[Allocation], record: Iterable[Allocation], created_ns: Mapping[str, int]
 ) -> tuple[tuple[Allocation, Clash], ...]:
-    """Return the pods that must go where the kubelet gave the same ids to several, each with what it has of the first.
+    """Return the pods that must go where several have the same ids, each with what it shares with the first.
 
-    As in every conflict the later gives way: who is in the record came before who is not.
+    As in every conflict the later gives way: pods in the record came before others.
 
     Args:
-        found: the containers, as `holders` gave them.
-        record: what was allocated.
-        created_ns: when each pod was made, by UID, for those that are not in the record.
+        found: the containers, from `holders`.
+        record: the allocations.
+        created_ns: creation time of each pod, by UID, for pods that are not in the record.
 
     """
     known = {(each.uid, each.container, each.resource): each.at_ns for each in record}
@@ -265,18 +265,18 @@ def later_holders(
 
 
 def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]:
-    """Return the record with an entry in place of what it replaces."""
+    """Return the record with a new entry, without the one it replaces."""
     return (*(each for each in record if not replaces(new, each)), new)
 
 
 def release(record: Iterable[Allocation], observed: ObservedPods, *, complete: bool = False) -> tuple[Allocation, ...]:
-    """Return the record without what pods had that have ended, and none of whose processes is left.
+    """Return the record without ended pods that have no process left.
 
     Args:
-        record: what was allocated.
+        record: the allocations.
         observed: the pods.
-        complete: whether they are all that the API server has; a watch may be late, so that where no processes can be
-            seen a pod that is not there has not ended yet.
+        complete: whether they are all that the API server has; a watch may lag, so that where no processes can be
+            observed a missing pod has not ended yet.
 
     """
     return tuple(each for each in record if not each.uid or not _is_over(each.uid, observed, complete=complete))
@@ -289,12 +289,12 @@ def _is_over(uid: str, observed: ObservedPods, *, complete: bool) -> bool:
 
 
 def devices_of_orphans(record: Iterable[Allocation], gone: Container[str]) -> tuple[UnhealthyDevice, ...]:
-    """Return the devices that only processes of pods that are gone use; whoever is sent to one of them cannot start.
+    """Return the devices used only by processes of deleted pods; a pod that is assigned one of them cannot start.
 
-    Not those of which others may have a part: what is left of a small one would close all of it.
+    Not devices that others may share: a small remainder would block all of it.
 
     Args:
-        record: what is allocated until the last process has ended.
+        record: the allocations, kept until the last process has ended.
         gone: UIDs of those pods.
 
     """

@@ -1,8 +1,8 @@
-"""Which devices stay in the kubelet's list, as unhealthy ones, when they are offered no more.
+"""Which withdrawn devices stay in the kubelet's list, as unhealthy ones.
 
-The kubelet chooses ids, calls `Allocate`, and then reads the devices of these ids: one that its list has lost meanwhile
-ends the kubelet (docs/kubelet-races.md). An unhealthy device is never chosen, and is there to be read. So a device
-leaves the list in two steps, of which the second comes when nobody can have chosen it.
+The kubelet chooses ids, calls `Allocate`, and then reads the devices of these ids: if one has left its list meanwhile,
+the kubelet crashes (docs/kubelet-races.md). An unhealthy device is never chosen, and can still be read. So a device
+leaves the list in two steps, the second when no call can have chosen it.
 """
 
 from collections.abc import Container, Iterable
@@ -14,33 +14,33 @@ from tessera.core.deviceplugin.advertise import MOST_DEVICES, ListedDevice
 __all__ = ["STAYS_S", "Withdrawn", "asked_for", "known_unhealthy", "listed", "staying", "withdrawn"]
 
 STAYS_S = 10.0
-"""How long a device stays listed from when the kubelet is seen to have it as unhealthy.
+"""How long a device stays listed after the kubelet was observed to have it as unhealthy.
 
-Between its choice and `Allocate`, and between the answer and the read, the kubelet waits for a lock and does nothing
-else: microseconds, and what a busy machine takes to run it.
+Between its choice and `Allocate`, and between the answer and the read, the kubelet only waits for a
+lock: microseconds, and the scheduling delay of a busy machine.
 """
 
 
 class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that the kubelet was offered, and that is offered no more."""
+    """A withdrawn device."""
 
     device: ListedDevice
     """As an unhealthy one."""
     since_s: float
-    """When it was withdrawn, or when the last call that it was in was answered."""
+    """When it was withdrawn, or when the last call with it was answered."""
     known_s: float | None = None
-    """When the kubelet was seen to have it as unhealthy, asked after `since_s`; None before."""
+    """When the kubelet was observed to have it as unhealthy, read after `since_s`; None before."""
 
 
 def withdrawn(
     former: Iterable[ListedDevice], before: Iterable[Withdrawn], offered: Iterable[ListedDevice], now_s: float
 ) -> tuple[Withdrawn, ...]:
-    """Return what is to stay listed beside what is offered now.
+    """Return what stays listed beside what is advertised now.
 
     Args:
-        former: what was listed until now.
+        former: the former list.
         before: what was withdrawn before.
-        offered: what is offered now.
+        offered: what is advertised now.
         now_s: the time.
 
     """
@@ -53,14 +53,14 @@ def withdrawn(
 
 
 def asked_for(parts: Iterable[Withdrawn], ids: Container[str], now_s: float) -> tuple[Withdrawn, ...]:
-    """Return the same after a call of the kubelet with some of the ids: for those the time begins anew."""
+    """Return the same after a call of the kubelet with some of the ids, whose time starts again."""
     return tuple(Withdrawn(device=each.device, since_s=now_s) if each.device.id in ids else each for each in parts)
 
 
 def known_unhealthy(
     parts: Iterable[Withdrawn], allocatable: Container[str], asked_s: float, now_s: float
 ) -> tuple[Withdrawn, ...]:
-    """Return the same after the kubelet said at `now_s` which devices are healthy, asked at `asked_s`."""
+    """Return the same after the kubelet reported its healthy devices at `now_s`, requested at `asked_s`."""
     return tuple(
         msgspec.structs.replace(each, known_s=now_s)
         if each.known_s is None and each.since_s <= asked_s and each.device.id not in allocatable
@@ -73,8 +73,8 @@ def staying(parts: Iterable[Withdrawn], busy: Container[str], now_s: float) -> t
     """Return those that must stay listed.
 
     Args:
-        parts: what was withdrawn.
-        busy: ids of calls that are not answered yet, or for which the kubelet has recorded no pod yet.
+        parts: the withdrawn devices.
+        busy: ids of calls in progress, or for which the kubelet has recorded no pod yet.
         now_s: the time.
 
     """
@@ -86,9 +86,9 @@ def staying(parts: Iterable[Withdrawn], busy: Container[str], now_s: float) -> t
 def listed(
     offered: Iterable[ListedDevice], parts: Iterable[Withdrawn], former: Iterable[ListedDevice]
 ) -> tuple[ListedDevice, ...]:
-    """Return the list for the kubelet: what is offered, then what stays.
+    """Return the list for the kubelet: advertised devices, then withdrawn ones.
 
-    Where that is more than a kubelet takes, what is new waits until what was withdrawn has gone.
+    If that exceeds the kubelet's limit, new devices wait until withdrawn ones have left.
     """
     stays, here = [each.device for each in parts], {each.id for each in former}
     every = tuple(offered)

@@ -1,7 +1,7 @@
-"""Which pod an allocation of a share belongs to, and how assignments are corrected to what the kubelet did.
+"""Matches allocations of shares to pods, and corrects assignments to match the kubelet's choice.
 
 The kubelet's `Allocate` names no pod. Shares that differ only in GPU and place are interchangeable until the kubelet's
-record shows who has which device ids; then the assignments are exchanged so that they say what each holder was given.
+record shows the holder of the ids; then the assignments are exchanged so that they match each holder's answer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,43 +28,43 @@ __all__ = [
 ]
 
 ASSIGNED_HINT = "set schedulerName: tessera-scheduler, and recreate the pod; a static pod cannot have a share of a GPU"
-"""For a pod that asks a share and was not assigned one."""
+"""For a pod that requests a share and was not assigned one."""
 Ids: TypeAlias = frozenset[str]
-"""Device ids of one resource, which no two containers hold at once."""
+"""Device ids of one resource, which no two containers have at once."""
 
 
 class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod's assignment says of one container's units of one resource."""
+    """A pod's assignment for one container's units of one resource."""
 
     key: RequestKey
     uid: str = ""
     """Of the pod: another may have its name later."""
     units: int
-    """Device ids the kubelet will give."""
+    """Number of device ids the kubelet allocates."""
     shares: tuple[Share, ...]
     at: int = 0
     """Position of the first of them in the pod's assignment."""
     since_ns: int = 0
     """When the pod was assigned or created, in nanoseconds."""
     ending: bool = False
-    """Whether the pod is being deleted; then it holds what it holds and gets nothing more."""
+    """Whether the pod is terminating; then it keeps its devices and gets no more."""
 
     running: bool = False
-    """Whether the pod runs; then it holds its devices, also where the kubelet's record does not show it yet."""
+    """Whether the pod runs; then it has its devices, even if the kubelet's record does not show it yet."""
     initial: bool = False
-    """Whether the container comes to an end before the pod's others start: what it has is theirs afterwards."""
+    """Whether the container ends before the pod's others start, which get its devices then."""
     ask: str = ""
-    """What the container asked, as text, where any share that serves one such ask serves all; empty elsewhere."""
+    """The container's request, as text, if any share that serves one such request serves all; empty elsewhere."""
     memory_mib: int = 0
-    """Memory that each GPU it is assigned has at least, where the pod asked for an amount of any GPU; else 0."""
+    """Least memory of each assigned GPU, if the pod requested an amount of any GPU; else 0."""
     models: tuple[str, ...] = ()
-    """GPU models of which it is; empty for any."""
+    """GPU models that it allows; empty for any."""
     bound: str = ""
-    """The pod, where the requests of its containers stand for one share of it and cannot be exchanged singly."""
+    """The pod, if its containers' requests stand for one share and cannot be exchanged singly."""
 
     @property
     def specification(self) -> str:
-        """What must be equal for requests to be interchangeable, as text: what was asked, else all but the place."""
+        """What must be equal for requests to be interchangeable, as text: the request, else all but the place."""
         placed = ((share, None if share.start is None else 0) for share in self.shares)
         anywhere = [msgspec.structs.replace(share, gpu=0, start=start, container="") for share, start in placed]
         parts = (self.key.resource, self.units, self.bound, self.ask or anywhere)
@@ -72,15 +72,15 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def misfit(request: AssignedRequest, inventory: Inventory) -> str:
-    """Return why a GPU that an assignment names is not what the pod asked for; empty where all are.
+    """Return why a GPU of an assignment does not match the pod's request; empty where all do.
 
-    Assignments name GPUs by index, under which other hardware may be after a reboot, or in a node of the same name.
+    Assignments name GPUs by index, which may be other hardware after a reboot, or in a recreated node.
     """
     gpus = {facts.index: facts for facts in inventory.gpus}
     for share in request.shares:
         facts = gpus.get(share.gpu)
         if facts is None or facts.lost:
-            continue  # who makes devices ready says so
+            continue  # reported when devices are prepared
         if request.models and facts.model.name not in request.models:
             models = " or ".join(request.models)
             return f"it is assigned GPU {facts.index}, which is {facts.model.name} and not {models}"
@@ -90,20 +90,20 @@ def misfit(request: AssignedRequest, inventory: Inventory) -> str:
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Allocate` gave for some device ids, and the request it was meant for."""
+    """The answer of `Allocate` for some device ids, and the request it was meant for."""
 
     ids: Ids
     key: RequestKey
     specification: str
     shares: tuple[Share, ...]
     fixed: bool = True
-    """Whether the answer said which devices it is, so that the container has them whatever is decided later."""
+    """Whether the answer named the devices, so that the container has them whatever is decided later."""
 
 
 def served(
     requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
 ) -> frozenset[RequestKey]:
-    """Return the requests that were answered: those that hold devices, and those meant by answers not yet in use."""
+    """Return the answered requests: those with devices, and those meant by answers not yet in use."""
     holding = {each.key for each in held}
     known = {frozenset(each.device_ids) for each in held}
     meant = {answer.key for answer in answers if answer.ids not in known}
@@ -113,10 +113,10 @@ def served(
 def pick(
     requests: Iterable[AssignedRequest], resource: str, units: int, answered: frozenset[RequestKey]
 ) -> AssignedRequest:
-    """Return the oldest unanswered request of so many units of a resource.
+    """Return the oldest unanswered request of this many units of a resource.
 
     Raises:
-        Conflict: there is none; the text says what there is.
+        Conflict: there is none; the message lists the others.
 
     """
     alike = [each for each in requests if each.key.resource == resource]
@@ -144,20 +144,20 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes assignments and the kubelet's record agree."""
+    """The corrections that make assignments match the kubelet's record."""
 
     corrections: tuple[Correction, ...] = ()
     refused: tuple[tuple[RequestKey, str], ...] = ()
-    """Holders that were given what is not theirs, and why nothing can be exchanged."""
+    """Holders with the wrong devices, and why nothing can be exchanged."""
 
 
 def reconcile(
     requests: Iterable[AssignedRequest], held: Iterable[KubeletAllocation], answers: Iterable[Answer]
 ) -> Reconciled:
-    """Return the exchanges of assignments after which each holder's says what it was given.
+    """Return the exchanges of assignments after which each holder's matches its answer.
 
     Only requests of equal specification are exchanged; together they name the same shares before and after, so that
-    nothing is granted twice. A holder without an answer, as one that was served by CDI, has its own and keeps it.
+    nothing is allocated twice. A holder without an answer, such as one served by CDI, keeps its own.
     """
     by_ids = {answer.ids: answer for answer in answers}
     answered = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
@@ -178,7 +178,7 @@ def reconcile(
 def _allocated(
     kind: list[AssignedRequest], answered: Mapping[RequestKey, Answer | None]
 ) -> tuple[dict[RequestKey, tuple[Share, ...]], list[tuple[RequestKey, str]]]:
-    """Return what holders among equal requests were given and keep, and those who were given what is not theirs."""
+    """Return what holders among equal requests were answered and keep, and those with the wrong devices."""
     fixed = {each.key: _unnamed(each.shares) for each in kind if each.key in answered and answered[each.key] is None}
     free = [_unnamed(each.shares) for each in kind if each.key not in fixed]
     wrong: list[tuple[RequestKey, str]] = []
@@ -198,7 +198,7 @@ def _allocated(
 
 
 def _exchanged(kind: list[AssignedRequest], fixed: Mapping[RequestKey, tuple[Share, ...]]) -> list[Correction]:
-    """Return the changes that give each request in `fixed` its shares, and the others their own or what remains."""
+    """Return the corrections that give each request in `fixed` its shares, and others their own or a free one."""
     free = [_unnamed(each.shares) for each in kind]
     for shares in fixed.values():
         free.remove(shares)

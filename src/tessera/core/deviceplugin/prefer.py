@@ -1,4 +1,4 @@
-"""Which of the free devices of a resource a container prefers."""
+"""Which of the free devices of a resource a container prefers (`GetPreferredAllocation`)."""
 
 from collections import Counter
 from typing import Literal
@@ -19,7 +19,7 @@ _UNSHARED = (Mode.WHOLE, Mode.MIG)
 
 
 class PreferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How many devices a container wants, and of which."""
+    """A container's request: how many devices, and how to choose them."""
 
     available: tuple[str, ...]
     must_include: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class PreferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Group(msgspec.Struct, kw_only=True):
-    """The clients of one device while a container's are chosen."""
+    """The free clients of one device."""
 
     device: PluginDevice
     total: int
@@ -43,16 +43,16 @@ class _Group(msgspec.Struct, kw_only=True):
 def prefer(
     resource: Resource, desired: PreferenceRequest, policy: AllocationPolicy = "distributed", *, distinct: bool = False
 ) -> tuple[str, ...]:
-    """Return the preferred device ids of a container, as many as it asks: first those that must be among them.
+    """Return the preferred device ids of a container, as many as it requests, including the required ones.
 
     Replicas come from the least used device (`distributed`) or the most used one (`packed`); MIG instances that are not
     replicated from the most used GPU, so that others stay free to be repartitioned. With `distinct`, replicas come from
-    another GPU before any of a GPU that is chosen already. Among equals: the NUMA node that gave most, the one with
-    fewest free devices that are enough, the order of the offer. Ids that are not offered any more come last. Costs the
-    size times the number of devices, whose replicas are not looked at singly.
+    another GPU before any of a GPU that is chosen already. Among equals: the NUMA node of most chosen devices, the one
+    with the fewest sufficient free devices, the order of the offer. Withdrawn ids come last. Cost: the
+    size times the number of devices, whose replicas are not examined singly.
 
     Raises:
-        InvalidInput: fewer are available than desired, or more must be included.
+        InvalidInput: fewer are available than requested, or more are required.
 
     """
     must, available = dict.fromkeys(desired.must_include), dict.fromkeys((*desired.must_include, *desired.available))

@@ -1,4 +1,4 @@
-"""One workload explained: what it needs, how each kind of GPU could serve it, where it goes, what stops the rest."""
+"""Explains one workload: its needs, how each kind of GPU could serve it, where it goes, what prevents the rest."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -17,11 +17,11 @@ __all__ = ["MOST_ROOM", "Explanation", "RequestOption", "explain", "ways"]
 
 
 MOST_ROOM: Final = 100
-"""More pods than this are not counted."""
+"""Counting stops at this many pods."""
 
 
 class RequestOption(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to serve one ask on GPUs of one kind, the preferred first."""
+    """A way to serve one ask on GPUs of one kind, the preferred first."""
 
     ask: str
     model: str
@@ -31,7 +31,7 @@ class RequestOption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the pods with one need when the whole snapshot is planned."""
+    """The outcome for the pods with one need when the whole snapshot is planned."""
 
     need: str
     pods: tuple[PodKey, ...]
@@ -43,9 +43,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     foreign: tuple[str, ...] = ()
     """Names in the need that belong to other systems, each with Tessera's form for the same."""
     nodes: tuple[NodeFit, ...]
-    """Each node after the plan: could it take one more such pod, and what stands in the way if not."""
+    """For each node after the plan: whether it fits one more such pod, and the obstacle if not."""
     room: int
-    """How many more such pods fit after the plan, counted up to `MOST_ROOM`: what an autoscaler could still get."""
+    """How many more such pods fit after the plan, up to `MOST_ROOM`."""
 
 
 def explain(snapshot: Snapshot, pods: Sequence[Pod], *, policy: str = "tessera") -> tuple[Explanation, ...]:
@@ -62,7 +62,7 @@ def explain(snapshot: Snapshot, pods: Sequence[Pod], *, policy: str = "tessera")
 
 
 def _room(after: Snapshot, need: Need, policy: str) -> int:
-    """Return how many more pods of a need fit, without any that are pending for another one."""
+    """Return how many more pods of a need fit, ignoring pending pods of other needs."""
     more = tuple(Pod(key=PodKey(f"one-more/{number}"), need=need) for number in range(MOST_ROOM))
     return len(plan(msgspec.structs.replace(after, pending=more), policy=policy).assignments)
 

@@ -1,4 +1,4 @@
-"""What of the fleet a viewer of the dashboard page may see."""
+"""Restricts the dashboard page to what a viewer may see."""
 
 from typing import Final
 
@@ -12,10 +12,10 @@ _WITHHELD: Final = "withheld: it names pods of other namespaces"
 
 
 def in_scope(view: FleetView, scope: Scope) -> FleetView:
-    """Return what a viewer may see: no name of another namespace or of a pod in one is in it, in no text either.
+    """Return what a viewer may see: without names of other namespaces and their pods, also inside texts.
 
-    How GPUs are divided stays, and how much of them pods of other namespaces are allocated, but not what these use.
-    Images and models are of all namespaces, and shown only to those who see everything.
+    The division of GPUs stays, and how much of them other namespaces are allocated, but not their usage.
+    Images and models belong to all namespaces, and are shown only to viewers who see everything.
     """
     if scope.everything:
         return view
@@ -53,14 +53,14 @@ def _hidden_names(view: FleetView, scope: Scope) -> frozenset[str]:
 
 
 class _Shown:
-    """Takes out of a view what may not be shown."""
+    """Redacts a view."""
 
     def __init__(self, scope: Scope, hidden: frozenset[str]) -> None:
         self._scope = scope
         self._hidden = hidden
 
     def text(self, text: str) -> str:
-        """Return a text, or that it is withheld where a word of it is a hidden name."""
+        """Return a text, or that it is withheld if a word of it is a hidden name."""
         words = "".join(each if each.isalnum() or each == "-" else " " for each in text).split()
         return _WITHHELD if not self._hidden.isdisjoint(word.strip("-") for word in words) else text
 

@@ -1,4 +1,4 @@
-"""The fleet as the dashboard page shows it, and what changed between two moments."""
+"""The fleet on the dashboard page, and the changes between two moments."""
 
 import itertools
 from collections import defaultdict
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 _IDLE_PERCENT: Final = 1.0
-"""A pod that uses less of the compute it is allocated is idle."""
+"""A pod that uses less than this of its allocated compute is idle."""
 _MOST_ADVICE: Final = 500
-"""Recommendations that are shown."""
+"""Most recommendations shown."""
 _LEAST_OBSERVED_S: Final = 900.0
-"""What was observed for less says little: a model is still being loaded."""
+"""Containers observed for less time get none: a model may still be loading."""
 PartState = Literal["held", "unused", "desired", "free"]
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a viewer may see by name."""
+    """The names that a viewer may see."""
 
     everything: bool = False
     namespaces: frozenset[str] = frozenset()
@@ -70,7 +70,7 @@ class ScalePoint(msgspec.Struct, frozen=True, array_like=True):
     """Replicas asked for."""
     ready: int
     in_flight: float
-    """Requests that are served or wait."""
+    """Requests being served or queued."""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,30 +79,30 @@ class Service(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     namespace: str
     name: str
     points: tuple[ScalePoint, ...]
-    """The latest last."""
+    """Newest last."""
     reason: str = ""
-    """Why it has the replicas that it has."""
+    """Why it has its number of replicas."""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that the page is made from."""
+    """The input of the page."""
 
     cluster: Cluster
     activity: Mapping[PodKey, float] = {}
-    """Percent of its compute that each pod uses; without those for which it is unknown."""
+    """Percent of its compute that each pod uses; without pods for which it is unknown."""
     throttled: Mapping[str, tuple[str, ...]] = {}
     """Why GPUs lower their clocks, by UUID."""
     images: Mapping[str, tuple[ObservedImage, ...]] = {}
-    """What nodes report of the images of ImageWarmups."""
+    """Reported images of ImageWarmups, by node."""
     models: Mapping[str, tuple[ObservedModel, ...]] = {}
-    """What nodes report of the models of ModelCaches."""
+    """Reported models of ModelCaches, by node."""
     services: tuple[Service, ...] = ()
     recommendations: tuple[Recommendation, ...] = ()
     """For containers, some of which may be gone."""
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod on a device; one of another namespace has neither names nor activity."""
+    """A pod on a device; one of a hidden namespace has neither name nor activity."""
 
     namespace: str = ""
     pod: str = ""
@@ -113,20 +113,20 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     isolation: str = ""
     memory_mib: int = 0
     active_percent: float | None = None
-    """Compute that it uses, in percent of what it is allocated; None where it is unknown."""
+    """Compute used, in percent of its allocation; None where unknown."""
 
 
 class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why pods on a GPU are slow, and which of them drive it."""
+    """Why pods on a GPU are slow, and which of them cause it."""
 
     cause: str
-    """Of lowered clocks, such as `thermal`; or `saturated`."""
+    """Reasons of lowered clocks, such as `thermal`; or `saturated`."""
     drivers: tuple[PodView, ...] = ()
-    """The busiest first; empty where it is unknown."""
+    """The busiest first; empty where unknown."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of a GPU: a MIG instance, a share, or what is free."""
+    """A part of a GPU: a MIG instance, a share, or free memory."""
 
     start: int
     """In memory slices with MIG, else in MiB."""
@@ -134,9 +134,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     label: str = ""
     state: PartState
     exists: bool = True
-    """False for a MIG instance that is planned and not created yet."""
+    """False for a planned MIG instance that is not created yet."""
     idle: bool = False
-    """Whether it is allocated, and known not to be used."""
+    """Whether it is allocated, and known to be unused."""
     pods: tuple[PodView, ...] = ()
 
 
@@ -148,19 +148,19 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str
     memory_mib: int
     width: int
-    """What the sizes of its parts add up to."""
+    """The sum of the sizes of its parts."""
     mode: str
     health: str
     parts: tuple[Part, ...]
     allocated_mib: int = 0
     used_mib: int | None = None
     problems: tuple[str, ...] = ()
-    """Why it is unhealthy, and allocations that cannot be at once."""
+    """Why it is unhealthy, and conflicting allocations."""
     slowdowns: tuple[Slowdown, ...] = ()
 
 
 class ImageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image that a node has or is to have."""
+    """An image that a node has or should have."""
 
     image: str
     state: str
@@ -168,16 +168,16 @@ class ImageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model that a node has or is to have."""
+    """A model that a node has or should have."""
 
     model: str
     state: str
-    """`Ready` also while a later revision is fetched, or where that failed."""
+    """`Ready` also while a later revision is fetched, or if that failed."""
     revision: str = ""
     bytes: int = 0
     containers: int = 0
     fetched_percent: int | None = None
-    """Of the fetch that goes on."""
+    """Of the current fetch."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -196,7 +196,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PendingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pending pod and why it is pending."""
+    """A pending pod and the reason."""
 
     namespace: str
     pod: str
@@ -210,26 +210,26 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: tuple[NodeView, ...]
     pending: tuple[PendingView, ...] = ()
     pending_elsewhere: int = 0
-    """Pending pods of namespaces that the viewer may not see."""
+    """Pending pods of hidden namespaces."""
     services: tuple[Service, ...] = ()
     recommendations: tuple[Recommendation, ...] = ()
-    """For containers that were allocated too much GPU memory or too little; the most urgent first."""
+    """For containers with too much or too little GPU memory allocated; the most urgent first."""
     namespaces: tuple[str, ...] = ()
-    """Those with pods that use GPUs and that the viewer may see; sorted."""
+    """Namespaces with pods that use GPUs and that the viewer may see; sorted."""
     partial: bool = False
     """Whether the viewer may not see everything."""
     notes: tuple[str, ...] = ()
 
 
 class FleetChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What differs between two views; None and empty for what is equal."""
+    """The difference between two views; None and empty for no change."""
 
     nodes: tuple[NodeView, ...] = ()
-    """Nodes that are new or changed."""
+    """New or changed nodes."""
     gone: tuple[str, ...] = ()
-    """Nodes that are no more."""
+    """Deleted nodes."""
     rest: FleetView | None = None
-    """The later view without its nodes, where anything but nodes changed."""
+    """The later view without its nodes, if anything but nodes changed."""
 
     def __bool__(self) -> bool:
         """Return whether anything changed."""
@@ -237,7 +237,7 @@ class FleetChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def fleet_view(seen: Observation) -> FleetView:
-    """Return the page for a viewer who may see everything. Cost: linear in nodes, GPUs and pods."""
+    """Return the unrestricted page. Cost: linear in nodes, GPUs and pods."""
     found = inspect(seen.cluster)
     nodes = {each.node.name: each for each in seen.cluster.nodes}
     namespaces = {_split(pod.pod.key)[0] for pod in seen.cluster.pods if pod.pod.need.asks or pod.shares}
@@ -256,7 +256,7 @@ def fleet_view(seen: Observation) -> FleetView:
 
 
 def _recommended(seen: Observation) -> Iterator[Recommendation]:
-    """Yield what is recommended for pods that are there."""
+    """Yield recommendations for existing pods."""
     present = {pod.pod.key for pod in seen.cluster.pods}
     judged = (each for each in seen.recommendations if each.observed_s >= _LEAST_OBSERVED_S)
     found = (each for each in judged if not each.verdict.settled)
@@ -360,7 +360,7 @@ class _Parts:
         )
 
     def of_shares(self) -> Iterator[Part]:
-        """Yield the pods on a GPU without instances, one after the other, and what is free behind them."""
+        """Yield the pods on a GPU without instances, one after the other, and the free rest."""
         start = 0
         alone = len(self._gpu.pods) == 1
         for each in self._gpu.pods:
@@ -373,8 +373,8 @@ class _Parts:
             yield Part(start=start, size=self._gpu.memory_mib - start, state="free")
 
     def slowdowns(self, causes: Iterable[str]) -> Iterator[Slowdown]:
-        """Yield why clocks are lowered, and whether a shared GPU is saturated, with the pods that drive it."""
-        # Activity is that of a pod's instance, or what its processes take of the whole GPU.
+        """Yield why clocks are lowered, and whether a shared GPU is saturated, with the pods that cause it."""
+        # Activity is that of a pod's instance, or the part of the whole GPU that its processes use.
         parts = ((each, each.share.memory_mib / self._gpu.memory_mib) for each in self._gpu.pods)
         loads = [
             (each, self._activity[each.pod] * (part if self._gpu.slices else 1.0))
@@ -389,7 +389,7 @@ class _Parts:
             yield Slowdown(cause=SATURATED, drivers=tuple(map(self._tenant, drivers)))
 
     def _is_idle(self, pods: Iterable[InspectedTenant], used_mib: int | None) -> bool:
-        """Return whether all are known to do nothing; where that is not known, whether no process has memory there."""
+        """Return whether all are known to be idle; where unknown, whether no process has memory there."""
         active = [self._activity.get(each.pod) for each in pods]
         known = [percent for percent in active if percent is not None]
         return max(known) < _IDLE_PERCENT if len(known) == len(active) else used_mib == 0
@@ -412,7 +412,7 @@ class _Parts:
 
 
 def changes(before: FleetView, after: FleetView) -> FleetChange:
-    """Return what of a view differs from an earlier one, node by node."""
+    """Return the difference from an earlier view, node by node."""
     known = {each.name: each for each in before.nodes}
     present = {each.name for each in after.nodes}
     rest = msgspec.structs.replace(after, nodes=())

@@ -1,7 +1,7 @@
-"""What is held of a GPU and cannot be: more than it has, instances that overlap, one device given twice; in sentences.
+"""Impossible allocations of a GPU: more than it has, overlapping instances, one device twice; in sentences.
 
-Nothing here should ever be found. What is found comes from other schedulers, from hands, or from a defect. The first of
-it closes the GPU for new pods (`core.packing.ledger`); all of it is listed here, for people.
+None of these should ever occur. They come from other schedulers, manual edits, or a defect. The first of
+them closes the GPU for new pods (`core.packing.ledger`); all are listed here, for people.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ _FULL_PERCENT = 100
 
 
 def holding_faults(gpu: Gpu, holdings: Sequence[Holding]) -> tuple[str, ...]:
-    """Return what cannot be about the shares that pods hold of one GPU, a sentence without full stop each.
+    """Return the conflicts of the shares that pods have of one GPU, a sentence without full stop each.
 
-    Beside the rules of `faults`, what is recorded of devices must not be more than the GPU has, whatever it serves. MIG
-    instances are left to where they are: two 3g.40gb have more than the driver says is usable of an H100 without MIG.
+    Beside the rules of `faults`, recorded devices must not exceed the GPU, however it is shared. MIG
+    instances are judged by their placement: two 3g.40gb have more than the usable memory of an H100 without MIG.
     """
     held: dict[PodKey, list[Share]] = {}
     for each in holdings:

@@ -1,4 +1,4 @@
-"""GPU usage: each node's GPUs with their layout, pods, memory, isolation, health and what is wrong, as values."""
+"""GPU usage as values: each node's GPUs with their layout, pods, memory, isolation, health and problems."""
 
 import enum
 from collections import defaultdict
@@ -38,7 +38,7 @@ _LEVELS = {
     Mode.MIG_MPS: Level.DRIVER_MPS,
     Mode.MPS: Level.DRIVER_MPS,
 }
-"""What a mode enforces where no agent says what is in force."""
+"""The isolation of a mode where no agent reports it."""
 _WEAKEST_FIRST = (Level.NONE, Level.DRIVER_DMEM, Level.DRIVER_MPS, Level.HARDWARE)
 
 
@@ -50,7 +50,7 @@ class Health(enum.StrEnum):
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
-    """It, or an instance of it, is allocated to no new pod for now."""
+    """The GPU or an instance of it is allocated to no new pod for now."""
     UNKNOWN = "unknown"
     """No agent reports it."""
 
@@ -63,7 +63,7 @@ class GpuPod(msgspec.Struct, frozen=True, kw_only=True):
     ending: bool = False
     record: Record = Record.RECORDED
     level: Level
-    """What keeps its neighbours on the same device out of its share."""
+    """How its neighbours on the same device are kept out of its share."""
     share: Share
 
 
@@ -73,9 +73,9 @@ class SliceUsage(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     size: int
     profile: str = ""
-    """Of the instance; empty for memory slices that no instance takes."""
+    """Profile of the instance; empty for free memory slices."""
     state: State
-    """Unused: the instance exists and no pod uses it. Desired: it is to be created for pods that request it by name."""
+    """Unused: the instance exists and no pod uses it. Desired: to be created for pods that request it by name."""
     pods: tuple[PodKey, ...] = ()
 
 
@@ -90,11 +90,11 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     memory_slices: int
     """Memory slices; 0 without MIG."""
     modes: tuple[Mode, ...] = ()
-    """Modes in which it is allocated now; where no pod uses it, those in which it may be."""
+    """Modes in which it is allocated now; without pods, the allowed modes."""
     auto: bool
     """Whether it is managed: Tessera chooses how it is shared; otherwise an administrator fixed that."""
     level: Level | None = None
-    """The weakest isolation in force among the pods on it; None without pods."""
+    """The weakest isolation in force among its pods; None without pods."""
     slices: tuple[SliceUsage, ...] = ()
     """All of its memory slices, in order; empty where MIG is off."""
     pods: tuple[GpuPod, ...] = ()
@@ -102,20 +102,20 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     allocated_percent: int = 0
     """Compute allocated."""
     used_mib: int | None = None
-    """Memory in use as the driver counts it; None where no agent reports it."""
+    """Memory in use as the driver counts it; None without an agent's report."""
     free_percent: int = 0
-    """What no pod uses; for amounts the scarcer of compute and memory."""
+    """Unused memory; for amounts the scarcer of compute and memory."""
     fragmentation_percent: int | None = None
-    """What part of the devices that the cluster's pods ask for, and that it could serve if it were empty, it cannot
-    serve beside what is allocated; None where nothing is free."""
+    """The part of the devices requested in the cluster that it could serve if it were empty, but cannot
+    serve beside its allocations; None where nothing is free."""
     health: Health
     reasons: tuple[str, ...] = ()
     """Why it is unhealthy."""
     conflicts: tuple[str, ...] = ()
-    """Allocations on it that cannot be at once."""
+    """Conflicting allocations on it."""
 
     def in_units(self, mib: int, unit_mib: int) -> int:
-        """Return memory of it in units, a part of one as a whole one; what fits on it is never more than its units."""
+        """Return memory in units, rounded up; what fits on a GPU is never more than its units."""
         units = -(-mib // unit_mib)
         return min(units, self.memory_mib // unit_mib) if mib <= self.memory_mib else units
 
@@ -126,13 +126,13 @@ class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
     pod: PodKey
     phase: Phase
     memory_mib: int
-    """Memory it requests by amount; 0 where it requests devices, or gets none of it."""
+    """Memory it requests by amount; 0 if it requests devices, or gets none."""
     problem: str = ""
-    """Why what it says of itself does not count; empty where it says nothing."""
+    """Why its annotations do not count; empty where it has none."""
 
 
 class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
-    """One node that has GPUs, or should have."""
+    """A node that has GPUs, or should have."""
 
     name: NodeName
     address: str = ""
@@ -146,7 +146,7 @@ class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuInspection, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """Allocations of pods that the node does not have."""
+    """Allocations that the node does not have."""
     problem: str = ""
 
     @property
@@ -172,7 +172,7 @@ class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
     need: str
     scheduler: str
     message: str = ""
-    """What its scheduler reported last."""
+    """The scheduler's last message."""
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,13 +188,13 @@ def inspect(
 ) -> Inspection:
     """Return the GPU usage of the nodes of these names or of all that have GPUs, in the cluster's order.
 
-    What contradicts itself is shown and named in `conflicts`. Cost: linear in nodes, GPUs and pods.
+    Contradictions are shown and named in `conflicts`. Cost: linear in nodes, GPUs and pods.
 
     Args:
-        cluster: as it was observed.
-        names: nodes, also such as have no GPU; all that have some where there are no names.
+        cluster: the observation.
+        names: nodes, also without GPUs; empty for all nodes with GPUs.
         labels: labels that the nodes must have.
-        namespace: only nodes with pods of this namespace, and what waits there; every namespace where it is empty.
+        namespace: only nodes with pods of this namespace, and its pending pods; empty for all namespaces.
 
     """
     by_node = defaultdict[NodeName, list[SeenPod]](list)
@@ -225,7 +225,7 @@ def inspect(
 
 
 def _impaired(chosen: Iterable[SeenNode]) -> Iterator[str]:
-    """Yield what is declared for nodes and not in force, the same of several nodes once."""
+    """Yield declarations for nodes that are not in force; equal ones of several nodes once."""
     nodes: dict[str, list[str]] = {}
     for seen in chosen:
         for each in seen.state.impaired if seen.state else ():
@@ -238,14 +238,14 @@ def _within(pod: SeenPod, namespace: str) -> bool:
 
 
 class _NodeUsage:
-    """One node while it is looked at."""
+    """One node during an inspection."""
 
     def __init__(self, seen: SeenNode, pods: Sequence[SeenPod]) -> None:
         self.seen = seen
         self._by_gpu = defaultdict[int, list[tuple[SeenPod, Share]]](list)
         self._unplaced = []
         for pod in pods:
-            # A guess says nothing of amounts: they lie wherever they were put.
+            # Guessed devices say nothing of amounts.
             amounts = any(ask.form is not Form.EXACT for ask in pod.pod.need.asks)
             if pod.shares and not (amounts and pod.record is Record.GUESSED):
                 for share in pod.shares:
@@ -319,7 +319,7 @@ class _NodeUsage:
         )
 
     def _level(self, gpu: Gpu, share: Share) -> Level:
-        """Return what is in force for a share: as the agent says where it does, else what its mode enforces."""
+        """Return the isolation of a share: as reported by the agent, else by its mode."""
         by_mode = _LEVELS.get(share.mode, Level.NONE)
         if not self.seen.enforcement or by_mode is Level.HARDWARE:
             return by_mode
@@ -349,7 +349,7 @@ def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:
 
 
 def _used(gpu: Gpu, state: GpuNodeState) -> int | None:
-    """Return the memory in use on a GPU: of the whole where that is reported, else of its instances together."""
+    """Return the memory in use on a GPU: of the whole if that is reported, else of its instances together."""
     reported = {used.placement: used.memory_mib for used in state.used if used.gpu == gpu.uuid}
     return reported.get(None, sum(reported.values())) if reported else None
 
@@ -392,7 +392,7 @@ def _slice(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> Sli
 
 
 def _beside(found: Sequence[SliceUsage], places: Layout, state: State) -> list[SliceUsage]:
-    """Return instances that are in the way of none that was found."""
+    """Return existing instances that conflict with none in use."""
     taken = _taken(found)
     return [_slice(place, state) for place in places if not place.mask & taken]
 
@@ -402,7 +402,7 @@ def _taken(found: Iterable[SliceUsage]) -> int:
 
 
 def _free(units: int, taken: int) -> Iterable[SliceUsage]:
-    """Yield the runs of memory slices that no instance takes."""
+    """Yield the runs of memory slices without an instance."""
     for free, run in groupby(range(units), key=lambda unit: not taken >> unit & 1):
         if free:
             members = list(run)

@@ -1,7 +1,7 @@
-"""Why a pod is where it is, or why it is pending: node by node, and what would make it fit.
+"""Why a pod is on its node, or why it is pending: node by node, and what would make it fit.
 
-The nodes' answers are those of the scheduler: kube-scheduler's rules of admission first, then room for cpu, memory and
-pods, then the devices, as the server's ledger sees them.
+The answers for nodes are the scheduler's: kube-scheduler's filters first, then room for cpu, memory and
+pods, then the devices, by the server's ledger.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,50 +28,50 @@ from tessera.core.workload.resources import GPU_MEMORY, SCHEDULER_NAME
 __all__ = ["HeldDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
 
 _MOST_TRIED = 12
-"""Nodes on which it is tried which pods would have to end, those with the fewest pods first."""
+"""Nodes for which evictions are tried, those with the fewest pods first."""
 _MOST_REMEDIES = 3
-"""Most ways out of one kind that are listed."""
+"""Most remedies of one kind."""
 _MOST_NAMED = 3
 _EVERYBODY = 1 << 31
-"""A priority above every pod's: whoever holds something may be the one to end."""
+"""A priority above every pod's: any pod may be the one to end."""
 
 
 class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device that a pod holds."""
+    """A device of a pod."""
 
     uuid: str = ""
-    """Of the GPU; empty where no agent reports it, or the node does not have it."""
+    """UUID of the GPU; empty where no agent reports it, or the node does not have it."""
     model: str = ""
     share: Share
     level: Level | None = None
-    """What is in force between it and its neighbours; None where the node does not have the GPU."""
+    """Isolation from its neighbours; None where the node does not have the GPU."""
     neighbours: tuple[PodKey, ...] = ()
     """Other pods on the same GPU."""
 
 
 class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why one pod is where it is, or why it is pending."""
+    """Why one pod is on its node, or why it is pending."""
 
     pod: PodKey
     need: str
-    """In words; empty where it cannot be read, or matters no more."""
+    """In words; empty where it is invalid, or no longer matters."""
     phase: Phase
     node: NodeName | None = None
     scheduler: str = ""
     devices: tuple[HeldDevice, ...] = ()
     record: Record = Record.NONE
     sentences: tuple[str, ...] = ()
-    """Why it is there, or why it is pending, without full stop each; the most telling first."""
+    """The reasons, without full stop each; the most important first."""
     remedies: tuple[str, ...] = ()
-    """What would make it fit; empty for a pod that has its place."""
+    """What would make it fit; empty for a pod with a node."""
     nodes: tuple[NodeFit, ...] = ()
-    """Whether each node could take it, were the pod not there yet."""
+    """Whether each node could take it, if it were not there yet."""
     ways: tuple[RequestOption, ...] = ()
     """How each kind of GPU could serve it."""
 
 
 def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
-    """Return why a pod is where it is, or why it is pending; None where there is no such pod."""
+    """Return why a pod is on its node, or why it is pending; None if the pod does not exist."""
     pod = next((each for each in cluster.pods if each.pod.key == key), None)
     if pod is None:
         return None
@@ -93,7 +93,7 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
 
 
 def explain_finished(pod: FinishedPod) -> PodExplanation:
-    """Return how a pod ended, and what it had."""
+    """Return how a pod ended, and its devices."""
     had = f"its assignment was {_listed(pod.shares)}"
     sentences = (
         f"it has {'failed' if pod.failed else 'succeeded'}{f': {pod.reason}' if pod.reason else ''}",
@@ -106,19 +106,19 @@ def explain_finished(pod: FinishedPod) -> PodExplanation:
 
 
 def _withheld(each: SeenNode, asks: Iterable[Ask]) -> Iterator[str]:
-    """Yield why a node's agent does not offer resources that are asked for, though its GPUs could give them."""
+    """Yield why a node's agent does not advertise requested resources, though its GPUs could provide them."""
     resources = {ask.resource for ask in asks}
     impaired = each.state.impaired if each.state is not None else ()
     yield from (one.message for one in impaired if one.kind == "Withheld" and one.subject in resources)
 
 
 class _WithoutPod:
-    """The cluster without the pod, while it is asked where the pod could be."""
+    """The cluster without the pod, to find where it could be."""
 
     def __init__(self, cluster: Cluster, pod: SeenPod) -> None:
         self.cluster = cluster
         self.pod = pod
-        # Where a pod is bound it may be anywhere for the question why it is there.
+        # For a bound pod any node counts, to explain why it is there.
         self.need = msgspec.structs.replace(pod.pod.need, node_name="") if pod.node else pod.pod.need
         self.ledger = Ledger.of(cluster, without=(holder_id(pod),))
         self.held = HeldImages({each.node.name: each.images for each in cluster.nodes}).bytes_held(pod.images)
@@ -139,7 +139,7 @@ class _WithoutPod:
         )
 
     def _obstacle(self, each: SeenNode, devices: Obstacle | None) -> Obstacle | None:
-        """Return the first thing in the way, in the order in which kube-scheduler and the extender look."""
+        """Return the first obstacle, in the order of kube-scheduler and the extender."""
         if each.problem and self.need.asks:
             return Obstacle(Cause.UNREADABLE, "its GPUs cannot be read; tessera inspect says why")
         withheld = next(_withheld(each, self.need.asks), "")
@@ -155,7 +155,7 @@ class _WithoutPod:
         return self.short(each.node.name) or devices
 
     def short(self, name: str) -> Obstacle | None:
-        """Return what a node is short of beside devices."""
+        """Return what a node lacks besides devices."""
         return node_obstacle(self.need, *self.ledger.left(name))
 
     def choice(self, names: Sequence[str]) -> tuple[str, tuple[Share, ...]] | None:
@@ -197,7 +197,7 @@ def _devices(cluster: Cluster, pod: SeenPod) -> Iterator[HeldDevice]:
 
 
 def _placed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
-    """Yield why a pod is where it is, and whether it would go there again."""
+    """Yield why a pod is on its node, and whether it would go there again."""
     pod = rest.pod
     assert pod.node is not None
     yield from _how(pod)
@@ -267,7 +267,7 @@ def _pending(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
 
 
 def _unadvertised(rest: _WithoutPod) -> Iterator[str]:
-    """Yield the resources that no node advertises: kube-scheduler refuses the pod everywhere before asking further."""
+    """Yield the resources that no node advertises: kube-scheduler rejects the pod on all nodes."""
     offered = {name for each in rest.cluster.nodes for name, _ in each.advertised}
     for ask in {ask.resource: ask for ask in rest.need.asks}.values():
         if ask.resource in offered:
@@ -313,7 +313,7 @@ def _remedies(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
 
 
 def _freed(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
-    """Yield the GPU on which the least memory is missing, for a pod that takes an amount of one GPU."""
+    """Yield the GPU with the least missing memory, for a pod that requests an amount of one GPU."""
     if len(rest.need.asks) != 1 or rest.need.asks[0].count != 1:
         return
     ask = rest.need.asks[0]
@@ -340,7 +340,7 @@ def _lacks(held: Occupancy, ask: Ask) -> bool:
 
 
 def _ended(rest: _WithoutPod, verdicts: Sequence[NodeFit]) -> Iterator[str]:
-    """Yield the pods that would have to end, fewest first, and what would then be given."""
+    """Yield the pods that would have to end, fewest first, and what the pod would get then."""
     able = [each.node for each in verdicts if not _lasts(each)]
     tried = sorted(able, key=lambda name: sum(bool(each.shares) for each in rest.ledger.pods_on(name)))[:_MOST_TRIED]
     found: list[tuple[int, str, str]] = []
@@ -363,7 +363,7 @@ def _then(rest: _WithoutPod, name: str, gone: Sequence[str]) -> str:
 
 
 def _admitted(rest: _WithoutPod) -> Iterator[str]:
-    """Yield the rules but for which nodes had room, each with its nodes."""
+    """Yield the rules without which nodes had room, each with its nodes."""
     bare = Need(
         cpu_milli=rest.need.cpu_milli, memory_mib=rest.need.memory_mib, asks=rest.need.asks, models=rest.need.models
     )
@@ -383,7 +383,7 @@ def _listed(shares: Iterable[Share]) -> str:
 
 
 def share_words(share: Share) -> str:
-    """Return what a share is, and of which GPU."""
+    """Return a share in words, with its GPU."""
     if share.mode is Mode.WHOLE:
         return f"the whole GPU {share.gpu}"
     if share.profile is not None:

@@ -1,4 +1,4 @@
-"""How a GPU or a MIG instance is identified: which of them overlap, and which the kubelet's device ids stand for."""
+"""Identity of a GPU or a MIG instance: which of them overlap, and which the kubelet's device ids stand for."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -26,18 +26,18 @@ class DeviceId(NamedTuple):
         return f"{self.placement.profile} at {self.placement.start} of GPU {self.gpu}"
 
     def order(self) -> tuple[str, Layout]:
-        """Return what devices are sorted by: each GPU before its instances."""
+        """Return the sort key of devices: each GPU before its instances."""
         return self.gpu, () if self.placement is None else (self.placement,)
 
 
 def devices_by_uuid(inventory: Inventory) -> Mapping[str, DeviceId]:
-    """Return the GPUs and MIG instances that the driver shows, by UUID."""
+    """Return the GPUs and MIG instances in the inventory, by UUID."""
     found = {gpu.uuid: DeviceId(gpu.uuid) for gpu in inventory.gpus}
     return found | {each.uuid: DeviceId(gpu.uuid, each.placement) for gpu in inventory.gpus for each in gpu.instances}
 
 
 def devices_of_ids(ids: Iterable[str], inventory: Inventory) -> frozenset[DeviceId]:
-    """Return the devices that these ids of the kubelet stand for; units of memory stand for none."""
+    """Return the devices of these ids of the kubelet; units of memory stand for none."""
     devices = devices_by_uuid(inventory)
     uuids = (name.partition("::")[0] for name in ids)
     return frozenset(devices[uuid] for uuid in uuids if uuid in devices)
@@ -50,10 +50,10 @@ def existing_devices(inventory: Inventory) -> Mapping[DeviceId, str]:
 
 
 def overlap(a: DeviceId, b: DeviceId, models: Mapping[str, GpuModel] = MappingProxyType({})) -> bool:
-    """Return whether two devices have something in common, so that no two pods can have them as their own.
+    """Return whether two devices overlap, so that no two pods can have them exclusively.
 
-    A whole GPU has something in common with all that is on it, MIG instances where they take a memory slice both. An
-    instance whose placement has no size takes what its profile does; where the model does not have the profile, all.
+    A whole GPU overlaps everything on it, MIG instances overlap if they share a memory slice. An
+    instance without a known size takes what its profile does; if the model does not have the profile, everything.
 
     Args:
         a: a device.
@@ -70,6 +70,6 @@ def overlap(a: DeviceId, b: DeviceId, models: Mapping[str, GpuModel] = MappingPr
 
 
 def _mask(model: GpuModel | None, place: Placement) -> int:
-    """Return the memory slices an instance takes; 0 where nobody can say."""
+    """Return the memory slices of an instance; 0 where unknown."""
     known = place if place.size or model is None else placement_at(model, place.profile, place.start)
     return known.mask

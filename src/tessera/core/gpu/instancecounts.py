@@ -1,6 +1,6 @@
-"""How many instances of a MIG profile still fit on one GPU, as a table over every set of used units.
+"""How many instances of a MIG profile still fit on one GPU, as a table over every set of used memory slices.
 
-A GPU's MIG state is an int: bit `u` is set when memory slice `u` is used, and above the units one bit for each media
+A GPU's MIG state is an int: bit `u` is set when memory slice `u` is used, and above these one bit for each media
 kind of which the GPU holds at most one instance (`GpuModel.at_most_one`), set when that instance is in use. Where one
 such kind takes all media engines, a last bit is set when an instance with any media engine is in use.
 """
@@ -27,7 +27,7 @@ def state_bits(model: GpuModel) -> int:
 
 
 def occupied(model: GpuModel, placement: Placement) -> int:
-    """Return the bits of the MIG state that an instance sets: its units and what it holds of the media engines."""
+    """Return the bits of the MIG state of an instance: its memory slices and media engines."""
     profile = profile_of(model, placement.profile)
     return placement.mask | _kind_bit(model, profile.media) | (profile.media != "none" and _any_bit(model))
 
@@ -63,7 +63,7 @@ def _units(profile: Profile, start: int) -> int:
 
 
 def _bars(model: GpuModel, profile: Profile) -> int:
-    """Return the media bits of which none may be set where an instance of `profile` is to fit."""
+    """Return the media bits that must be clear for an instance of `profile` to fit."""
     if profile.media == "none":
         return 0
     all_media = _any_bit(model) if profile.media == ALL_MEDIA else _kind_bit(model, ALL_MEDIA)

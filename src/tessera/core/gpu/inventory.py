@@ -1,4 +1,4 @@
-"""What a node's GPU driver shows, as one immutable value: GPUs, their MIG instances, processes and events."""
+"""The inventory of a node's GPU driver, as one immutable value: GPUs, their MIG instances, processes and events."""
 
 import enum
 
@@ -11,14 +11,14 @@ __all__ = ["ComputeMode", "GpuEvent", "GpuFacts", "GpuProcess", "Instance", "Inv
 
 
 class MigMode(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether MIG is on, and what it becomes with the next reset of the GPU."""
+    """Whether MIG is on, and its mode after the next reset of the GPU."""
 
     current: bool
     pending: bool
 
     @property
     def needs_reset(self) -> bool:
-        """Whether a change waits for a reset of the GPU, or a reboot of the node."""
+        """Whether a change is pending until a reset of the GPU, or a reboot of the node."""
         return self.current != self.pending
 
 
@@ -35,7 +35,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     placement: Placement
     uuid: str
-    """`MIG-...`; another one each time the instance is made, so never kept as its identity."""
+    """`MIG-...`; a new one each time the instance is created, so never used as its identity."""
     gpu_instance: int
     """NVML's id of the GPU instance, unique on its GPU as long as it exists."""
     compute_instance: int
@@ -50,17 +50,17 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU as the driver describes it."""
+    """One GPU by the driver."""
 
     index: int
-    """Driver's order; for people, labels and shares. Calls that act name the UUID."""
+    """Driver's order; for people, labels and shares. Calls that change something use the UUID."""
     uuid: str
     minor: int
     """Number of the device node `/dev/nvidia<minor>`."""
     product: str
     """As the driver prints it: `NVIDIA A100-SXM4-40GB`."""
     model: GpuModel
-    """The catalogue's entry; where the driver reports other profiles, placements or memory, the driver's."""
+    """The catalogue's entry, with the driver's profiles, placements and memory where they differ."""
     pci_bus_id: str = ""
     pci_device_id: str = ""
     """Device and vendor id, as mig-parted's filters write them: `0x20B010DE`."""
@@ -70,7 +70,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     pci_class: str = ""
     """Device class as the system shows it: `0x030200`; empty where it does not."""
     virtual: bool = False
-    """Whether it is a vGPU in a virtual machine; a GPU passed through to one is none."""
+    """Whether it is a vGPU in a virtual machine; a passed-through GPU is not."""
     numa: int | None = None
     memory_total_mib: int
     memory_mib: int
@@ -84,7 +84,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     incomplete: tuple[Placement, ...] = ()
     """GPU instances without exactly one compute instance that fills them; never offered to pods."""
     lost: bool = False
-    """Whether the driver no longer reaches the GPU; then all but index and UUID is what was read last."""
+    """Whether the driver no longer reaches the GPU; then all but index and UUID is the last known value."""
     power_limit_watts: int | None = None
     power_default_watts: int | None = None
     power_range_watts: tuple[int, int] | None = None
@@ -108,14 +108,14 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     memory_limits: bool = False
     """Whether the driver limits memory by cgroup (NVML of driver 615 and later)."""
     notes: tuple[str, ...] = ()
-    """Differences between driver and catalogue, one sentence each; the driver's word was taken."""
+    """Differences between driver and catalogue, one sentence each; the driver is right."""
     unseen: tuple[int, ...] = ()
-    """Indices of GPUs that the driver counts and has never shown, because they were lost before it was first asked;
+    """Indices of GPUs that the driver counts and has never shown, because they were lost before the first query;
     nothing else is known of them."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What people should know of these GPUs, one sentence each."""
+        """Notes about these GPUs, one sentence each."""
         unseen = (
             f"GPU {index}: lost before Tessera started, or of the UUID of another, so it is not listed"
             for index in self.unseen
@@ -134,13 +134,13 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something the driver reported about a GPU."""
+    """A driver event about a GPU."""
 
     gpu: str
-    """UUID of the GPU; empty when the driver does not know which."""
+    """UUID of the GPU; empty where the driver does not know it."""
     xid: int | None = None
     """Number of the error; None when the GPU was lost or its MIG configuration changed."""
     gpu_instance: int | None = None
-    """The GPU instance it is about, when it names one."""
+    """Its GPU instance, if the event names one."""
     compute_instance: int | None = None
     lost: bool = False

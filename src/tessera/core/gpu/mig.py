@@ -1,7 +1,7 @@
 """MIG placements and layouts of one GPU: legality, enumeration, named configurations, remaining capacity.
 
-A placement is one instance's place on the axis of units; a layout is the set of placements on a GPU, sorted by start.
-Every function is exact, and fast because a GPU has few layouts: at most a few thousand on any model.
+A placement is one instance's position on the axis of memory slices; a layout is the set of placements on a GPU,
+sorted by start. Every function is exact, and fast because a GPU has few layouts: at most a few thousand on any model.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Placement(msgspec.Struct, frozen=True, order=True):
-    """A MIG instance's place on one GPU; orders by start, then size, then profile name."""
+    """A MIG instance's position on one GPU; ordered by start, then size, then profile name."""
 
     start: int
     size: int
@@ -66,7 +66,7 @@ Counts: TypeAlias = tuple[tuple[str, int], ...]
 
 @cache
 def placements(model: GpuModel) -> Layout:
-    """Return every placement the model knows, sorted; none for profiles whose starts are not known."""
+    """Return every placement of the model, sorted; none for profiles with unknown starts."""
     return tuple(sorted(place for each in model.profiles for place in placements_of(model, each.name)))
 
 
@@ -82,16 +82,16 @@ def placements_of(model: GpuModel, profile_name: str) -> Layout:
 
 
 def placement_at(model: GpuModel, profile_name: str, start: int) -> Placement:
-    """Return the place of an instance of this profile that starts here, legal or not.
+    """Return the placement of an instance of this profile with this start, legal or not.
 
-    Its size is 0 where the model does not have the profile: then it is none of `placements`, and takes nothing.
+    Its size is 0 if the model does not have the profile: then it is none of `placements`, and takes nothing.
     """
     known = _profiles(model).get(profile_name)
     return Placement(start, known.size if known else 0, profile_name)
 
 
 def mask(layout: Iterable[Placement]) -> int:
-    """Return the units a layout takes, as a bit set."""
+    """Return the memory slices of a layout, as a bit set."""
     units = 0
     for each in layout:
         units |= each.mask
@@ -105,7 +105,7 @@ def counts_of(model: GpuModel, layout: Layout) -> Counts:
 
 
 def is_legal(model: GpuModel, layout: Layout) -> bool:
-    """Return whether the GPU could hold these instances at once."""
+    """Return whether the GPU could have these instances at once."""
     return why_illegal(model, layout) is None
 
 
@@ -132,7 +132,7 @@ def why_illegal(model: GpuModel, layout: Layout) -> str | None:
 
 
 def _media_clash(model: GpuModel, media: Mapping[str, int]) -> str | None:
-    """Return what is wrong about so many instances of each media kind; None where they go together."""
+    """Return what is wrong with the media engines of these instances; None if nothing."""
     for kind in model.at_most_one:
         if media[kind] > 1:
             return f"{media[kind]} instances hold the media engines of +{kind}, which {model.name} gives to one at most"
@@ -143,7 +143,7 @@ def _media_clash(model: GpuModel, media: Mapping[str, int]) -> str | None:
 
 
 def _barred(model: GpuModel, media: str, held: frozenset[str]) -> bool:
-    """Return whether instances of the media kinds `held` leave none of the engines that one of kind `media` wants."""
+    """Return whether instances of the media kinds `held` leave no engines for one of kind `media`."""
     if media in held and media in model.at_most_one:
         return True
     if media == "none" or ALL_MEDIA not in model.at_most_one:
@@ -164,7 +164,7 @@ def open_placements(model: GpuModel, layout: Layout) -> Layout:
 
 
 def remaining(model: GpuModel, layout: Layout) -> Mapping[str, int]:
-    """Return by profile name how many more instances of that profile alone the GPU can hold beside a legal layout."""
+    """Return by profile name how many more instances of that profile alone fit beside a legal layout."""
     return _remaining(model, mask(layout), _kinds(model, layout))
 
 
@@ -210,7 +210,7 @@ def maximal_layouts(model: GpuModel) -> tuple[Layout, ...]:
 
 @cache
 def maximal_counts(model: GpuModel) -> tuple[Counts, ...]:
-    """Return the profile counts that no other layout exceeds in one profile without giving up another, sorted."""
+    """Return the Pareto-maximal profile counts, sorted."""
     found = {counts_of(model, layout) for layout in maximal_layouts(model)}
     held = [(counts, dict(counts)) for counts in found]
     return tuple(
@@ -223,14 +223,14 @@ def maximal_counts(model: GpuModel) -> tuple[Counts, ...]:
 
 
 def layouts_with(model: GpuModel, counts: Mapping[str, int]) -> tuple[Layout, ...]:
-    """Return the layouts with exactly so many instances of each profile; none where they never fit."""
+    """Return the layouts with exactly these instances of each profile; none where they never fit."""
     return _by_counts(model).get(frozenset((name, count) for name, count in counts.items() if count > 0), ())
 
 
 def place(model: GpuModel, counts: Mapping[str, int], keep: Layout = ()) -> Layout | None:
     """Return a legal layout with all of `keep` and so many more instances of each profile; None when there is none.
 
-    The search is exact. Of several layouts it returns the one that leaves the most placements open, then the first in
+    The search is exact. Of several layouts it returns the one that leaves the most placements free, then the first in
     order. Names that are not the model's profiles have no placement, so the answer is None.
     """
     desired = tuple((name, count) for name, count in sorted(counts.items()) if count > 0)
@@ -290,7 +290,7 @@ def _profiles(model: GpuModel) -> Mapping[str, Profile]:
 
 
 def _kinds(model: GpuModel, layout: Layout) -> frozenset[str]:
-    """Return the media kinds of a layout that can keep other instances off."""
+    """Return the media kinds of a layout that can exclude other instances."""
     known = _profiles(model)
     held = frozenset(known[each.profile].media for each in layout)
     return held - {"none"} if ALL_MEDIA in model.at_most_one else held.intersection(model.at_most_one)

@@ -1,6 +1,6 @@
-"""What a GPU driver measures, as it reports it: load, memory, clocks, temperature, power, errors, processes.
+"""A GPU driver's measurements: load, memory, clocks, temperature, power, errors, processes.
 
-A driver may report nonsense: `core.usage.believed` says what of a reading is taken for true.
+A driver may report nonsense: `core.usage.believed` filters it.
 """
 
 import msgspec
@@ -11,7 +11,7 @@ __all__ = ["EngineActivity", "GpuReading", "InstanceReading", "ProcessReading", 
 
 
 class EngineActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy the parts of a GPU or a MIG instance were since the last reading, in percent. Source: NVML, GPM."""
+    """Utilization of the parts of a GPU or a MIG instance since the last reading, in percent. Source: NVML, GPM."""
 
     graphics_percent: float | None = None
     """Of the time, in which compute or graphics ran."""
@@ -27,7 +27,7 @@ class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int | None = None
     gpu_instance: int | None = None
     sm_percent: int | None = None
-    """None where the driver has no sample of it, as of any process under MIG."""
+    """None without a sample from the driver, as for any process under MIG."""
 
 
 class InstanceReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class InstanceReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemappedRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of memory that others stand in for."""
+    """Remapped rows of memory."""
 
     corrected: int
     uncorrected: int

@@ -1,4 +1,4 @@
-"""How one GPU is shared: the modes, what an administrator fixed, and the devices that result.
+"""How one GPU is shared: the modes, the administrator's settings, and the resulting devices.
 
 Modes belong to a GPU (or to one MIG instance of it), never to a node.
 """
@@ -38,7 +38,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 
 
 class Mode(enum.StrEnum):
-    """How a share of a GPU is made."""
+    """How a share of a GPU is provided."""
 
     WHOLE = "whole"
     MIG = "mig"
@@ -50,14 +50,14 @@ class Mode(enum.StrEnum):
 
     @property
     def isolation(self) -> Isolation:
-        """The strongest grade this mode gives a pod against its neighbours on the same device."""
+        """The strongest isolation of this mode between a pod and its neighbours on the same device."""
         return _ISOLATION[self]
 
 
 AMOUNT_MODES: Final = (Mode.MEMORY_SHARE, Mode.MPS)
-"""The modes in which pods get amounts of one GPU, weakest isolation first."""
+"""The modes that allocate amounts of one GPU, weakest isolation first."""
 MPS_MODES = frozenset({Mode.MPS, Mode.MIG_MPS})
-"""The modes that need a control daemon of MPS."""
+"""The modes that need an MPS control daemon."""
 
 # What each mode enforces. Source: k8s-device-plugin README (time-slicing: no limits; MPS: limits, shared
 # faults) and the MIG User Guide; GKE documents the combinations with MIG.
@@ -77,11 +77,11 @@ NO_MPS_LIMITS = frozenset({"Pascal", "Maxwell", "Kepler"})
 
 
 Allocator: TypeAlias = Literal["kubelet", "scheduler"]
-"""Who gives devices to pods: the kubelet to those that ask by name, the scheduler to needs and shares."""
+"""Who allocates devices: the kubelet to pods that request them by name, the scheduler to needs and shares."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """How one device of a GPU is offered, where the administrator said so of that device."""
+    """How one device of a GPU is offered, if the administrator configured that device."""
 
     placement: Placement | None = None
     """The MIG instance; None for the whole GPU."""
@@ -89,33 +89,33 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     """0 withholds the device."""
     resource: str = ""
-    """Name it is advertised under; empty for the name that devices of its kind have."""
+    """Advertised resource name; empty for the default of its kind."""
     single_request: bool | None = None
     """As in `Sharing`."""
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be done with one GPU, and what has been done already."""
+    """How one GPU may be shared, and its present layout."""
 
     modes: tuple[Mode, ...] = (Mode.WHOLE, Mode.MIG, Mode.MPS, Mode.MEMORY_SHARE)
-    """Modes the planner may use; one mode means the administrator decided. A mode the node cannot enforce is absent.
-    Where there is none, the GPU offers nothing."""
+    """Modes the planner may use; a single mode means that the administrator decided. Modes the node cannot enforce are
+    absent. Without any the GPU offers nothing."""
     layout: tuple[Placement, ...] | None = None
     """MIG instances that exist now, sorted by start; None where MIG is off."""
     allow_repartition: bool = True
-    """Whether unused MIG instances may be destroyed and new ones made; False for a layout the administrator fixed."""
+    """Whether unused MIG instances may be destroyed and others created; False for an administrator's layout."""
     replicas: tuple[tuple[str, int], ...] = ()
-    """Clients per device by profile name, `""` for the whole GPU, for the time-slicing and MPS replica modes."""
+    """Clients per device by profile name, `""` for the whole GPU, for time-slicing and MPS replicas."""
     renamed: bool = False
     """Whether replicas are advertised with the suffix `.shared`."""
     strategy: Literal["none", "single", "mixed"] = "mixed"
     """MIG strategy: under `single` the instances are advertised as `nvidia.com/gpu`."""
     offers: tuple[Offer, ...] = ()
-    """Devices offered otherwise than the other fields say, each device at most once."""
+    """Devices that deviate from the other fields, each device at most once."""
     single_request: bool | None = None
-    """Whether a container may ask for one shared device at most; None for the default: yes under MPS, else no."""
+    """Whether a container may request one shared device at most; None for the default: yes under MPS, else no."""
     allocator: Allocator = "kubelet"
-    """Who allocates the devices of a GPU whose sharing is fixed; amounts, and managed GPUs, are the
+    """Who allocates the devices of a GPU whose sharing is fixed; amounts, and managed GPUs, are always the
     scheduler's."""
 
     @property
@@ -131,7 +131,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scheduler_allocates(self) -> bool:
-        """Whether the scheduler allocates what is here to needs and shares; otherwise the kubelet allocates all."""
+        """Whether the scheduler allocates the devices here to needs and shares; otherwise the kubelet allocates all."""
         return self.allocator == "scheduler" or (self.creates_devices and self.modes != (Mode.WHOLE,))
 
     @property
@@ -145,23 +145,23 @@ AUTO = Sharing()
 
 
 def managed_sharing(model: GpuModel) -> Sharing:
-    """Return the sharing of a managed GPU, without the modes its architecture cannot enforce."""
+    """Return the sharing of a managed GPU, without modes its architecture cannot enforce."""
     return without_mps(AUTO) if model.arch in NO_MPS_LIMITS else AUTO
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to serve one device of an ask on one GPU."""
+    """A way to serve one device of an ask on one GPU."""
 
     mode: Mode
     profile: str | None = None
     """MIG profile of the instance; None where the whole GPU is the device."""
     exists: bool = False
-    """Served by a device the GPU offers now (any with this mode, profile and resource); otherwise it must be made."""
+    """Served by an existing device (any with this mode, profile and resource); otherwise it must be created."""
     resource: str = ""
     """Resource name of the existing device; empty otherwise."""
     memory_mib: int
     compute_percent: int
-    """What the pod is granted: for amounts as asked, for devices what the device gives."""
+    """The pod's allocation: for amounts as requested, for devices the device's."""
 
     @property
     def amount(self) -> bool:
@@ -170,7 +170,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kubelet is offered: a whole GPU or a MIG instance, and how many clients may hold it at once."""
+    """An advertised device: a whole GPU or a MIG instance, and its maximum number of clients."""
 
     mode: Mode
     placement: Placement | None
@@ -178,20 +178,20 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     clients: int
     memory_mib: int
-    """Memory one client is granted; under time-slicing, which enforces nothing, the fair part."""
+    """Memory of one client; under time-slicing, which enforces nothing, the fair part."""
     compute_percent: int
-    """Percent of the GPU's compute one client is granted, rounded down."""
+    """Percent of the GPU's compute of one client, rounded down."""
     single_request: bool = False
-    """Whether a container that asks for more than one of this resource is refused (`failRequestsGreaterThanOne`)."""
+    """Whether a container that requests more than one of this resource is refused (`failRequestsGreaterThanOne`)."""
 
     @property
     def isolation(self) -> Isolation:
-        """The grade a client of this device gets: alone on a device, its neighbours are other devices."""
+        """The isolation of a client: of an exclusive device, from other devices."""
         return self.mode.isolation
 
     @property
     def option(self) -> Option:
-        """What a client of this device gets, as a way to serve an ask."""
+        """A client of this device, as a way to serve an ask."""
         return Option(
             mode=self.mode,
             profile=self.placement.profile if self.placement else None,
@@ -211,7 +211,7 @@ def mig_resource(profile: str, *, shared: bool = False) -> str:
 
 
 def devices(model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:
-    """Return the devices a GPU offers as it is configured now, in order of start.
+    """Return the devices a GPU offers as configured now, in order of start.
 
     A managed GPU offers the MIG instances that exist; what could be created is not a device yet. Memory shares and
     MPS without a number of replicas are amounts, not devices.
@@ -226,7 +226,7 @@ def devices(model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device,
 
 
 def _whole_offer(sharing: Sharing) -> Offer | None:
-    """Return how the whole GPU is offered; None where it is managed or shared out by amounts."""
+    """Return how the whole GPU is offered; None if it is managed or shared by amounts."""
     own = next((each for each in sharing.offers if each.placement is None), None)
     if own is not None:
         return own
@@ -277,13 +277,13 @@ def without_mps(sharing: Sharing, ready: Collection[Placement | None] = ()) -> S
 
 
 def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
-    """Return the ways one device of `ask` could be served on an empty GPU, the one to prefer first.
+    """Return the ways one device of `ask` could be served on an empty GPU, the preferred first.
 
-    Existing devices come first, then the weakest mode that is enough: amounts before MIG instances before the whole
+    Existing devices come first, then the weakest sufficient mode: amounts before MIG instances before the whole
     GPU. Among devices the smallest comes first. Of the profiles that could be created for a need only the smallest is
-    offered: wherever a larger one fits, it fits too; profiles with graphics or a media engine that one GPU has only
-    once are left to pods that name them. What is held by others is the packer's business. A MIG profile may be asked
-    for by the name that another driver prints: `nvidia.com/mig-3g.39gb` is served by `3g.40gb`. Where the sharing is
+    offered: wherever a larger one fits, it fits too; profiles with graphics or a unique media engine
+    are left to pods that name them. Allocations of others are the packer's business. A MIG profile may be requested
+    by the name that another driver prints: `nvidia.com/mig-3g.39gb` is served by `3g.40gb`. Where the sharing is
     fixed, existing devices have one allocator: they serve the kubelet's pods, which name them, or the scheduler's.
     A need on several GPUs is never served by MPS: a process is a client of one daemon, and each GPU has its own.
     """
@@ -295,7 +295,7 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
 
 
 def of_other_allocator(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:
-    """Return the existing devices of a GPU that are enough for an ask, and are not for it: the other allocator's."""
+    """Return the existing devices of a GPU that would serve an ask, but belong to the other allocator."""
     if _allocates(ask, sharing):
         return ()
     ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
@@ -303,12 +303,12 @@ def of_other_allocator(ask: Ask, model: GpuModel, memory_mib: int, sharing: Shar
 
 
 def _allocates(ask: Ask, sharing: Sharing) -> bool:
-    """Return whether who allocates the existing devices of a GPU serves such asks."""
+    """Return whether the allocator of a GPU's existing devices serves such asks."""
     return sharing.managed or sharing.allocator == ("kubelet" if ask.form is Form.EXACT else "scheduler")
 
 
 def _own_resource(resource: str, model: GpuModel) -> str:
-    """Return the name under which this model's instances of the profile are advertised, where one is named."""
+    """Return the resource name of this model's instances of the profile, if one is configured."""
     if not resource.startswith(mig_resource("")):
         return resource
     name = resource.removesuffix(".shared")

@@ -1,1 +1,1 @@
-"""What does a GPU node do? How its GPUs are shared, repartitioned, limited, watched and reported."""
+"""What does a GPU node do? How its GPUs are shared, repartitioned, limited, monitored and reported."""

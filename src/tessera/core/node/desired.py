@@ -1,8 +1,8 @@
-"""Managed GPUs: which of their devices the kubelet is offered, and the desired layout of each.
+"""Managed GPUs: which of their devices are advertised to the kubelet, and the desired layout of each.
 
-Pods come first: what they hold stays, what they were assigned is made. Then comes what the controller wants for pods
-that ask for devices by name (`spec.desired` of the GPUNode). MIG instances that are neither stay where nothing needs
-their place; they are nobody's, so that they are offered to nobody.
+Pods come first: their devices stay, their assignments are created. Then come the controller's desired devices for pods
+that request devices by name (`spec.desired` of the GPUNode). Other MIG instances stay until their place is
+needed; they are not advertised.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ __all__ = ["fixed", "offered_devices", "targets"]
 
 
 def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs of a node whose layouts an administrator's label decides: none of them is managed."""
+    """Return the GPUs of a node whose layouts are decided by an administrator's label: none of them is managed."""
     return tuple(
         msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, allow_repartition=False))
         for gpu in gpus
@@ -31,15 +31,15 @@ def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
 def offered_devices(
     gpus: Iterable[Gpu], desired: Iterable[DesiredDevices], held: Iterable[DeviceId], assigned: Iterable[DeviceId]
 ) -> Mapping[str, frozenset[DeviceId]]:
-    """Return by UUID the devices to offer of each managed GPU: those that exist and are desired or held.
+    """Return by UUID the devices of each managed GPU to advertise: existing ones that are desired or in use.
 
-    A desired device is kept back while it overlaps another that a pod holds or was assigned.
+    A desired device is withheld while it overlaps another that is used by or assigned to a pod.
 
     Args:
-        gpus: with the sharing in force and the layout that exists.
+        gpus: with the sharing in force and the existing layout.
         desired: `spec.desired` of the GPUNode.
-        held: devices that pods got by name, by the kubelet's record.
-        assigned: what assignments name: MIG instances, made already or not, and GPUs of which pods were assigned all
+        held: devices that pods use by name, by the kubelet's record.
+        assigned: the devices of assignments: MIG instances, existing or not, and GPUs of which pods were assigned all
             or an amount.
 
     """
@@ -67,7 +67,7 @@ def _chosen(
 
 
 def _can_be_beside(model: GpuModel, device: DeviceId, others: frozenset[DeviceId]) -> bool:
-    """Return whether a device can be there together with others of its GPU."""
+    """Return whether a device fits beside others of its GPU."""
     if device.placement is None:
         return not others
     return DeviceId(device.gpu) not in others and is_legal(model, (*_placed(others), device.placement))
@@ -80,15 +80,15 @@ def targets(
     users: Iterable[User],
     assigned: Iterable[DeviceId],
 ) -> tuple[Target, ...]:
-    """Return what each managed GPU shall be that is not so yet, by index; a used instance is in every target.
+    """Return the target of each managed GPU that differs from it, by index; used instances are in every target.
 
-    Where a GPU cannot be what is asked because somebody uses it, it has no target; it is as soon as they are gone.
+    A GPU that cannot match its request because it is in use has no target until it is free.
 
     Args:
         gpus: with the sharing in force.
-        inventory: what the driver shows.
+        inventory: of the driver.
         desired: `spec.desired` of the GPUNode.
-        users: who uses GPUs and instances, by the kubelet's record and the processes on them.
+        users: of GPUs and instances, by the kubelet's record and the processes on them.
         assigned: as in `offered_devices`.
 
     """
@@ -127,7 +127,7 @@ def _target(
 
 
 def _goal(facts: GpuFacts, desired: DesiredDevices, keep: Layout, assigned: Layout) -> Layout:
-    """Return what is kept, and of the rest in order of claim what fits beside it."""
+    """Return what is kept, and of the rest, in order of priority, what fits beside it."""
     there = tuple(each.placement for each in facts.instances)
     goal = keep
     for each in (*(each for each in there if each in assigned), *assigned, *desired.instances, *there):

@@ -1,4 +1,4 @@
-"""What is wrong on a GPU node, and what to do about it: checks of what was observed there."""
+"""Diagnoses a GPU node: checks of the observed facts, each with a fix."""
 
 import enum
 from collections import defaultdict
@@ -37,11 +37,11 @@ _BY_ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _BY_MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 """Source: nvidia-container-toolkit `internal/config/config.go`; the first is true by default, the second false."""
 _CDI_BY_DEFAULT = 3
-"""Version of containerd's configuration from which CDI is on unless switched off; that of containerd 2.0."""
+"""Version of containerd's configuration from which CDI is enabled by default; that of containerd 2.0."""
 
 
 class CheckResult(enum.StrEnum):
-    """How a check ended."""
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -50,17 +50,17 @@ class CheckResult(enum.StrEnum):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was checked."""
+    """One check."""
 
     name: str
     verdict: CheckResult
     found: str
     advice: str = ""
-    """What to do; empty where nothing need be done."""
+    """The fix; empty for none."""
 
 
 class Folder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder as it is on the node."""
+    """A folder on the node."""
 
     path: str
     exists: bool = False
@@ -69,7 +69,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Socket(msgspec.Struct, frozen=True, kw_only=True):
-    """A unix socket as it is on the node."""
+    """A unix socket on the node."""
 
     path: str
     problem: str = ""
@@ -77,7 +77,7 @@ class Socket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Daemon(msgspec.Struct, frozen=True, kw_only=True):
-    """An MPS control daemon the agent has a record of."""
+    """An MPS control daemon recorded by the agent."""
 
     key: str
     gpu: str
@@ -95,9 +95,9 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     config: str = ""
     """Path of the configuration file; empty where there is none, and the defaults hold."""
     version: int = 0
-    """Version of the configuration; 0 where it does not say."""
+    """Version of the configuration; 0 if it has none."""
     cdi: bool | None = None
-    """Whether CDI is switched on; None where the file does not say."""
+    """Whether CDI is enabled; None if the file does not set it."""
     problem: str = ""
     """Why the configuration cannot be read."""
 
@@ -108,7 +108,7 @@ class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
     config: str = ""
     """Path of the file; empty where there is none."""
     accepts_environment: bool = True
-    """Whether NVIDIA_VISIBLE_DEVICES of any container counts, whoever set it."""
+    """Whether NVIDIA_VISIBLE_DEVICES of any container counts, even if set by its image or pod."""
     accepts_mounts: bool = False
     """Whether the list of devices may be mounts."""
     problem: str = ""
@@ -123,14 +123,14 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the checks look at."""
+    """The facts that the checks need."""
 
     inventory: Inventory | None = None
     driver_problem: str = ""
     processes: tuple[tuple[str, int], ...] = ()
     """GPU UUIDs and the processes on them, of GPUs with MPS daemons."""
     mps_desired: bool = False
-    """Whether the configuration shares a GPU by MPS, or may."""
+    """Whether the configuration uses MPS, or may."""
     mps_program: str = ""
     """Path of `nvidia-cuda-mps-control`; empty where there is none."""
     user_id: int = 0
@@ -139,7 +139,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     daemons: tuple[Daemon, ...] = ()
     runtime: Runtime
     list_strategies: ListStrategies | None = None
-    """How the agent hands devices over; None where it is not configured, and the Node object not known."""
+    """The agent's device list strategies; None where they are not configured, and the Node object is unknown."""
     driver_spec: str = ""
     """The CDI specification with the driver's libraries; empty where there is none."""
     toolkit: Toolkit = Toolkit()
@@ -151,14 +151,14 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Files that cannot be read, and why."""
     plugin_folder: Folder
     sees_pods: bool = True
-    """Whether the processes of pods can be seen."""
+    """Whether the processes of pods can be observed."""
     kubelet: tuple[Socket, ...] = ()
     generation: str = ""
     config_problem: str = ""
     config_notes: tuple[str, ...] = ()
     node: NodeSeen | None = None
     node_problem: str = ""
-    """Why there is no Node object; empty where none was asked for."""
+    """Why there is no Node object; empty where none was requested."""
 
     @property
     def cdi_desired(self) -> bool:
@@ -167,7 +167,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checks(seen: HostFacts) -> tuple[Check, ...]:
-    """Return every check with its verdict, in the order in which causes come before what they cause."""
+    """Return every check with its result; causes come before their effects."""
     devices = (_driver, _mig, _compute_modes, _mps)
     groups = (*devices, _configuration, _handover, _toolkit, _runtime, _cdi, _kubelet, _pods, _node)
     return tuple(check for group in groups for check in group(seen))
@@ -342,7 +342,7 @@ def _handover(seen: HostFacts) -> Iterator[Check]:
 
 
 def _toolkit(seen: HostFacts) -> Iterator[Check]:
-    """Yield whether NVIDIA's runtime heeds what the agent hands over, and nothing that a pod says by itself."""
+    """Yield whether NVIDIA's runtime follows the agent's device list, and ignores what a pod sets by itself."""
     name, toolkit = "nvidia-runtime", seen.toolkit
     strategies = seen.list_strategies.strategies if seen.list_strategies is not None else ()
     if not toolkit.config:

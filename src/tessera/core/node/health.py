@@ -1,4 +1,4 @@
-"""Which devices are healthy: an error that the driver reports makes one unhealthy, quiet and probation heal it.
+"""Which devices are healthy: a driver error makes one unhealthy, quiet and probation heal it.
 
                  error, lost                 quiet for its rest, and reached
     healthy ─────────────────► unhealthy ────────────────────────────────────► probation
@@ -7,7 +7,7 @@
        │                        error                                                │
        └──────────────────────────── quiet until its end, and reached ───────────────┘
 
-Each relapse doubles the rest, up to a limit, and is forgiven after a long time in health. An error that names a MIG
+Each relapse doubles the rest, up to a limit, and is forgiven after a long healthy time. An error that names a MIG
 instance is that instance's alone; every other is the GPU's, and with it of all its instances and shares.
 """
 
@@ -39,7 +39,7 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Errors that an application causes for itself. Source: NVIDIA k8s-device-plugin, `internal/rm/health.go`."""
 
 GRAVE_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140})
-"""Errors after which NVIDIA asks for a reset or a look at the hardware, so that quiet alone proves little.
+"""Errors after which NVIDIA recommends a reset or a hardware inspection, so that quiet alone proves little.
 
 Source: NVIDIA, XID Errors: double bit ECC, halted controller, failed row remapping, NVLink, off the bus, uncontained
 memory error, GSP timeout and error, unrecovered ECC.
@@ -49,7 +49,7 @@ XidClass: TypeAlias = Literal["application", "hardware", "other"]
 
 
 def xid_class(xid: int) -> XidClass:
-    """Return who is to look at an error: who wrote the application, who runs the hardware, or both."""
+    """Return who should handle an error: the application's authors, the node's operators, or both."""
     if xid in APPLICATION_XIDS:
         return "application"
     return "hardware" if xid in GRAVE_XIDS else "other"
@@ -63,11 +63,11 @@ class HealthPhase(enum.StrEnum):
     """Health phase of a device."""
 
     HEALTHY = "healthy"
-    """Nothing is known against it; it is offered."""
+    """No known problem; it is advertised."""
     UNHEALTHY = "unhealthy"
-    """It had an error lately, or the driver does not reach it; it is not offered."""
+    """It had an error lately, or the driver does not reach it; it is not advertised."""
     PROBATION = "probation"
-    """It has been quiet and is reached again; it is not offered until that has lasted."""
+    """It has been quiet and is reached again; it is not advertised until that has lasted."""
 
 
 class Xids(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,17 +75,17 @@ class Xids(msgspec.Struct, frozen=True, kw_only=True):
 
     ignored: frozenset[int] = APPLICATION_XIDS
     enabled: frozenset[int] = frozenset()
-    """Counted whatever else is said."""
+    """Counted in any case."""
     none: bool = False
     """Whether all but those enabled are ignored."""
 
     @classmethod
     def of(cls, disabled: str, enabled: str = "") -> "Xids":
-        """Return what the variables DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of NVIDIA's device plugin say.
+        """Return the policy by DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of NVIDIA's device plugin.
 
         Args:
-            disabled: numbers to be ignored beside the usual ones, or `all` or `xids`; separated by commas.
-            enabled: numbers that count although they are ignored otherwise, or `all`, and then all count.
+            disabled: numbers to ignore beside the default ones, or `all` or `xids`; separated by commas.
+            enabled: numbers that count although they are ignored otherwise, or `all` for all numbers.
 
         Raises:
             InvalidInput: neither a number nor one of these words.
@@ -103,7 +103,7 @@ class Xids(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _listed(text: str, subject: str) -> tuple[bool, frozenset[int]]:
-    """Return whether a list says all, and the numbers in it."""
+    """Return whether a list contains `all`, and its numbers."""
     words = [word for part in text.split(",") if (word := part.strip().lower())]
     numbers = set()
     for word in words:
@@ -116,17 +116,17 @@ def _listed(text: str, subject: str) -> tuple[bool, frozenset[int]]:
 
 
 class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How errors are judged, and how long a device stays away for them."""
+    """How errors are judged, and how long a device is unhealthy for them."""
 
     xids: Xids = Xids()
     rest_s: float = 60.0
     """Quiet after a first error. Twice as much after each relapse."""
     longest_rest_s: float = 3600.0
-    """Quiet at the most, and after a grave error at once."""
+    """Longest quiet, and that after a grave error."""
     probation_s: float = 60.0
-    """From the end of the rest until it is offered again."""
+    """From the end of the rest until it is advertised again."""
     forgive_s: float = 24 * 3600.0
-    """Health after which earlier errors no longer count."""
+    """Healthy time after which earlier errors no longer count."""
 
     def rest(self, relapses: int, *, grave: bool = False) -> float:
         """Return how long a device must be quiet."""
@@ -152,7 +152,7 @@ class HealthState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Error(msgspec.Struct, frozen=True, kw_only=True):
-    """What is held against a device."""
+    """A problem of a device."""
 
     reason: str
     grave: bool = False
@@ -162,7 +162,7 @@ _LOST = _Error(reason="the driver no longer reaches it")
 
 
 class HealthChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A device went from one phase to another."""
+    """A phase change of a device."""
 
     device: DeviceId
     before: HealthPhase
@@ -171,27 +171,27 @@ class HealthChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the devices of a node; those not named are healthy."""
+    """The known health of a node's devices; others are healthy."""
 
     states: tuple[tuple[DeviceId, HealthState], ...] = ()
 
     @property
     def unhealthy(self) -> frozenset[DeviceId]:
-        """The GPUs and instances that are not to be offered."""
+        """The GPUs and instances that must not be advertised."""
         return frozenset(device for device, state in self.states if state.phase is not HealthPhase.HEALTHY)
 
     @property
     def wake_s(self) -> float | None:
-        """When the next device may get better, for the shell to look again by then; None where none may."""
+        """When the next device may recover, to reconcile by then; None where none may."""
         return min((state.until_s for _, state in self.states if state.phase is not HealthPhase.HEALTHY), default=None)
 
     def phase(self, device: DeviceId) -> HealthPhase:
-        """Return how well a device is, by itself: an unhealthy GPU's instances are not marked one by one."""
+        """Return the health of a device by itself: an unhealthy GPU's instances are not marked one by one."""
         return dict(self.states)[device].phase if device in dict(self.states) else HealthPhase.HEALTHY
 
 
 def counts(event: GpuEvent, policy: HealthPolicy) -> bool:
-    """Return whether an event says something about a device's health."""
+    """Return whether an event concerns a device's health."""
     return event.lost or (event.xid is not None and policy.xids.count(event.xid))
 
 
@@ -200,15 +200,15 @@ def reported(
 ) -> tuple[Health, tuple[HealthChange, ...]]:
     """Return the health after an event, and what changed.
 
-    An error of an instance that is gone by now is nobody's. One whose GPU the driver does not know counts against
-    all of them: they come back by themselves, and none is offered that may be broken.
+    An error of a deleted instance is ignored. One whose GPU the driver does not know counts against
+    all of them: they recover by themselves, and none is advertised that may be broken.
 
     Args:
-        health: as it was.
-        event: what the driver reported.
+        health: before the event.
+        event: of the driver.
         inventory: read after the event.
-        now_s: the time, of any clock that never goes back.
-        policy: how to judge.
+        now_s: the time, of any monotonic clock.
+        policy: how errors are judged.
 
     """
     states = dict(health.states)
@@ -233,7 +233,7 @@ def _struck(event: GpuEvent, inventory: Inventory) -> Iterable[DeviceId]:
 def _mark_unhealthy(
     states: dict[DeviceId, HealthState], device: DeviceId, error: _Error, now_s: float, policy: HealthPolicy
 ) -> tuple[HealthChange, ...]:
-    """Record an error; errors while a device is unhealthy are one illness, any later one a relapse."""
+    """Record an error; errors while a device is unhealthy are one failure, any later one a relapse."""
     former = states.get(device)
     before = former.phase if former else HealthPhase.HEALTHY
     same = former is not None and before is HealthPhase.UNHEALTHY
@@ -255,9 +255,9 @@ def _mark_unhealthy(
 def observed(
     health: Health, inventory: Inventory, now_s: float, policy: HealthPolicy
 ) -> tuple[Health, tuple[HealthChange, ...]]:
-    """Return the health after a look at the driver, and what changed.
+    """Return the health after an inventory, and what changed.
 
-    Instances and GPUs that are no longer there are forgotten: what is recreated begins healthy.
+    Instances and GPUs that no longer exist are forgotten: recreated ones start healthy.
     """
     gpus = {facts.uuid: facts for facts in inventory.gpus}
     states = {device: state for device, state in health.states if _present(device, gpus)}
@@ -281,7 +281,7 @@ def _present(device: DeviceId, gpus: Mapping[str, GpuFacts]) -> bool:
 def _recover(
     states: dict[DeviceId, HealthState], device: DeviceId, now_s: float, policy: HealthPolicy
 ) -> tuple[HealthChange, ...]:
-    """Let a device that is reached get better where its time has come."""
+    """Advance a reached device to its next phase when its time has come."""
     state = states[device]
     if now_s < state.until_s:
         return ()

@@ -1,6 +1,6 @@
-"""How a node hands devices to containers: the strategies of its device list, and what it lacks for CDI.
+"""A node's device list strategies, and what it lacks for CDI.
 
-By CDI where the node can, because no pod can ask for other devices there than it was allocated; docs/security.md.
+CDI where the node supports it, because there no pod can use other devices than it was allocated; docs/security.md.
 
 Source: NVIDIA/k8s-device-plugin `internal/plugin/server.go`, and its page on CDI.
 """
@@ -18,28 +18,28 @@ _CDI: frozenset[ListStrategy] = frozenset({"cdi-annotations", "cdi-cri"})
 MAKE_DRIVER_SPEC = "run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 _CONTAINERD, _CRIO = "containerd", "cri-o"
 _CDI_BY_DEFAULT = {_CONTAINERD: (2, 0), _CRIO: (1, 23)}
-"""First versions with CDI on. Source: containerd `docs/cri/config.md`; container-device-interface README."""
+"""First versions with CDI enabled. Source: containerd `docs/cri/config.md`; container-device-interface README."""
 _LEAST_CONTAINERD = (1, 7)
-"""From which `enable_cdi` is there. Source: as above."""
+"""First version with `enable_cdi`. Source: as above."""
 _LEAST_KUBELET = (1, 29)
 """From which the kubelet passes on a device plugin's CDI names by default (DevicePluginCDIDevices, beta;
 stable in 1.31). Source: KEP-4009 `kep.yaml`."""
 
 
 _UNKNOWN = "Unknown"
-"""What a kubelet says whose runtime does not answer. Source: kubernetes `pkg/kubelet/nodestatus/setters.go`."""
+"""The kubelet's message when its runtime does not answer. Source: kubernetes `pkg/kubelet/nodestatus/setters.go`."""
 
 
 class DeviceInjection(msgspec.Struct, frozen=True, kw_only=True):
-    """How this node hands devices over."""
+    """How this node injects devices."""
 
     strategies: tuple[ListStrategy, ...] = ("envvar",)
     pass_device_specs: bool = False
     annotation_prefix: str = "cdi.k8s.io/"
     dev_root: str = "/"
-    """Folder of the host under which the driver's `/dev` lies."""
+    """Host folder that contains the driver's `/dev`."""
     driver_folder: str = ""
-    """Folder of the host with the driver's libraries, for nodes where neither a runtime nor a CDI specification brings
+    """Host folder with the driver's libraries, for nodes where neither a runtime nor a CDI specification provides
     them; empty elsewhere."""
 
     @property
@@ -49,35 +49,35 @@ class DeviceInjection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fixed_at_allocate(self) -> bool:
-        """Whether `Allocate` says which GPU it is, so that nothing can be changed when the pod is known."""
+        """Whether `Allocate` names the GPU, so that it cannot be changed once the pod is known."""
         return not _CDI.issuperset(self.strategies)
 
 
 class CdiSupport(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that decide whether containers of a node can get their devices by CDI."""
+    """The facts that decide whether a node's containers can get their devices by CDI."""
 
     runtime: str = ""
     """`containerRuntimeVersion` of the Node's `nodeInfo`: `containerd://2.4.2`."""
     kubelet: str = ""
     """`kubeletVersion` of the same: `v1.36.3`."""
     enabled: bool | None = None
-    """Whether containerd's configuration switches CDI on; None where it does not say, or cannot be read."""
+    """Whether containerd's configuration enables CDI; None where it does not set it, or cannot be read."""
     driver_spec: bool = False
-    """Whether the driver's libraries are known: by the CDI specification that `nvidia-ctk` makes, or as a folder."""
+    """Whether the driver's libraries are known: by `nvidia-ctk`'s CDI specification, or as a folder."""
 
 
 class ListStrategies(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node hands devices over, and why not by CDI."""
+    """A node's strategies, and why not CDI."""
 
     strategies: tuple[ListStrategy, ...]
     fallback: str = ""
-    """What the node lacks for `cdi-cri`; empty where nothing, or where the strategies are configured."""
+    """What the node lacks for `cdi-cri`; empty for nothing, or where the strategies are configured."""
     advice: str = ""
-    """What to do about it."""
+    """The fix."""
 
 
 def read_strategies(text: str) -> tuple[ListStrategy, ...]:
-    """Return strategies written with commas between them; those that there are not are left out."""
+    """Return strategies separated by commas; unknown ones are left out."""
     known = text.split(",")
     return tuple(each for each in get_args(ListStrategy) if each in known)
 
@@ -85,13 +85,13 @@ def read_strategies(text: str) -> tuple[ListStrategy, ...]:
 def list_strategies(
     configured: tuple[ListStrategy, ...], node: CdiSupport, former: tuple[ListStrategy, ...] = ()
 ) -> ListStrategies:
-    """Return the strategies of a node: those configured, else `cdi-cri` where everything has it, else `envvar`.
+    """Return the strategies of a node: the configured ones, else `cdi-cri` if everything supports it, else `envvar`.
 
     Args:
         configured: by the administrator.
-        node: what the node has for CDI.
-        former: those in force. They stay while the node does not say which runtime it has, as when containerd has
-            ended, and CDI stays while the driver's specification is being written anew: neither opens the node.
+        node: its facts about CDI.
+        former: those in force. They stay while the node does not report its runtime, as when containerd has
+            ended, and CDI stays while the driver's specification is being rewritten: neither weakens the node.
 
     """
     if configured:
@@ -105,7 +105,7 @@ def list_strategies(
 
 
 def _lacking(node: CdiSupport) -> tuple[str, str]:
-    """Return what is lacking for CDI, and what to do about it; nothing where all is there."""
+    """Return what is missing for CDI, and the fix; nothing where all is present."""
     if not node.runtime or not node.kubelet:
         return "the Node object does not say which container runtime and kubelet it has", "is the kubelet running?"
     lacking, advice = _runtime_lacking(node)
@@ -133,6 +133,6 @@ def _runtime_lacking(node: CdiSupport) -> tuple[str, str]:
 
 
 def _version(text: str) -> tuple[int, int]:
-    """Return major and minor of a version, `v1.31.2-gke.1`; zeros where there are none."""
+    """Return major and minor of a version, `v1.31.2-gke.1`; zeros for none."""
     found = re.match(r"v?(\d{1,6})\.(\d{1,6})", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,4 +1,4 @@
-"""Memory limits by cgroup: which cgroup of which pod may hold how much of which GPU.
+"""Memory limits by cgroup: how much memory of each GPU each pod's cgroup may use.
 
 The driver (615 and later) counts all processes of a cgroup together, so that the pod's own cgroup is limited: it exists
 before any of the pod's containers does, and no container can leave it.
@@ -19,7 +19,7 @@ Qos: TypeAlias = Literal["Guaranteed", "Burstable", "BestEffort"]
 
 
 class PodShares(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of this node and what it was granted."""
+    """A pod of this node and its shares."""
 
     uid: str
     qos: Qos
@@ -28,7 +28,7 @@ class PodShares(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryCap(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """The most memory of one GPU that one cgroup may hold."""
+    """The limit of one cgroup on one GPU."""
 
     gpu: str
     """UUID."""
@@ -51,9 +51,9 @@ def pod_cgroup(uid: str, qos: Qos, *, systemd: bool) -> str:
 
 
 def memory_caps(pods: Iterable[PodShares], inventory: Inventory, *, systemd: bool = True) -> tuple[MemoryCap, ...]:
-    """Return the limits of the pods that hold memory shares, sorted; none where the driver has no such limits.
+    """Return the limits of the pods with memory shares, sorted; none where the driver does not support them.
 
-    Shares of one GPU add up. GPUs with MIG on cannot be limited so. MPS has limits of its own: there the memory is the
+    Shares of one GPU add up. GPUs with MIG on do not support it. MPS has limits of its own: there the memory is the
     server's, whose cgroup is not the pod's.
     """
     if not inventory.memory_limits:

@@ -1,19 +1,19 @@
-"""The life of one MPS control daemon: what is seen of it, and the one step to take next.
+"""The lifecycle of one MPS control daemon: its observed state, and the next step.
 
-| seen | desired | step |
+| observed | desired | step |
 |---|---|---|
 | nothing, or its process has ended | yes | `START`, after the back-off |
 | it answers, with the limits desired | yes | `KEEP` |
 | it answers, other limits | yes | `SET_LIMITS` |
 | it answers, but serves another device or has a limit that is no longer desired | yes | `QUIT` when nobody uses it |
 | it answers, but from another container's files | yes | `QUIT` when nobody uses it; else as if they were ours |
-| it does not answer | yes | `WAIT`, and after three times `KILL` when nobody uses it |
+| it does not answer | yes | `WAIT`, and after three times `KILL` when unused |
 | any that is used | no | `WAIT` |
 | it answers | no | `QUIT` |
 | it does not answer | no | `KILL` |
 | its process has ended | no | `FORGET` |
 
-A daemon with clients, or whose device a pod holds, is never ended.
+A daemon with clients, or whose device a pod uses, is never ended.
 """
 
 import enum
@@ -43,12 +43,12 @@ __all__ = [
 ]
 
 _PATIENCE = 3
-"""How many times in a row a daemon may fail to answer before it is ended."""
+"""Unanswered queries in a row before a daemon is ended."""
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 
 
 class Step(enum.StrEnum):
-    """What to do with a daemon."""
+    """The next step for a daemon."""
 
     START = "start"
     KEEP = "keep"
@@ -60,28 +60,28 @@ class Step(enum.StrEnum):
 
 
 class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept on disk about a daemon that was started, so that another agent can adopt it."""
+    """The record on disk of a started daemon, so that another agent can adopt it."""
 
     target: MpsTarget
-    """What it serves, with the limits that it was set to: `unlimited` until then."""
+    """Its target, with its current limits: `unlimited` until they are set."""
     pid: int
     started: str
     """Boot and start time of the process, without which a process id means nothing."""
     former_mode: str = ""
-    """Compute mode of the GPU before, restored when the daemon goes; empty where it was not changed."""
+    """Former compute mode of the GPU, restored when the daemon ends; empty where it was not changed."""
 
 
 class DaemonSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """One daemon as it is now."""
+    """One observed daemon."""
 
     record: DaemonRecord | None = None
     alive: bool = False
     clients: int | None = None
     """None where the daemon does not answer."""
     silent: int = 0
-    """How many times in a row it did not answer."""
+    """Unanswered queries in a row."""
     failures: int = 0
-    """How many starts in a row failed, or ended early."""
+    """Starts in a row that failed, or ended early."""
     idle_s: float = 0.0
     """Time since the last start."""
     foreign: bool = False
@@ -92,7 +92,7 @@ DaemonPhase = Literal["running", "failed", "draining"]
 
 
 class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is reported about a daemon."""
+    """The reported state of a daemon."""
 
     key: str
     phase: DaemonPhase
@@ -102,12 +102,12 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_off_s(failures: int) -> float:
-    """Return how long to wait for the next start after so many failures in a row: 1 s, doubled up to 60 s."""
+    """Return the back-off before the next start after failures in a row: 1 s, doubled up to 60 s."""
     return 0.0 if failures == 0 else min(_LONGEST_S, _FIRST_S * 2.0 ** min(failures - 1, 16))
 
 
 def unlimited(target: MpsTarget) -> MpsTarget:
-    """Return what is on record of a daemon until its limits are set, so that whoever finds it sets them."""
+    """Return the record of a daemon until its limits are set, so that another agent sets them."""
     return msgspec.structs.replace(target, thread_percent=0)
 
 
@@ -115,9 +115,9 @@ def next_step(desired: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Ste
     """Return the next step for a daemon.
 
     Args:
-        desired: what must run; None where nothing need.
-        seen: what is there.
-        used: whether a pod holds the device, by the kubelet's record.
+        desired: its target; None for none.
+        seen: its observed state.
+        used: whether a pod uses the device, by the kubelet's record.
 
     """
     if not seen.alive:
@@ -138,7 +138,7 @@ def next_step(desired: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Ste
 
 
 def _serves(running: MpsTarget, desired: MpsTarget) -> bool:
-    """Return whether a running daemon can become what is desired: a limit of memory is never taken away."""
+    """Return whether a running daemon can be changed to the target: a memory limit is never removed."""
     unlimited = desired.memory_limit_mib == 0 and running.memory_limit_mib > 0
     return running.visible == desired.visible and running.exclusive == desired.exclusive and not unlimited
 
@@ -147,12 +147,12 @@ def ready_keys(gpus: Iterable[Gpu], states: Iterable[DaemonState], *, available:
     """Return the keys (`core.cluster.mps.mps_key`) of devices that may offer MPS, for `core.cluster.mps.enforceable`.
 
     Devices with replicas need a running daemon. A managed GPU gets its daemon when the first pod needs it, so
-    that it may offer MPS where a daemon could be started and none has failed.
+    it may offer MPS where a daemon could be started and none has failed.
 
     Args:
-        gpus: with the sharing that is desired.
+        gpus: with the desired sharing.
         states: of all daemons.
-        available: whether the node has MPS at all.
+        available: whether the node can run MPS.
 
     """
     phases = {state.key: state.phase for state in states}
@@ -162,17 +162,17 @@ def ready_keys(gpus: Iterable[Gpu], states: Iterable[DaemonState], *, available:
 
 
 def check_daemons(shares: Iterable[Share], inventory: Inventory, states: Iterable[DaemonState], *, unable: str) -> None:
-    """Return where the MPS daemon of each share that needs one runs; shares of GPUs that are not there need none.
+    """Return the daemon of each share that needs one; shares of missing GPUs need none.
 
     Args:
-        shares: what one container gets.
-        inventory: what the driver shows.
+        shares: of one container.
+        inventory: of the driver.
         states: of all daemons.
-        unable: why the node has no MPS; empty where it has.
+        unable: why the node cannot run MPS; empty where it can.
 
     Raises:
         InvalidInput: a share of a MIG instance that its GPU cannot have.
-        Unavailable: a daemon does not run; says which and why.
+        Unavailable: a daemon does not run; which and why.
 
     """
     gpus = {gpu.index: gpu for gpu in inventory.gpus}

@@ -1,4 +1,4 @@
-"""Labels of a node by which its GPUs are configured, as NVIDIA's components name them."""
+"""Node labels that configure its GPUs, named by NVIDIA's components."""
 
 from typing import Final
 

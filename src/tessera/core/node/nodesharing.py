@@ -1,8 +1,8 @@
-"""How a node shares its GPUs: what its files say, and the sharing of each GPU that follows from them.
+"""How a node shares its GPUs: the content of its files, and the resulting sharing of each GPU.
 
-A node policy decides about the GPUs it names. Of the others NVIDIA's sharing configuration decides; where there is
-none, the label `gpushare=true` makes them memory shares, and without it each is one whole device. MIG instances that
-exist are always offered as instances, except under strategy `none`.
+A node policy decides for the GPUs it names. For the others NVIDIA's sharing configuration decides; without
+one, the label `gpushare=true` makes them memory shares, and without it each is one whole device. Existing MIG instances
+are always offered as instances, except under strategy `none`.
 """
 
 from collections import Counter
@@ -57,15 +57,15 @@ _MORE_CLIENTS = (13, 1)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource of NVIDIA's sharing configuration: which devices are shared, how, and under what name."""
+    """One resource of NVIDIA's sharing configuration: which devices are shared, how, and under which name."""
 
     resource: str
-    """The name its devices have unshared: `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`."""
+    """The name of its unshared devices: `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`."""
     mode: Mode
     """`Mode.TIME_SLICING` or `Mode.MPS`, of whole GPUs and MIG instances alike."""
     replicas: int
     rename: str = ""
-    """Name of the shared devices; empty where they keep theirs."""
+    """Name of the shared devices; empty to keep the default."""
     count: int = 0
     """How many of the devices are shared, the first in order of GPU and instance; 0 where `devices` decides."""
     devices: tuple[str, ...] = ()
@@ -75,25 +75,25 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How devices are handed to containers, in the words of NVIDIA's device plugin."""
+    """How devices are injected into containers, in the terms of NVIDIA's device plugin."""
 
     list_strategies: tuple[ListStrategy, ...] = ()
-    """`deviceListStrategy`; empty where the file does not say."""
+    """`deviceListStrategy`; empty where the file does not set it."""
     id_strategy: Literal["uuid", "index"] = "uuid"
     pass_device_specs: bool = False
     allocation_policy: AllocationPolicy | None = None
-    """`sharedDevicesAllocationPolicy`; None where the file does not say."""
+    """`sharedDevicesAllocationPolicy`; None where the file does not set it."""
     cdi_annotation_prefix: str = "cdi.k8s.io/"
     driver_root: str = "/"
     container_driver_root: str = "/driver-root"
 
 
 class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node policy says about one GPU."""
+    """The node policy of one GPU."""
 
     uuid: str
     sharing: Sharing | None = None
-    """The layout is the one desired; None leaves the sharing to the other files."""
+    """The layout is the desired one; None leaves the sharing to the other files."""
     strategy: Strategy | None = None
     """MIG strategy of this GPU alone; None for the node's."""
     power_limit_watts: int | None = None
@@ -102,25 +102,25 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
-    """All that files and labels say about sharing on one node."""
+    """The sharing settings of one node, by files and labels."""
 
     strategy: Strategy | None = None
-    """MIG strategy; None where nothing says, which is `mixed`."""
+    """MIG strategy; None where it is not set, which means `mixed`."""
     entries: tuple[Entry, ...] = ()
     policies: tuple[GpuSettings, ...] = ()
     memory_share: bool = False
-    """Whether GPUs of which no file decides are shared out by memory: the label `gpushare=true`."""
+    """Whether GPUs without settings in any file are shared by memory: the label `gpushare=true`."""
     unit_mib: int = 1024
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
     plugin: PluginOptions = PluginOptions()
     evict_conflicts: bool = True
-    """Whether of two pods that hold one device by a defect the later is evicted; otherwise it is only reported."""
+    """Whether the later of two pods with the same device, by a defect, is evicted; otherwise it is only reported."""
     ignored: tuple[str, ...] = ()
-    """What a file says that has no effect."""
+    """Settings of a file without effect."""
 
 
 def combined(config: NodeSharing, policy: NodeSharing, *, memory_share: bool = False) -> NodeSharing:
-    """Return what NVIDIA's sharing configuration, the node policy and the label `gpushare=true` say together."""
+    """Return the settings of NVIDIA's sharing configuration, the node policy and the label `gpushare=true` together."""
     return msgspec.structs.replace(
         config,
         strategy=policy.strategy or config.strategy,
@@ -133,27 +133,27 @@ def combined(config: NodeSharing, policy: NodeSharing, *, memory_share: bool = F
 
 
 def effective(inventory: Inventory, node_sharing: NodeSharing) -> tuple[Gpu, ...]:
-    """Return each GPU with the sharing that is in force as it is configured now, in order of index.
+    """Return each GPU with the sharing in force for its present configuration, in order of index.
 
-    A GPU whose MIG mode or layout is not yet what its policy wants offers nothing, or the instances it has.
+    A GPU whose MIG mode or layout does not match its policy yet offers nothing, or its present instances.
     """
     return _Resolution(inventory, node_sharing).gpus
 
 
 def notes(inventory: Inventory, node_sharing: NodeSharing) -> tuple[str, ...]:
-    """Return what of the node's files has no effect or less than it says, and why; one sentence each."""
+    """Return the settings of the node's files without full effect, and why; one sentence each."""
     return tuple(_Resolution(inventory, node_sharing).notes)
 
 
 def shared_gpus(inventory: Inventory, node_sharing: NodeSharing) -> frozenset[str]:
-    """Return the UUIDs of the GPUs of which, or of whose instances, entries of NVIDIA's configuration decide."""
+    """Return the UUIDs of the GPUs for which, or for whose instances, entries of NVIDIA's configuration decide."""
     return _Resolution(inventory, node_sharing).shared
 
 
 def desired_layouts(inventory: Inventory, node_sharing: NodeSharing) -> tuple[tuple[str, Layout | None], ...]:
-    """Return by GPU UUID the MIG layouts that policies fix and that differ from what is there; None for MIG off.
+    """Return by GPU UUID the MIG layouts fixed by policies that differ from the present ones; None for MIG off.
 
-    A policy that lets Tessera repartition wants nothing of the instances that exist.
+    A policy that lets Tessera repartition does not fix the instances.
     """
     facts = {each.uuid: each for each in inventory.gpus}
     desired = (
@@ -170,10 +170,10 @@ def _fixes_layout(sharing: Sharing) -> bool:
 
 
 def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]:
-    """Return the GPUs offering, of those whose UUID is in `kept`, these instances alone, and never the whole GPU.
+    """Return the GPUs, of which those in `kept` offer only these instances, and never the whole GPU.
 
-    Units of memory of managed GPUs stay: they say nothing of the GPU they come from, and were there fewer for a
-    while, the kubelet would refuse pods assigned to other GPUs for good.
+    Units of memory of managed GPUs stay: they do not name their GPU, and with fewer of them the kubelet
+    would reject pods assigned to other GPUs for good.
     """
     return tuple(
         msgspec.structs.replace(gpu, sharing=_only(gpu.sharing, kept[gpu.uuid])) if gpu.uuid in kept else gpu
@@ -190,7 +190,7 @@ def _only(sharing: Sharing, kept: Layout) -> Sharing:
 
 
 def mps_client_limit(facts: GpuFacts, cuda: tuple[int, int]) -> int:
-    """Return how many clients MPS admits to one GPU.
+    """Return the maximum number of MPS clients of one GPU.
 
     Source: NVIDIA MPS documentation: 16 before Volta, 48 from Volta on, 60 since CUDA 13.1.
     """
@@ -207,10 +207,10 @@ class _Slot(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     model: GpuModel
     names: frozenset[str]
-    """How a list of devices may name it."""
+    """Its possible names in a list of devices."""
 
     def called(self, resource: str) -> bool:
-        """Return whether this is what an entry calls its resource; profiles go by any name drivers print."""
+        """Return whether an entry's resource means this; profiles go by any name drivers print."""
         if resource == self.resource or self.placement is None or not resource.startswith(mig_resource("")):
             return resource == self.resource
         try:
@@ -221,7 +221,7 @@ class _Slot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Resolution:
-    """The sharing of each GPU, worked out step by step, and what was noticed on the way."""
+    """The sharing of each GPU, worked out step by step, with notes."""
 
     def __init__(self, inventory: Inventory, node_sharing: NodeSharing) -> None:
         self._inventory = inventory
@@ -238,15 +238,15 @@ class _Resolution:
 
     @property
     def shared(self) -> frozenset[str]:
-        """The UUIDs of the GPUs that entries speak of."""
+        """The UUIDs of the GPUs in entries."""
         return frozenset(uuid for uuid, _ in self._entries)
 
-    # Which entry decides about which device
+    # Which entry decides for which device
 
     def _called(self, policy: GpuSettings, sharing: Sharing) -> Sharing:
-        """Return the sharing of a policy with its instances called as the MIG strategy has it.
+        """Return the sharing of a policy with its instances named by the MIG strategy.
 
-        Instances that a policy fixes are offered under strategy `none` too, by their profiles.
+        Instances fixed by a policy are offered under strategy `none` too, by their profiles.
         """
         strategy = policy.strategy or (sharing.strategy if sharing.strategy == "single" else self._said.strategy)
         return msgspec.structs.replace(sharing, strategy="single" if strategy == "single" else "mixed")
@@ -275,7 +275,7 @@ class _Resolution:
         return facts.layout is not None and self._said.strategy != "none"
 
     def _assigned(self) -> dict[tuple[str, Placement | None], Entry]:
-        """Return the entry of each device that is shared; lists decide before counts, and these before all."""
+        """Return the entry of each shared device; lists decide before counts, and these before all."""
         assigned: dict[tuple[str, Placement | None], Entry] = {}
         for entry in sorted(self._said.entries, key=lambda entry: (not entry.devices, not entry.count)):
             named = [slot for slot in self._slots if slot.called(entry.resource)]
@@ -351,10 +351,10 @@ class _Resolution:
             offers=tuple(offers),
         )
 
-    # What cannot be
+    # Impossible sharing
 
     def _limited(self, facts: GpuFacts, sharing: Sharing) -> Sharing:
-        """Return the sharing without MPS where nothing would be limited, and with no more clients than MPS admits."""
+        """Return the sharing without MPS where MPS enforces no limits, and with no more clients than MPS admits."""
         if not MPS_MODES.intersection(sharing.modes):
             return sharing
         if facts.model.arch in NO_MPS_LIMITS:
@@ -380,10 +380,10 @@ class _Resolution:
         )
 
     def _alike(self, sharings: list[Sharing]) -> list[Sharing]:
-        """Return the sharings, nothing for GPUs that strategy `single` forbids beside the others.
+        """Return the sharings, with nothing for GPUs that strategy `single` excludes.
 
-        Under `single` all that is `nvidia.com/gpu` must be one thing; the kind most devices are of stays, of kinds of
-        one number that of the first GPU.
+        Under `single` all of `nvidia.com/gpu` must be alike; the most frequent kind stays, of equally frequent ones
+        that of the first GPU.
         """
         kinds = [
             _single_kinds(each) if self._under_single(facts, each) else None
@@ -417,7 +417,7 @@ def _nothing(layout: Layout | None) -> Sharing:
 
 
 def _amounts(sharing: Sharing) -> Sharing:
-    """Return the sharing without any device; of a managed GPU whose memory is shared, that stays."""
+    """Return the sharing without any device; shared memory of a managed GPU stays."""
     modes = tuple(mode for mode in sharing.modes if mode in AMOUNT_MODES)
     if sharing.layout is not None or not sharing.managed or not modes:
         return _nothing(sharing.layout)
@@ -442,7 +442,7 @@ def _without(sharing: Sharing, placements: Iterable[Placement]) -> Sharing:
 
 
 def _single_kinds(sharing: Sharing) -> Counter[str]:
-    """Return the kinds of device a GPU has under strategy `single`, with their numbers."""
+    """Return the kinds of device of a GPU under strategy `single`, with their numbers."""
     if sharing.layout is None:
         return Counter({"whole GPUs": 1} if not _AS_GPU.isdisjoint(sharing.modes) else {})
     return Counter(placement.profile for placement in sharing.layout)

@@ -1,4 +1,4 @@
-"""Power caps and locked clocks: what to set on which GPU, and what to put back when the policy goes."""
+"""Power limits and locked clocks: what to set on each GPU, and what to restore when the policy goes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,20 +11,20 @@ __all__ = ["LockClocks", "Original", "PowerAction", "SetPower", "forgotten", "po
 
 
 class Original(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU had before a policy changed it; kept on disk, because a crash must not lose it."""
+    """A GPU's settings before a policy changed them; kept on disk, to survive a crash."""
 
     gpu: str
     """UUID."""
     power: bool = False
     """Whether the power limit was changed."""
     power_limit_watts: int | None = None
-    """The limit before; None for the driver's default."""
+    """The former limit; None for the driver's default."""
     clocks: bool = False
     """Whether clocks were locked; before, the driver chose them."""
 
 
 class SetPower(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Cap a GPU's power."""
+    """Limit a GPU's power."""
 
     gpu: str
     watts: int | None
@@ -50,13 +50,13 @@ def power_actions(
     originals: Mapping[str, Original],
     locked: Mapping[str, tuple[int, int]],
 ) -> tuple[PowerAction, ...]:
-    """Return what differs from the policies; a lost GPU is left alone.
+    """Return the differences from the policies; a lost GPU is left alone.
 
     Args:
         policies: those of the node's GPUs.
         gpus: as the driver shows them.
-        originals: what was changed before, by UUID.
-        locked: clocks this process has locked; the driver does not report them.
+        originals: former settings, by UUID.
+        locked: clocks locked by this process; the driver does not report them.
 
     """
     desired = {each.uuid: each for each in policies}
@@ -80,7 +80,7 @@ def power_actions(
 
 
 def remembered(action: PowerAction, facts: GpuFacts, before: Original) -> Original:
-    """Return what to keep on disk before an action is taken."""
+    """Return the record to write before an action is taken."""
     if action.restores:
         return before
     if isinstance(action, LockClocks):
@@ -92,7 +92,7 @@ def remembered(action: PowerAction, facts: GpuFacts, before: Original) -> Origin
 
 
 def forgotten(action: PowerAction, before: Original) -> Original | None:
-    """Return what to keep on disk after an action was taken; None where nothing is left to put back."""
+    """Return the record to write after an action was taken; None where nothing is left to restore."""
     after = before
     if action.restores:
         changed = {"clocks": False} if isinstance(action, LockClocks) else {"power": False, "power_limit_watts": None}

@@ -1,4 +1,4 @@
-"""What yields to what: one order of everything that says how a node's GPUs are shared, and what of it is overridden.
+"""Precedence of everything that configures a node's GPU sharing, and what is overridden.
 
 docs/sharing.md and docs/policy.md have the order as a table.
 """
@@ -23,31 +23,31 @@ ORDER: Final = (
     "option `--strategy`",
     "default",
 )
-"""The first that says something decides it; each says only some things."""
+"""For each setting the first source that has it decides."""
 
 _DEFAULT: Final[Strategy] = "mixed"
 _SHARED_BY_MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source says."""
+    """The settings of one source."""
 
     source: str
-    """As people know it: `GPUPolicy batch`, `label nvidia.com/device-plugin.config=time-sliced`."""
+    """Its name for people: `GPUPolicy batch`, `label nvidia.com/device-plugin.config=time-sliced`."""
     said: NodeSharing = NodeSharing()
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is declared about sharing on one node, by source."""
+    """All sharing settings of one node, by source."""
 
     layout_label: str = ""
     """Value of the label `nvidia.com/mig.config`; empty for none."""
     node_policy: Statement | None = None
     gpu_policy: Statement | None = None
-    """It yields to a node policy file as a whole; then what it says need not be known."""
+    """Overridden as a whole by a node policy file; then its content need not be known."""
     sharing_config: Statement | None = None
     unread_label: str = ""
-    """The label `nvidia.com/device-plugin.config` where it cannot choose, because there is one file alone."""
+    """The label `nvidia.com/device-plugin.config` where there is only one file to select."""
     memory_share: bool = False
     """Whether the node has the label `gpushare=true`."""
     strategy: Strategy | None = None
@@ -60,12 +60,12 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overridden(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was declared and has no effect, because something before it in the order decides."""
+    """A setting without effect, because a source of higher precedence decides."""
 
     source: str
     by: str
     what: str
-    """What the source does not decide."""
+    """The overridden subject."""
     advice: str = ""
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Overridden(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EffectiveSharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds on a node."""
+    """The settings in force on a node."""
 
     said: NodeSharing
     """With the MIG strategy in it."""
@@ -86,7 +86,7 @@ class EffectiveSharing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(declared: Declared, gpus: Iterable[GpuFacts]) -> EffectiveSharing:
-    """Return what holds of all that is declared about these GPUs, in the order of `ORDER`, and what does not."""
+    """Return the settings in force for these GPUs, in the order of `ORDER`, and the overridden ones."""
     inventory = Inventory(gpus=tuple(gpus))
     policy, config = declared.policy, declared.sharing_config
     own = config.said if config else NodeSharing()
@@ -117,7 +117,7 @@ def decide(declared: Declared, gpus: Iterable[GpuFacts]) -> EffectiveSharing:
 
 
 def _strategies(declared: Declared) -> Iterator[tuple[str, Strategy]]:
-    """Yield who says what the MIG strategy is, in order."""
+    """Yield the sources of the MIG strategy, in order."""
     for each in (declared.policy, declared.sharing_config):
         if each is not None and each.said.strategy is not None:
             yield each.source, each.said.strategy
@@ -126,11 +126,11 @@ def _strategies(declared: Declared) -> Iterator[tuple[str, Strategy]]:
 
 
 def _layouts(declared: Declared, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
-    """Yield that a policy's MIG layouts are not made and its managed GPUs are not, because a label says the layouts."""
+    """Yield that a policy's MIG layouts and managed GPUs are overridden by a label that sets the layouts."""
     if not declared.layout_label or declared.policy is None:
         return
     differing = {uuid for uuid, _ in desired_layouts(inventory, said)}
-    # Under strategy `single` the label is the way to say which instances a managed GPU has.
+    # Under strategy `single` the label sets the instances of a managed GPU.
     policies = said.policies if said.strategy != "single" else ()
     managed = {each.uuid for each in policies if each.sharing is not None and each.sharing.managed}
     for uuids, what, advice in (
@@ -163,7 +163,7 @@ def _policies(declared: Declared) -> Iterator[Overridden]:
 def _entries(
     declared: Declared, inventory: Inventory, said: NodeSharing
 ) -> tuple[tuple[Overridden, ...], frozenset[str]]:
-    """Return what of the sharing configuration is overridden, and the UUIDs of GPUs that are shared as it says."""
+    """Return the overridden parts of the sharing configuration, and the UUIDs of GPUs that follow it."""
     config, policy = declared.sharing_config, declared.policy
     if config is None:
         return (), frozenset()
@@ -194,7 +194,7 @@ def _unread(declared: Declared) -> Iterator[Overridden]:
 
 
 def _labels(declared: Declared, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
-    """Yield by whom GPUs are shared otherwise than the label `gpushare=true` says."""
+    """Yield the sources that override the label `gpushare=true`."""
     if not declared.memory_share:
         return
     others = {
@@ -217,7 +217,7 @@ def _labels(declared: Declared, inventory: Inventory, said: NodeSharing) -> Iter
 
 
 def _differing(inventory: Inventory, alone: NodeSharing, said: NodeSharing) -> frozenset[str]:
-    """Return the UUIDs of the GPUs that are shared otherwise than one source alone would have them shared."""
+    """Return the UUIDs of the GPUs that are shared differently from one source alone."""
     pairs = zip(effective(inventory, alone), effective(inventory, said), strict=True)
     return frozenset(one.uuid for one, other in pairs if one.sharing != other.sharing)
 

@@ -1,6 +1,6 @@
-"""What an agent reports of its node: the GPUs as they are shared, unhealthy devices, and how much memory is in use.
+"""An agent's report of its node: the GPUs and their sharing, unhealthy devices, and memory in use.
 
-And the same in a few words, for a list of nodes.
+Also as a summary, for a list of nodes.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from tessera.core.node.health import Health, HealthPhase
 __all__ = ["Summary", "reported", "settled", "summary", "unenforced", "withheld_resources"]
 
 _PART = 20
-"""What moves by less than a twentieth of the GPU is not worth a write that wakes every server."""
+"""Changes below a twentieth of the GPU are not worth a write that wakes every server."""
 _LONGEST = 128
 """Characters of each part of a summary."""
 
@@ -27,13 +27,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A node's GPUs in a few words."""
 
     ready: str
-    """GPUs on which nothing is unhealthy, and all GPUs: `3/4`."""
+    """Healthy GPUs of all GPUs: `3/4`."""
     models: str
     """`A100-40GB`, or `2 A100-40GB, 1 T4`."""
     sharing: str
-    """`auto` where they are managed, else how they are shared; with numbers where they differ."""
+    """`auto` where they are managed, else their sharing; with numbers where they differ."""
     instances: str
-    """MIG instances that exist: `4 1g.5gb, 2 3g.20gb`; empty for none."""
+    """Existing MIG instances: `4 1g.5gb, 2 3g.20gb`; empty for none."""
 
 
 def reported(
@@ -43,9 +43,9 @@ def reported(
 
     Args:
         node: its name.
-        gpus: as they are shared, each with the layout that exists, before what is desired or withheld of it.
-        inventory: what the driver shows.
-        health: what is known against devices.
+        gpus: with their sharing and existing layout, before desired or withheld devices are applied.
+        inventory: of the driver.
+        health: known problems of devices.
         used: memory in use.
         unit_mib: memory of one unit.
 
@@ -62,7 +62,7 @@ def reported(
 
 
 def withheld_resources(resources: Iterable[tuple[str, str]]) -> tuple[Impairment, ...]:
-    """Return the resources that are not offered although the configuration says so, each with the reason."""
+    """Return the configured resources that are not advertised, each with the reason."""
     return tuple(
         Impairment(kind="Withheld", subject=name, message=f"{name} is not offered: {problem}")
         for name, problem in resources
@@ -70,7 +70,7 @@ def withheld_resources(resources: Iterable[tuple[str, str]]) -> tuple[Impairment
 
 
 def unenforced(problems: Iterable[str]) -> tuple[Impairment, ...]:
-    """Return what is declared of GPUs and not in force yet; `GPU 0: ...` is about the part before the colon."""
+    """Return the declarations for GPUs that are not in force yet; `GPU 0: ...` is about the part before the colon."""
     return tuple(Impairment(kind="Withheld", subject=each.partition(":")[0], message=each) for each in problems)
 
 
@@ -101,7 +101,7 @@ def settled(former: Iterable[Used], measured: Iterable[Used], gpus: Iterable[Gpu
 
 
 def summary(state: GpuNodeState) -> Summary:
-    """Return the GPUs of a node in a few words; where there are very many, their beginning."""
+    """Return a summary of a node's GPUs, truncated if they are very many."""
     unhealthy = {each.gpu for each in state.unhealthy}
     profiles = Counter(place.profile for gpu in state.gpus for place in gpu.sharing.layout or ())
     well = sum(gpu.uuid not in unhealthy for gpu in state.gpus)
@@ -114,7 +114,7 @@ def summary(state: GpuNodeState) -> Summary:
 
 
 def _shared(gpu: Gpu) -> str:
-    """Return how a GPU is shared: as its devices are, or what it may be shared as where it has none yet."""
+    """Return how a GPU is shared: by its devices, or its allowed modes where it has none yet."""
     if gpu.sharing.managed:
         return "auto"
     offered = devices(gpu.model, gpu.memory_mib, gpu.sharing)
@@ -123,7 +123,7 @@ def _shared(gpu: Gpu) -> str:
 
 
 def _counted(numbers: Counter[str]) -> str:
-    """Return words with how often each is said, the most frequent first; without a number where all say the same."""
+    """Return words with their counts, the most frequent first; without a count where all are equal."""
     if len(numbers) == 1:
         return _short(next(iter(numbers)))
     order = sorted(numbers.items(), key=lambda each: (-each[1], each[0]))

@@ -3,7 +3,7 @@
 An integer program over counts, not over pods: equal needs are interchangeable, so variables say how many pods of a need
 run on a node and how many of their devices come from each GPU in each way. For small fleets, and as the yardstick in
 tests. Higher priorities are served first, each class exactly; of the best assignments, one that opens the fewest GPUs.
-It improves on assignments that somebody made before, so that it is never worse than they, however soon its time is up.
+It improves on given assignments, so that it is never worse than these, however soon its time is up.
 """
 
 import math
@@ -51,11 +51,11 @@ class _Key(NamedTuple):
 def assign(
     snapshot: Snapshot, start: Sequence[Assignment] = (), *, budget: Budget | None = None
 ) -> tuple[tuple[Assignment, ...], Bound]:
-    """Return assignments of pending pods, in order of arrival, and what was proved about their number.
+    """Return assignments of pending pods, in order of arrival, and the proven bound on their number.
 
-    Running pods stay where they are. `start` are assignments to improve on: where nothing better is found, they are
-    returned. `budget` bounds the solver's time in sum: priority classes share it evenly, highest first, what one
-    leaves goes to the next, and what all leave closes GPUs. Cost grows steeply with nodes times needs: tens of nodes,
+    Running pods stay where they are. `start` are assignments to improve on: if nothing better is found, they are
+    returned. `budget` limits the solver's total time: priority classes share it evenly, highest first, unused time
+    goes to the next, and the rest closes GPUs. Cost grows steeply with nodes times needs: tens of nodes,
     not thousands.
     """
     model = _Model(snapshot)
@@ -105,7 +105,7 @@ class _Model:
         return search.values if search.better else None, at_most
 
     def _values(self, assignments: Sequence[Assignment]) -> tuple[float, ...]:
-        """Return the values of all variables for these assignments beside what running pods hold."""
+        """Return the values of all variables for these assignments beside running pods."""
         values = list(self.program.lows)
         pending = {pod.key: pod for pod in self.snapshot.pending}
         kinds = {kind: k for k, kind in enumerate(self.kinds)}
@@ -123,7 +123,7 @@ class _Model:
         return tuple(values)
 
     def _served_as(self, k: int, a: int, n: int, ask: Ask, share: Share) -> list[_Key]:
-        """Return the one way in which an ask got its share; empty where the program does not have it."""
+        """Return the way in which an ask got its share; empty where the program does not have it."""
         found = [
             key
             for key in self.on_gpu[n, share.gpu]
@@ -132,7 +132,7 @@ class _Model:
         return sorted(found, key=lambda key: Share.of(share.gpu, ask, key.option, share.start) != share)[:1]
 
     def _made_for(self, key: _Key, share: Share) -> tuple[int, ...]:
-        """Return the variables of what must be made for a share: the GPU's mode, and the instance."""
+        """Return the variables of what must be created for a share: the GPU's mode, and the instance."""
         if key.option.exists:
             return ()
         mode = self.modes[key.node, key.gpu, share.mode]
@@ -161,7 +161,7 @@ class _Model:
                     terms[pods] = float(take)
                 self._asks(n, node, k)
         for terms, free in zip(taken, room, strict=True):
-            # Running pods may have more than there is, as where a node shrank: then nobody comes.
+            # Running pods may exceed a node's capacity, as after it shrank: then no pod is added.
             self.program.row(terms, high=max(0, free))
         for gpu in node.gpus:
             self._gpu(n, gpu)
@@ -268,7 +268,7 @@ def made_modes(gpu: Gpu) -> tuple[Mode, ...]:
 
 
 class _Search:
-    """The best point known of a program, and the time left to find a better one."""
+    """The best known solution of a program, and the time left to improve it."""
 
     def __init__(self, program: Program, start: tuple[float, ...], budget: Budget) -> None:
         self.program = program
@@ -277,24 +277,24 @@ class _Search:
         self.budget = budget
 
     def serve(self, pods: dict[int, float], requested: int, limit_s: float) -> int:
-        """Place as many of these pods as can be found in time, hold on to them, and return the most there can be."""
+        """Place as many of these pods as possible in the time, fix them, and return the upper bound."""
         have, most = self._sum(pods), requested
         if have < requested and limit_s > 0:
             found = self._take(self.program.maximise(pods, limit_s=limit_s, start=self.values), pods, 1)
             have = self._sum(pods)
-            # A bound below what is placed would be one of another problem than this: it proves nothing.
+            # A bound below the placed pods would be of another problem: it proves nothing.
             most = math.floor(min(found.bound + 1e-6, requested)) if found.bound + 1e-6 >= have else requested
         self.program.row(pods, low=have)
         return most
 
     def close(self, gpus: Iterable[int]) -> None:
-        """Close as many GPUs as can be found in time."""
+        """Close as many GPUs as possible in the time."""
         opened = dict.fromkeys(gpus, 1.0)
         if self.budget.left_s > 0:
             self._take(self.program.minimise(opened, limit_s=self.budget.left_s, start=self.values), opened, -1)
 
     def _take(self, found: Solution, terms: dict[int, float], sign: int) -> Solution:
-        """Take what was found where it is better than what is known."""
+        """Take a solution if it is better than the known one."""
         self.budget.spend(found.took_s)
         if found.feasible and sign * round(found.objective) > sign * self._sum(terms):
             self.values, self.better = found.values, True
@@ -305,7 +305,7 @@ class _Search:
 
 
 class _Supply:
-    """Devices the solution takes from each GPU, handed out one by one."""
+    """The solution's devices from each GPU, handed out one by one."""
 
     def __init__(self, model: _Model, values: Sequence[float]) -> None:
         self.snapshot = model.snapshot

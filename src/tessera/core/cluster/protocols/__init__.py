@@ -1,1 +1,1 @@
-"""Who may do what, where several processes act: allocators, claims, keys and leadership as state machines."""
+"""Protocols between processes, as state machines: allocators, claims, keys and leader election."""

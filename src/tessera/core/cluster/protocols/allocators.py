@@ -1,8 +1,8 @@
-"""One allocator for a device at a time: the kubelet for what is offered by name, the scheduler for all else.
+"""One allocator per device at a time: the kubelet for devices advertised by name, the scheduler for all others.
 
 A device becomes the kubelet's when the agent has written it to `status.offered` of the GPUNode; only then is it
-advertised. It becomes the scheduler's again when it has been withdrawn from the kubelet, the kubelet lists it no more,
-nobody holds it, and the agent has taken it out of `status.offered`. In between nobody gets it.
+advertised. It becomes the scheduler's again when it has been withdrawn from the kubelet, the kubelet no longer lists
+it, no pod uses it, and the agent has removed it from `status.offered`. In between nobody allocates it.
 """
 
 import enum
@@ -30,39 +30,39 @@ __all__ = [
 
 
 class DeviceState(enum.StrEnum):
-    """How far a device has come that can be offered by name."""
+    """State of a device that can be advertised by name."""
 
     POOLED = "pooled"
-    """The scheduler's, and nobody has it."""
+    """The scheduler's, and free."""
     CLAIMED = "claimed"
-    """The scheduler's: a claim or an assignment names it, or what overlaps it."""
+    """The scheduler's: named by a claim or an assignment, or overlapping one that is."""
     OFFERED = "offered"
-    """The kubelet's: it may allocate it to any pod that asks for it by name."""
+    """The kubelet's: it may allocate it to any pod that requests it by name."""
     HELD = "held"
     """The kubelet's: a pod has it by name, or is being allocated it."""
     WITHDRAWING = "withdrawing"
-    """It is to be the scheduler's, and the kubelet still lists it."""
+    """To become the scheduler's, but still listed by the kubelet."""
     RELEASING = "releasing"
-    """The kubelet lists it no more and nobody has it; it is to be taken out of `status.offered`."""
+    """No longer listed by the kubelet and free; to be removed from `status.offered`."""
 
 
 class Handshake(msgspec.Struct, frozen=True, kw_only=True):
-    """What is seen of the devices that change hands."""
+    """The observed devices."""
 
     desired: frozenset[DeviceId] = frozenset()
-    """What should be offered by name now."""
+    """To be advertised by name now."""
     offered: frozenset[DeviceId] = frozenset()
-    """`status.offered` as it is stored."""
+    """`status.offered` as stored."""
     held: frozenset[DeviceId] = frozenset()
-    """Devices by name that pods hold or are being allocated."""
+    """Devices by name that pods use or are being allocated."""
     taken: frozenset[DeviceId] = frozenset()
-    """What has something in common with a device that a claim or an assignment names."""
+    """Devices that overlap claims or assignments."""
     allocatable: frozenset[DeviceId] = frozenset()
-    """What the kubelet lists."""
+    """The kubelet's list."""
 
 
 def state_of(device: DeviceId, seen: Handshake) -> DeviceState:
-    """Return how far a device has come."""
+    """Return the state of a device."""
     if device in seen.held:
         return DeviceState.HELD
     if device not in seen.offered:
@@ -73,25 +73,25 @@ def state_of(device: DeviceId, seen: Handshake) -> DeviceState:
 
 
 class OfferPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do with devices that change hands, or do not."""
+    """The next step for devices of the kubelet."""
 
     add: frozenset[DeviceId] = frozenset()
     """To be written to `status.offered`, with the version that was read, before they are advertised."""
     advertise: frozenset[DeviceId] = frozenset()
-    """What the kubelet is offered now."""
+    """To be advertised now."""
     withdrawing: frozenset[DeviceId] = frozenset()
-    """What is the kubelet's still and shall not be."""
+    """Still the kubelet's, but to become the scheduler's."""
 
 
 def still_needed(
     leaving: Mapping[DeviceId, str], free: Mapping[str, int], awaited: Mapping[str, int]
 ) -> frozenset[DeviceId]:
-    """Return devices that must not be withdrawn yet, because a pod is on its way to the node for one of them.
+    """Return devices that must not be withdrawn yet, because a pod bound to the node is to get one of them.
 
     Args:
         leaving: devices that are to be withdrawn, with their resource.
-        free: how many devices of a resource would be offered without them that no pod has.
-        awaited: how many the pods ask that are bound to the node and do not have theirs yet.
+        free: number of unallocated devices of each resource that would remain.
+        awaited: number requested by pods on the node that do not have theirs yet.
 
     """
     lacking = {name: count - free.get(name, 0) for name, count in awaited.items()}
@@ -104,9 +104,9 @@ def still_needed(
 
 
 def claimed_keys(claims: Iterable[Claim], gpus: Iterable[Gpu]) -> frozenset[DeviceId]:
-    """Return what the claims of a GPUNode name: MIG instances, made already or not, and GPUs named without one.
+    """Return the devices of a GPUNode's claims: MIG instances, existing or not, and GPUs named without one.
 
-    A claim to an instance that its GPU cannot have is one to the whole GPU: nothing of it is given away meanwhile.
+    A claim to an instance that its GPU does not support counts as one to the whole GPU: nothing of it is allocated.
     """
     known = {gpu.index: gpu for gpu in gpus}
     shares = (share for claim in claims for share in claim.shares if share.gpu in known)
@@ -127,15 +127,15 @@ def plan_offer(
     held: frozenset[DeviceId],
     taken: frozenset[DeviceId],
 ) -> OfferPlan:
-    """Return what to advertise, and what to write to `status.offered`, where nothing may ever be given twice.
+    """Return what to advertise, and what to write to `status.offered`, without ever allocating a device twice.
 
-    The kubelet does not know that devices overlap: one that lies across another that it still has waits for that too.
+    The kubelet does not know that devices overlap: one that overlaps another that it still has waits for that too.
 
     Args:
-        desired: what should be offered by name now.
-        committed: `status.offered` as it is stored.
-        held: devices by name that pods hold or are being given.
-        taken: what has something in common with a device that a claim or an assignment names.
+        desired: to be advertised by name now.
+        committed: `status.offered` as stored.
+        held: devices by name that pods use or are being allocated.
+        taken: devices that overlap claims or assignments.
 
     """
     leaving = committed - desired
@@ -153,13 +153,13 @@ def released_devices(
     held: frozenset[DeviceId],
     allocatable: frozenset[DeviceId],
 ) -> frozenset[DeviceId]:
-    """Return what to take out of `status.offered`: what is withdrawn, and the kubelet has let go of.
+    """Return what to remove from `status.offered`: withdrawn devices that the kubelet has dropped.
 
     Args:
-        desired: what should be offered by name now.
-        committed: `status.offered` as it is stored.
-        held: devices by name that pods hold or are being given.
-        allocatable: what the kubelet lists as allocatable.
+        desired: to be advertised by name now.
+        committed: `status.offered` as stored.
+        held: devices by name that pods use or are being allocated.
+        allocatable: the devices that the kubelet lists as allocatable.
 
     """
     seen = Handshake(desired=desired, offered=committed, held=held, allocatable=allocatable)
@@ -167,7 +167,7 @@ def released_devices(
 
 
 def devices_by_gpu(devices: Iterable[DeviceId]) -> tuple[DesiredDevices, ...]:
-    """Return devices by GPU, as `status.offered` has them; sorted, so that the same devices are the same fields."""
+    """Return devices by GPU, as in `status.offered`; sorted, so that equal sets give equal fields."""
     parts = frozenset(devices)
     return tuple(
         DesiredDevices(

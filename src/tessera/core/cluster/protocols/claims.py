@@ -1,7 +1,7 @@
-"""Which claims of a node count: the protocol by which several servers never grant one thing twice.
+"""Which claims of a node count: the protocol by which several servers never allocate a device twice.
 
 A server claims shares on the node's GPUNode object before it binds a pod to them; docs/decisions/0010 has the whole
-protocol. Here is what one server knows of one node's claims, and what follows from it. Time is the server's own.
+protocol. This is one server's knowledge of one node's claims, and its consequences. Time is the server's own.
 """
 
 import enum
@@ -19,11 +19,11 @@ class Fate(enum.Enum):
     """What became of a pod, as far as is known."""
 
     OPEN = "open"
-    """Neither seen bound nor seen gone: a request to bind it may be under way."""
+    """Neither observed bound nor gone: a request to bind it may be in flight."""
     BOUND = "bound"
-    """It runs on a node, this or another, and holds what its annotations say."""
+    """It runs on a node, this or another, and uses the devices in its annotations."""
     GONE = "gone"
-    """It is no more; no other pod will ever have its UID."""
+    """It is gone; no other pod will ever have its UID."""
 
 
 Fates: TypeAlias = Callable[[str], Fate]
@@ -38,30 +38,30 @@ class ClaimKey(NamedTuple):
 
 
 class _Seen(msgspec.Struct):
-    """A claim that the object has, or had."""
+    """A claim that is or was in the object."""
 
     claim: Claim
     since_s: float
     version: int
-    """The last version of the object that is known to have it."""
+    """The last known version of the object with it."""
 
 
 def key_of(claim: Claim) -> ClaimKey:
-    """Return which attempt a claim is of."""
+    """Return the attempt that a claim belongs to."""
     return ClaimKey(claim.uid, claim.attempt)
 
 
 class NodeClaims:
-    """What one server knows of the claims on one node.
+    """One server's knowledge of the claims on one node.
 
-    A claim counts until it is settled: its pod was seen bound or gone, or `give_up` said that its attempt will never
-    bind the pod. A claim that vanished from the object counts on until then, because another server may have dropped
-    it for a pod whose binding is not seen here yet.
+    A claim counts until it is settled: its pod was observed bound or gone, or `give_up` said its attempt will never
+    bind the pod. A claim that vanished from the object counts until then, because another server may have dropped
+    it for a pod whose binding is not observed here yet.
 
     Attributes:
-        version: of the object as it was seen last; 0 before it was seen.
-        verified: whether every version was seen since the node's pods were listed last, so that pods and claims
-            together are all there is. Only then may a claim be made on `version`.
+        version: last observed version of the object; 0 before the first.
+        verified: whether every version was observed since the node's pods were last listed, so that pods and claims
+            together are complete. Only then may a claim be made on `version`.
 
     """
 
@@ -72,7 +72,7 @@ class NodeClaims:
         self._seen: dict[ClaimKey, _Seen] = {}
         self._dead: set[ClaimKey] = set()
         self._kept: frozenset[ClaimKey] = frozenset()
-        """Claims that went with their object: nobody dropped them, so that no verification lets them go until another
+        """Claims that were deleted with their object: no server dropped them, so they count until another
         object has them."""
 
     @property
@@ -81,13 +81,13 @@ class NodeClaims:
         return not self._seen
 
     def saw(self, version: int, claims: Iterable[Claim], now_s: float, *, skipped: bool = False) -> None:
-        """Take the object in as a watch, or the answer to an own write, shows it; nothing where it is known already.
+        """Take the object from a watch or the answer to an own write; ignored if known already.
 
         Args:
-            version: the object's.
+            version: of the object.
             claims: those in it.
             now_s: time of this server's monotonic clock.
-            skipped: whether there may have been versions between this and the one seen last.
+            skipped: whether there may have been versions between this and the last observed one.
 
         """
         if version <= self.version:
@@ -98,11 +98,11 @@ class NodeClaims:
         self.version = version
 
     def lost(self) -> None:
-        """Mark what is known of the object as possibly out of date."""
+        """Mark the knowledge of the object as possibly outdated."""
         self.verified, self._skipped = False, True
 
     def deleted(self) -> None:
-        """Record that the object was deleted. Its claims count until settled: who deleted it knew no pod's fate."""
+        """Record that the object was deleted. Its claims count until settled: its deletion settles no claim."""
         self.lost()
         self._kept = frozenset(self._seen)
 
@@ -111,9 +111,9 @@ class NodeClaims:
         self._skipped = False
 
     def read(self, version: int, claims: Iterable[Claim], now_s: float) -> None:
-        """End to verify: the object was read, and then the node's pods, which are known by now.
+        """End verifying: the object was read, and then the node's pods, which are known by now.
 
-        What vanished before that version needs no keeping: pods that were bound by then were in the list.
+        Claims that vanished before that version are forgotten: pods that were bound by then were in the list.
         """
         self._take(version, claims, now_s)
         self.version = max(self.version, version)
@@ -131,20 +131,20 @@ class NodeClaims:
                 self._kept -= {key_of(claim)}
 
     def give_up(self, key: ClaimKey) -> None:
-        """Give up an attempt that will never bind its pod: it was refused, or is too old to be under way.
+        """Give up an attempt that will never bind its pod: it was rejected, or is too old to be in flight.
 
-        Not for an attempt that took over the shares of an earlier one (`earlier`), which may bind the pod still.
+        Not for an attempt that took over the shares of an earlier one (`earlier`), which may still bind the pod.
         """
         self._dead.add(key)
 
     def present(self) -> tuple[Claim, ...]:
-        """Return the claims that the object has."""
+        """Return the claims in the object."""
         return tuple(seen.claim for seen in self._seen.values() if seen.version == self.version)
 
     def counting(self, fates: Fates) -> tuple[Claim, ...]:
-        """Return the claims that count, in the order they were first seen; equal claims for one pod once.
+        """Return the claims that count, in the order of their first observation; equal claims for one pod once.
 
-        Settled claims that the object no longer has are forgotten.
+        Settled claims that are no longer in the object are forgotten.
         """
         for key, seen in list(self._seen.items()):
             if seen.version < self.version and self._settled(seen.claim, fates):
@@ -154,19 +154,19 @@ class NodeClaims:
         return tuple({(claim.uid, claim.shares): claim for claim in counting}.values())
 
     def earlier(self, uid: str, fates: Fates) -> Claim | None:
-        """Return the claim that the object has or had for a pod; a new attempt must take the same shares.
+        """Return a pod's claim, present or former; a new attempt must use the same shares.
 
-        An earlier request to bind the pod may still be under way. Were its claim replaced by other shares, nothing
-        would keep those that it names.
+        An earlier request to bind the pod may still be in flight. If its claim were replaced by other shares, nothing
+        would reserve those that it names.
         """
         kept = (self._seen[key].claim for key in self._kept & self._seen.keys())
         found = (claim for claim in (*self.present(), *kept) if claim.uid == uid and not self._settled(claim, fates))
         return next(found, None)
 
     def lacking(self, fates: Fates) -> tuple[Claim, ...]:
-        """Return the claims that went with a former object, count still, and are not in the one there is now.
+        """Return the claims that were deleted with a former object, still count, and are not in the current one.
 
-        A server that starts now does not know them. Where the object has a later claim for the same pod, that stands.
+        A server that starts now does not know them. If the object has a later claim for the same pod, that one stays.
         """
         uids = {claim.uid for claim in self.present()}
         return tuple(
@@ -177,18 +177,18 @@ class NodeClaims:
         )
 
     def with_claims(self, new: Collection[Claim], fates: Fates) -> tuple[Claim, ...]:
-        """Return the claims to write with new ones: they replace those of their pods, settled ones are left out."""
+        """Return the claims to write with new ones, which replace those of their pods; settled ones are left out."""
         uids = {claim.uid for claim in new}
         return (*(each for each in self.present() if each.uid not in uids and not self._settled(each, fates)), *new)
 
     def without_settled(self, fates: Fates) -> tuple[Claim, ...] | None:
-        """Return the claims to write so that settled ones go; None where the object has none."""
+        """Return the claims to write so that settled ones are removed; None if there are none."""
         present = self.present()
         left = tuple(claim for claim in present if not self._settled(claim, fates))
         return left if len(left) < len(present) else None
 
     def overdue(self, before_s: float, fates: Fates) -> tuple[Claim, ...]:
-        """Return the claims that count and were first seen before a time; their pods must be looked up."""
+        """Return the claims that count and were first observed before a time; their pods must be read."""
         return tuple(
             seen.claim
             for seen in self._seen.values()
@@ -196,9 +196,9 @@ class NodeClaims:
         )
 
     def vanished(self, before_s: float, fates: Fates) -> bool:
-        """Return whether a claim counts that the object has no more, and that was first seen before a time.
+        """Return whether a claim counts that is no longer in the object, and was first observed before a time.
 
-        Who dropped it knew its pod's fate; verifying the node shows it: `read` forgets what vanished before.
+        The server that dropped it knew its pod's fate; verifying the node shows it: `read` forgets vanished claims.
         """
         return any(
             seen.version < self.version

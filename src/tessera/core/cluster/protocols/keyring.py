@@ -1,19 +1,19 @@
-"""Public keys that count, as an object in the cluster publishes them: none goes unless somebody took it out.
+"""Public keys that count, published by an object in the cluster: a key counts until it is removed on purpose.
 
-Every process that reads assignments follows the same object, so that the rule is here once
+Every process that reads assignments watches the same object, so the rule is here once
 (docs/decisions/0012-assignments-are-signed.md):
 
-- A key that the object shows counts.
-- It goes on to count when the object is deleted, and when another object of that name does not have it: that is an
-  accident, and pods that the key signed run.
-- It is revoked when a later version of the same object, by UID, does not have it any more: somebody took it out.
-- A revoked key that is shown again counts again.
-- What is older than what was seen says nothing: watches and reads are late by different amounts.
-- A read of what the API server has now (a quorum read) that began after all that was seen, and yet shows an older
-  version, shows that the history went back: etcd was restored from a backup. It is taken as it is. Nobody took out what
-  it lacks, so that nothing is revoked for it, and what it shows counts.
+- A key in the object counts.
+- It still counts when the object is deleted, and when a recreated object does not have it: that is an
+  accident, and pods with its signatures run.
+- It is revoked when a later version of the same object, by UID, does not have it: somebody removed it.
+- A revoked key that appears again counts again.
+- Versions older than the last observed one are ignored: watches and reads lag by different amounts.
+- A read of what the API server has now (a quorum read) that began after the last observation, and returns an older
+  version, shows that the history went back: etcd was restored from a backup. It is taken as it is. Missing keys were
+  removed by nobody, so none is revoked for it, and its keys count.
 
-A process that starts knows what the object shows then, and nothing of before.
+A process that starts knows the current object, and nothing of before.
 """
 
 from collections.abc import Mapping
@@ -24,18 +24,18 @@ __all__ = ["KeyRing"]
 
 
 class KeyRing(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys that one process has seen published; an empty one before it has seen any."""
+    """The published keys that one process has observed; empty before the first."""
 
     public: Mapping[str, bytes] = {}
     """Those that count, by id."""
     revoked: frozenset[str] = frozenset()
-    """Ids of keys that were taken out of the object."""
+    """Ids of keys that were removed from the object."""
     uid: str = ""
-    """Of the object that was seen last."""
+    """UID of the last observed object."""
     version: int = 0
     """Its resourceVersion as a number."""
     shown: frozenset[str] = frozenset()
-    """Ids of the keys that it showed. What `public` has beyond them is to be written into it again."""
+    """Ids of its keys. Further keys in `public` are to be written into it again."""
 
     def saw(self, uid: str, version: int, public: Mapping[str, bytes], *, begun: int | None = None) -> "KeyRing":
         """Return the ring after another version of the object, with these keys by id. A deletion is no version.
@@ -43,8 +43,8 @@ class KeyRing(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             uid: of the object.
             version: its resourceVersion as a number.
-            public: the keys that it shows.
-            begun: for a quorum read the `version` of the ring when it began; None for what a watch shows.
+            public: its keys.
+            begun: for a quorum read the `version` of the ring when it began; None for a watch.
 
         """
         went_back = version < self.version == begun

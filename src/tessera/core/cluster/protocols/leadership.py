@@ -1,24 +1,24 @@
-"""Who of several processes leads, by a lease that all read and write: when it may be taken, how long it is believed.
+"""Leader election among processes, by a Lease that all read and write: when it may be acquired, how long it is trusted.
 
-              saw it unchanged for its duration, or free; wrote it
+              observed it unchanged for its duration, or free; wrote it
     follows ───────────────────────────────────────────────────────► leads
        ▲                                                               │
-       └── no renewal answered for `renew_s`; saw another's; gave up ──┘
+       └── no renewal answered for `renew_s`; observed another's; resigned ──┘
 
-Every time is of one process's own monotonic clock; clocks are never compared, so that skew harms nothing:
+Every time is of one process's own monotonic clock; clocks are never compared, so skew is harmless:
 
-- A lease counts as expired when this process has seen it unchanged for its duration, counted from the *answer* that
-  showed it. Any change, whoever made it, begins the count anew.
-- A leader believes in itself for `renew_s` from when it *sent* the last renewal that was answered.
+- A lease counts as expired when this process has observed it unchanged for its duration, counted from the *answer* that
+  showed it. Any change, by any process, restarts the count.
+- A leader trusts its leadership for `renew_s` from when it *sent* the last renewal that was answered.
 - Writes name the version that they replace, so of two candidates that take an expired lease one is refused.
 
-The answer that showed a renewal came after the renewal was sent, and the lease lasts longer than the belief: so two
-never believe at once, while one process's clock runs less than `lease_s / renew_s` times as fast as another's (1.5 by
-default), and nobody deletes the lease. The belief is a matter of time, not of a message that may come late; but what a
-leader sent while it believed may arrive afterwards, so that its writes must name the version that they change. A clock
-that stands still while its machine sleeps counts as a slow one.
+The answer that showed a renewal came after the renewal was sent, and the lease lasts longer than the trust: so two
+never lead at the same time, while one process's clock runs less than `lease_s / renew_s` times as fast as another's
+(1.5 by default), and the lease is not deleted. Trust is a matter of time, not of a message that may come late; but
+writes that a leader sent while it trusted its leadership may arrive afterwards, so they must name the version that
+they change. A clock that stops while its machine sleeps counts as a slow one.
 
-Source: client-go `tools/leaderelection`, whose belief begins and ends the same.
+Source: client-go `tools/leaderelection`, whose trust begins and ends the same.
 """
 
 import msgspec
@@ -28,21 +28,21 @@ from tessera.errors import InvalidInput
 __all__ = ["Candidate", "Lease", "Terms", "claim", "free_in_s", "granted", "leads", "observed", "pause_s", "released"]
 
 _JITTER = 1.2
-"""How many times its pause a candidate may wait beyond it, so that many do not ask at once. Source: client-go."""
+"""Jitter: a candidate waits up to this many times its pause in addition. Source: client-go."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a lease is good for, and how often it is renewed; all candidates should have the same.
+    """How long a lease lasts, and how often it is renewed; all candidates should have the same.
 
     Raises:
-        InvalidInput: a leader could still believe when its lease is taken, or would have no second attempt.
+        InvalidInput: a leader could still trust itself when its lease is acquired, or would have no second attempt.
 
     """
 
     lease_s: int = 15
-    """A lease unchanged for so long may be taken."""
+    """A lease unchanged for this long may be acquired."""
     renew_s: float = 10.0
-    """A leader without an answered renewal for so long stops. The rest of the lease is its time to do so."""
+    """A leader without an answered renewal for this long stops. The rest of the lease is its time to do so."""
     retry_s: float = 2.0
     """Between two attempts."""
 
@@ -56,30 +56,30 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The lease as it was read."""
+    """The lease that was read."""
 
     holder: str = ""
-    """Empty when nobody holds it."""
+    """Empty when nobody has it."""
     lease_s: int = 0
-    """Its duration; 0 when it names none, and it lasts as long as one's own then."""
+    """Its duration; 0 where it has none, and one's own counts."""
     transitions: int = 0
-    """How often it went to another holder."""
+    """How often it changed its holder."""
     version: str = ""
     """Opaque; differs after every write. Empty when the lease does not exist yet."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that leads or would, and what it knows; every time by its own monotonic clock."""
+    """A process that leads or wants to, and its knowledge; every time by its own monotonic clock."""
 
     identity: str
-    """No other process has it, not even a former one of the same pod."""
+    """Unique, even among former processes of the same pod."""
     terms: Terms = Terms()
     lease: Lease | None = None
-    """As last seen; None before the first look."""
+    """As last observed; None before the first read."""
     changed_s: float = 0.0
-    """When it was first seen so."""
+    """When it was first observed so."""
     sent_s: float | None = None
-    """When the last renewal that was answered was sent; None while it follows."""
+    """When the last answered renewal was sent; None for a follower."""
 
 
 def observed(candidate: Candidate, lease: Lease, answered_s: float) -> Candidate:
@@ -90,7 +90,7 @@ def observed(candidate: Candidate, lease: Lease, answered_s: float) -> Candidate
 
 
 def free_in_s(candidate: Candidate, now_s: float) -> float:
-    """Return in how many seconds the candidate may write the lease as last seen; 0 when it may now."""
+    """Return in how many seconds the candidate may write the last observed lease; 0 for now."""
     lease = candidate.lease
     if lease is None:
         return candidate.terms.retry_s
@@ -100,7 +100,7 @@ def free_in_s(candidate: Candidate, now_s: float) -> float:
 
 
 def claim(candidate: Candidate, now_s: float) -> Lease | None:
-    """Return the lease to write in place of the version it names, to lead or to go on; None while another's holds."""
+    """Return the lease to write in place of the version it names, to acquire or renew; None while another's holds."""
     lease = candidate.lease
     if lease is None or free_in_s(candidate, now_s) > 0:
         return None
@@ -119,12 +119,12 @@ def granted(candidate: Candidate, lease: Lease, sent_s: float, answered_s: float
 
 
 def leads(candidate: Candidate, now_s: float) -> bool:
-    """Return whether the candidate may believe that it leads."""
+    """Return whether the candidate may trust its leadership."""
     return candidate.sent_s is not None and now_s < candidate.sent_s + candidate.terms.renew_s
 
 
 def released(candidate: Candidate) -> tuple[Candidate, Lease | None]:
-    """Return the candidate as a follower, and the lease to write so that others need not wait; None if it has none."""
+    """Return the candidate as a follower, and the lease to write to release it; None if it has none."""
     lease = candidate.lease
     own = lease is not None and lease.holder == candidate.identity
     free = msgspec.structs.replace(lease, holder="", lease_s=1) if lease is not None and own else None
@@ -135,9 +135,9 @@ def pause_s(candidate: Candidate, now_s: float, jitter: float) -> float:
     """Return the seconds until the next attempt.
 
     Args:
-        candidate: who waits.
+        candidate: the one that waits.
         now_s: now.
-        jitter: a random number from 0 to 1, by which those who follow come at different times.
+        jitter: a random number from 0 to 1, which spreads the followers' attempts.
 
     """
     retry_s = candidate.terms.retry_s

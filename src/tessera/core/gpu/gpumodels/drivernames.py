@@ -1,4 +1,4 @@
-"""What drivers call a GPU model's best known product, and its compute capability: what GPU Feature Discovery labels."""
+"""The driver's name and compute capability of each GPU model's best known product: for GPU Feature Discovery."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

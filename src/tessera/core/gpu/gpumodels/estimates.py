@@ -1,4 +1,4 @@
-"""Memory where no listing was seen: figures below what the driver will show, so that nothing is allocated twice."""
+"""Estimated memory where no listing is known: below the driver's figure, so that nothing is allocated twice."""
 
 __all__ = ["gpu_memory_mib", "profile_memory_mib"]
 
@@ -8,7 +8,7 @@ _MARGIN = (9, 10)
 def gpu_memory_mib(nominal_gb: int) -> int:
     """Return a GPU's memory from the size in its product name, read as decimal gigabytes.
 
-    Every GPU of the catalogue with a listing shows at least that. Where a MIG profile promises more, as many of them
+    Every GPU of the catalogue with a listing has at least that. If a MIG profile promises more, as many of them
     as fit side by side are the better estimate.
     """
     return nominal_gb * 10**9 >> 20
@@ -17,9 +17,9 @@ def gpu_memory_mib(nominal_gb: int) -> int:
 def profile_memory_mib(gpu_mib: int, fraction: tuple[int, int], listed_mib: dict[int, int]) -> int:
     """Return the memory of a MIG profile that takes `fraction` of a GPU's memory slices.
 
-    The larger of two bounds, both below every listing seen: nine tenths of the fraction of the whole GPU, and as many
-    times a smaller or equal listed profile as it takes slices of that one. The first holds because the driver keeps
-    back less than a tenth (H200 and B200 keep the most, 9 percent of a slice); the second because it keeps back less
+    The larger of two bounds, both below every known listing: nine tenths of the fraction of the whole GPU, and as many
+    times a smaller or equal listed profile as it takes slices of that one. The first holds because the driver reserves
+    less than a tenth (H200 and B200 reserve the most, 9 percent of a slice); the second because it reserves less
     in one large instance than in several small ones.
 
     Args:

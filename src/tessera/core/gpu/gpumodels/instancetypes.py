@@ -1,4 +1,4 @@
-"""The GPUs of cloud instance types, as data: for nodes whose labels name the instance type and nothing of the GPU."""
+"""The GPUs of cloud instance types, as data: for nodes whose labels have the instance type and not the GPU."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,7 @@
 """The GPU products with MIG, as data: one row per profile.
 
 The placement rules that break naive code: 3g takes half of the memory slices; on seven-slice GPUs 4g starts only at 0,
-2g never at 6, and the last unit is reached only by 3g at 4, 7g, or 1g with double memory at 6.
+2g never at 6, and the last memory slice is reached only by 3g at 4, 7g, or 1g with double memory at 6.
 """
 
 from typing import Literal, NamedTuple
@@ -29,7 +29,7 @@ class _Row(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What was seen of one product."""
+    """The observations of one product."""
 
     placement: _Known
     sources: tuple[str, ...]

@@ -19,13 +19,13 @@ CATALOGUE: tuple[GpuModel, ...] = (*MIG_PRODUCTS, *WHOLE_PRODUCTS)
 _LABEL_SUFFIXES = re.compile(r"(-mig-.*)?(-shared)?$")
 _PROFILE = re.compile(r"(?P<slices>\d{1,2})g\.(?P<gb>\d{1,4})gb(?P<attributes>([.+-][a-z]+)*)")
 _TOLERANCE_PERCENT = 5
-"""How far the gigabytes in a profile's name may differ between drivers. Seen: 4.3 (GB200's 1g.23gb and 1g.24gb)."""
+"""How far the gigabytes in a profile's name may differ between drivers. Observed: 4.3 (GB200's 1g.23gb and 1g.24gb)."""
 _NEAR_PERCENT = 10
-"""How far a GPU's nominal memory may be from what the driver shows."""
+"""How far a GPU's nominal memory may be from the driver's figure."""
 
 
 def _plain(text: str) -> str:
-    """Return a name as it is compared: lower case, one hyphen between words, without the maker's name."""
+    """Return a name normalized for comparison: lower case, one hyphen between words, without the vendor."""
     return re.sub(r"[\s_-]+", "-", text.strip().casefold()).removeprefix("nvidia-")
 
 
@@ -44,7 +44,7 @@ def model(text: str) -> GpuModel:
     and PCI device ids as mig-parted writes them (`0x20B010DE`). A name that fits several memory sizes is refused.
 
     Raises:
-        InvalidInput: no model of that name; names those that come close.
+        InvalidInput: no model of that name; the message lists similar ones.
 
     """
     plain = _plain(text)
@@ -61,7 +61,7 @@ def model(text: str) -> GpuModel:
 
 
 def sized_model(text: str, memory_mib: int) -> GpuModel:
-    """Return the GPU model of this name; where several are called so (`a100`), the one with about this memory.
+    """Return the GPU model of this name; if several have it (`a100`), the one with about this memory.
 
     Raises:
         InvalidInput: no model of that name and memory.

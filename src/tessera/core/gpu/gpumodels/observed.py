@@ -1,4 +1,4 @@
-"""A GPU model as the driver shows it: the catalogue's entry, corrected where the driver says otherwise."""
+"""A GPU model by the driver: the catalogue's entry, corrected where the driver differs."""
 
 import functools
 import re
@@ -23,14 +23,14 @@ _ARCHITECTURES = (
     ((6, 0), "Pascal"),
     ((5, 0), "Maxwell"),
 )
-"""By the least compute capability. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
+"""By minimum compute capability. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
 _ATTRIBUTES = re.compile(r"gb(?:\+gfx)?(?P<media>[+-]me(?:\.all)?)?")
 _SHARED_MEDIA: tuple[Media, ...] = ("me", "me.all")
-"""Kinds of which every GPU seen so far holds at most one instance."""
+"""Kinds of which every known GPU has at most one instance."""
 
 
 class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU instance profile as the driver shows it."""
+    """A GPU instance profile of the driver."""
 
     name: str
     profile_id: int
@@ -45,7 +45,7 @@ class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeenGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides about a GPU's model, as the driver shows it."""
+    """The driver's facts that decide a GPU's model."""
 
     product: str
     pci: str = ""
@@ -64,9 +64,9 @@ def architecture(compute_capability: tuple[int, int]) -> str:
 
 @functools.cache
 def observed(seen: SeenGpu) -> tuple[GpuModel, tuple[str, ...]]:
-    """Return the model of a GPU and how it differs from the catalogue, one clause each; the driver's word is taken.
+    """Return the model of a GPU and its differences from the catalogue, one clause each; the driver is right.
 
-    A product that the catalogue does not have gets a model from what the driver shows alone.
+    A product that is not in the catalogue gets a model from the driver's facts alone.
     """
     known = _known(seen)
     if known is None:
@@ -156,11 +156,11 @@ _COMPARED = {
     "size": "size",
     "starts": "starts",
 }
-"""Fields whose difference is worth a sentence, and what to call them."""
+"""Fields whose difference is reported, and their names."""
 _ROUNDING_MIB = 11
 """The catalogue's memory is from listings in hundredths of a GiB: 9.62 for 9856 MiB."""
 _DECISIVE = frozenset({*_COMPARED, "profile_id", "sm"})
-"""Fields that make a profile another one; how a figure came to be known does not."""
+"""Fields that make it another profile; the source of a figure does not."""
 
 
 def _text(value: object) -> str:
@@ -203,7 +203,7 @@ def _profile(each: SeenProfile, seen: SeenGpu) -> Profile:
 
 
 def _media(each: SeenProfile, *, whole: bool) -> Media:
-    """Return the kind of media engines, which NVIDIA writes into the name where it is not the usual one."""
+    """Return the kind of media engines, which NVIDIA puts in the name where it is unusual."""
     parts = _ATTRIBUTES.search(each.name)
     named: dict[str | None, Media] = {"+me": "me", "+me.all": "me.all", "-me": "none"}
     kind = named.get(parts["media"]) if parts else None

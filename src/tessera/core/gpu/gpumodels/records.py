@@ -1,4 +1,4 @@
-"""What is recorded of a GPU model and of a MIG profile."""
+"""The records of a GPU model and of a MIG profile."""
 
 from typing import Literal, TypeAlias
 
@@ -23,13 +23,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     memory_mib: int
     """Usable memory of one instance."""
     memory_known: bool = True
-    """Whether a listing for this many memory slices was seen; otherwise the figure is the estimate of `estimates`."""
+    """Whether a listing for this many memory slices is known; otherwise the figure is the estimate of `estimates`."""
     media: Media
     graphics: bool = False
     profile_id: int | None = None
     sm: int | None = None
     placement: Literal["observed", "published-table", "inferred", "unknown"]
-    """How the placements are known."""
+    """Where the placements come from."""
     sources: tuple[str, ...] = ()
     """Keys of `SOURCES`."""
 
@@ -40,9 +40,9 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     name: str
     arch: str
     memory_mib: int
-    """Usable memory of the whole GPU with MIG off: the total that nvidia-smi prints."""
+    """Usable memory of the whole GPU with MIG off: the total of nvidia-smi."""
     memory_known: bool = True
-    """Whether a listing with this total was seen; otherwise the figure is the estimate of `estimates`."""
+    """Whether a listing with this total is known; otherwise the figure is the estimate of `estimates`."""
     memory_slices: int = 0
     """Length of the MIG placement axis: 8, 12 or 4; 0 without MIG or where no placement is known."""
     compute_slices: int = 0

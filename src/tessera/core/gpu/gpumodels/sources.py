@@ -1,4 +1,4 @@
-"""Where the facts about GPU models come from."""
+"""The sources of the facts about GPU models."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -53,4 +53,4 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         "https://docs.oracle.com/iaas/Content/Compute/References/computeshapes.htm",
     }
 )
-"""What each source is, by the key that facts carry."""
+"""Each source, by its key in facts."""

@@ -1,4 +1,4 @@
-"""The GPU products without MIG that people share, as data."""
+"""The shareable GPU products without MIG, as data."""
 
 from tessera.core.gpu.gpumodels.estimates import gpu_memory_mib
 from tessera.core.gpu.gpumodels.records import GpuModel
@@ -51,4 +51,4 @@ WHOLE_PRODUCTS: tuple[GpuModel, ...] = (
     ),
     _T4G,
 )
-"""Oldest architecture first, but for the last, of which no listing was seen."""
+"""Oldest architecture first, except for the last, without a known listing."""

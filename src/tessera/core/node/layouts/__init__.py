@@ -1,4 +1,4 @@
-"""Layouts a node is asked to have: names into targets, what each GPU needs, and how it stands with the request."""
+"""Requested layouts of a node: from names to targets, what each GPU needs, and the state of the request."""
 
 from tessera.core.node.layouts.changes import (
     AwaitReset,

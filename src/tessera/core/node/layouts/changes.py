@@ -1,4 +1,4 @@
-"""What one GPU needs to become its target, and who stands in the way."""
+"""What one GPU needs to reach its target, and which users are in the way."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """The user of a GPU or of one of its MIG instances: a pod, or a process that no pod explains."""
+    """The user of a GPU or of one of its MIG instances: a pod, or a process of no known pod."""
 
     gpu: str
     """UUID."""
@@ -42,16 +42,16 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def device(self) -> DeviceId:
-        """What it holds."""
+        """The device in use."""
         return DeviceId(self.gpu, self.placement)
 
     def order(self) -> tuple[tuple[str, Layout], str, int]:
-        """Return what users are sorted by."""
+        """Return the sort key of users."""
         return self.device.order(), self.pod, self.pid
 
     @property
     def name(self) -> str:
-        """The user as messages name it."""
+        """The user in messages."""
         who = f"pod {self.pod}" if self.pod else f"process {self.pid}" if self.pid else "a pod that is about to start"
         return f"{who} on {self.placement.profile} at {self.placement.start}" if self.placement else who
 
@@ -61,7 +61,7 @@ class Keep(msgspec.Struct, frozen=True, tag=True):
 
 
 class ChangeInstances(msgspec.Struct, frozen=True, tag=True):
-    """MIG is on; instances must go or come. After it the GPU is looked at again, for a change may take two."""
+    """MIG is on; instances must be destroyed or created. Observe the GPU again afterwards: a change may take two."""
 
     plan: Repartition
 
@@ -74,23 +74,23 @@ class SetMode(msgspec.Struct, frozen=True, tag=True):
 
 
 class AwaitReset(msgspec.Struct, frozen=True, tag=True):
-    """MIG is switched already; the GPU shows it after its next reset, or a reboot of the node."""
+    """MIG mode is switched already and takes effect with the GPU's next reset, or a reboot of the node."""
 
     on: bool
 
 
 class Blocked(msgspec.Struct, frozen=True, tag=True):
-    """What must change is in use; it changes when it is idle."""
+    """Instances in the way are in use; it changes when they are free."""
 
     reason: str
     """One sentence for people, without full stop."""
     users: tuple[User, ...]
     withdraw: Layout = ()
-    """The instances to destroy, used or not: not offered while the change is pending."""
+    """The instances to destroy, used or not: not advertised while the change is pending."""
 
 
 class Impossible(msgspec.Struct, frozen=True, tag=True):
-    """The GPU cannot reach the layout as it is now, even when it is idle."""
+    """The GPU cannot reach the layout now, even when it is idle."""
 
     reason: str
     """One sentence for people, without full stop."""
@@ -100,7 +100,7 @@ Change = Keep | ChangeInstances | SetMode | AwaitReset | Blocked | Impossible
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Something in which a GPU is not its target."""
+    """A difference between a GPU and its target."""
 
     gpu: str
     index: int
@@ -109,20 +109,20 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lost(index: int) -> str:
-    """Return what is wrong with a GPU that the driver has lost, and what to do, as a sentence without full stop."""
+    """Return that the driver has lost a GPU, with the fix, as a sentence without full stop."""
     return f"the driver has lost GPU {index}; reset it or reboot the node"
 
 
 def differences(inventory: Inventory, targets: Iterable[Target], unseen: Iterable[int] = ()) -> tuple[Difference, ...]:
-    """Return in what the node's GPUs are not their targets; nothing where the configuration is applied.
+    """Return the differences of the node's GPUs from their targets; nothing where the configuration is applied.
 
-    A GPU without target is left as it is and so never differs. Instances are compared by profile and number; where the
+    A GPU without target is left alone and so never differs. Instances are compared by profile and count; if the
     target fixes placements, by these.
 
     Args:
-        inventory: what the driver shows.
-        targets: what GPUs shall be.
-        unseen: indices of GPUs that shall be something too, and that the driver never showed.
+        inventory: of the driver.
+        targets: the desired layouts.
+        unseen: indices of GPUs with a desired layout that the driver never showed.
 
     """
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
@@ -156,12 +156,12 @@ def _difference(gpu: GpuFacts, target: Target) -> tuple[str, str] | None:
 
 
 def change(gpu: GpuFacts, target: Target, users: Iterable[User]) -> Change:
-    """Return the next thing to do on a GPU, of which a used instance is never part.
+    """Return the next step for a GPU, which never touches a used instance.
 
     Args:
-        gpu: what the driver shows of it.
-        target: what it shall be.
-        users: who holds the GPU or its instances, those of other GPUs too.
+        gpu: from the inventory.
+        target: its desired layout.
+        users: of GPUs and instances, including other GPUs'.
 
     """
     own = tuple(sorted((user for user in users if user.gpu == gpu.uuid), key=User.order))
@@ -218,9 +218,9 @@ def _instances(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change
 
 
 def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[User]) -> Target | None:
-    """Return the target that has one more instance: all used ones stay, and as many others as can.
+    """Return the target with one more instance: all used ones stay, and as many others as possible.
 
-    None where used instances leave no room, and where MIG is off on a GPU that somebody uses.
+    None if used instances leave no room, or MIG is off on a GPU in use.
     """
     present = tuple(each.placement for each in gpu.instances)
     own = {user.placement for user in users if user.gpu == gpu.uuid}
@@ -251,15 +251,15 @@ def _is_there(gpu: GpuFacts, target: Target) -> bool:
 def users_of(
     inventory: Inventory, held: Iterable[tuple[str, Iterable[str]]], processes: Mapping[str, Iterable[GpuProcess]]
 ) -> tuple[User, ...]:
-    """Return who holds which GPU and instance, sorted: pods, and the processes that none of these pods explains.
+    """Return the users of each GPU and instance, sorted: pods, and processes of none of these pods.
 
-    A process on an instance that the inventory does not show is one of which the instance is not known.
+    A process on an instance that is not in the inventory has an unknown instance.
 
     Args:
-        inventory: what exists now.
-        held: pods as `namespace/name`, empty for one that is not known yet, each with the ids of the devices it holds:
+        inventory: of existing instances.
+        held: pods as `namespace/name`, empty for one that is not known yet, each with its device ids:
             GPU and MIG UUIDs, replicas of them (`<uuid>::<n>`), units of memory (`<gpu uuid>-_-<n>`). Ids of instances
-            that no longer exist hold nothing.
+            that no longer exist stand for nothing.
         processes: those with a context, by GPU UUID.
 
     """

@@ -41,16 +41,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts = ()
     """Instances by profile, in the order of the model's profiles; none where MIG is off."""
     layout: Layout | None = None
-    """The placements, where they are fixed too; otherwise any that have these counts serve."""
+    """The placements, if they are fixed too; otherwise any with these counts will do."""
     mode_only: bool = False
-    """Whether any instances serve, so that only MIG itself is switched."""
+    """Whether any instances will do, so that only MIG mode is switched."""
 
 
 def resolve(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[Target, ...]:
-    """Return the target of each GPU that the configuration of this name is about, by index.
+    """Return the target of each GPU in the configuration of this name, by index.
 
-    A configuration of the file comes before one that mig-parted names. Of several groups that match a GPU the last one
-    wins; a GPU that none matches has no target and stays as it is, and so do GPUs without MIG where a group is for all
+    A configuration of the file takes precedence over mig-parted's. Of several groups that match a GPU the last one
+    wins; a GPU that none matches has no target and is left alone, and so are GPUs without MIG where a group is for all
     devices or switches MIG off. Profiles may go by other drivers' names (`3g.39gb` is `3g.40gb`).
 
     Source: NVIDIA/mig-parted, `WalkSelectedMigConfigForEachGPU` in cmd/nvidia-mig-parted/assert/assert.go, and
@@ -66,9 +66,9 @@ def resolve(name: str, configurations: Mapping[str, tuple[Group, ...]], inventor
 
 
 def unseen_gpus(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[int, ...]:
-    """Return the indices of the GPUs that the configuration of this name is about and the driver never showed.
+    """Return the indices of the GPUs in the configuration of this name that the driver never showed.
 
-    Whether they have MIG, or the PCI ids of a filter, is not known, so they are taken to be meant.
+    Whether they have MIG, or the PCI ids of a filter, is unknown, so they count as included.
     """
     groups = configurations.get(name, (Group(enabled=True),))
     return tuple(
@@ -83,7 +83,7 @@ def configuration_names(configurations: Mapping[str, tuple[Group, ...]], invento
 
 
 def as_groups(inventory: Inventory) -> tuple[Group, ...]:
-    """Return the groups of a configuration that gives this node what it has now; GPUs that are lost are left out.
+    """Return the groups of a configuration that describes this node now; lost GPUs are left out.
 
     Placements are lost, because the format counts instances; incomplete instances are not counted.
     """
@@ -104,10 +104,10 @@ def as_groups(inventory: Inventory) -> tuple[Group, ...]:
 
 
 def exact(gpu: GpuFacts, layout: Layout | None) -> Target:
-    """Return the target of a GPU whose very placements are known; None is MIG off.
+    """Return the target of a GPU with known placements; None is MIG off.
 
     Raises:
-        InvalidInput: this GPU cannot hold them.
+        InvalidInput: this GPU does not support them.
 
     """
     wrong = None if layout is None else why_illegal(gpu.model, layout)
@@ -149,7 +149,7 @@ def _matches(group: Group, gpu: GpuFacts) -> bool:
 
 
 def _passes(gpu: GpuFacts, text: str) -> bool:
-    """Return whether a GPU has the PCI ids of a filter, compared as numbers; one that is none passes no GPU.
+    """Return whether a GPU has the PCI ids of a filter, compared as numbers; an invalid filter matches no GPU.
 
     Source: NVIDIA/mig-parted 0.15, `NewDeviceIDFromString` and `Matches` in pkg/types/device.go.
     """
@@ -161,7 +161,7 @@ def _passes(gpu: GpuFacts, text: str) -> bool:
 
 
 def _number(text: str) -> int | None:
-    """Return a number of 32 bits as Go's `strconv.ParseUint` reads it with base 0; None for what is none."""
+    """Return a number of 32 bits as Go's `strconv.ParseUint` reads it with base 0; None if it is not one."""
     if not _DIGITS.fullmatch(text):
         return None
     try:
@@ -212,7 +212,7 @@ def _profile(name: str, gpu: GpuFacts, text: str) -> str:
 
 
 def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[Target, ...]:
-    """Return the targets of a configuration that no file need define, because mig-parted gives it that meaning."""
+    """Return the targets of a built-in configuration of mig-parted."""
     partitioned = [gpu for gpu in inventory.gpus if gpu.mig is not None]
     known = {gpu.uuid: _default_counts(gpu.model, name) for gpu in partitioned}
     if not partitioned and inventory.unseen and name.startswith(_ALL):
@@ -244,7 +244,7 @@ def _default_names(inventory: Inventory) -> tuple[str, ...]:
 
 
 def _default_counts(model: GpuModel, name: str) -> Counts | None:
-    """Return what a configuration that mig-parted names means for one model; None where it means nothing."""
+    """Return a built-in configuration of mig-parted for one model; None where it has none."""
     named = named_layouts(model)
     if name in named:
         return named[name]

@@ -1,4 +1,4 @@
-"""How it stands with the configuration that a node's label asks for: a value, and what it becomes with each look.
+"""The state machine of the configuration requested by a node's label, advanced with each observation.
 
                differs                         all as asked
     (none) ─────────────► pending ─────────────────────────────────► success
@@ -8,8 +8,8 @@
                   or error ▼ │ and it is time            ▼             ▼
                           failed ◄──────────────────── failed        pending
 
-Pending and rebooting have a deadline, so the label ends in success or failed, whatever happens. Failed is no end: when
-what is observed has changed, or after a pause that doubles, what can be done is tried again.
+Pending and rebooting have a deadline, so the label ends in success or failed, whatever happens. Failed is not final:
+when the observation changes, or after a pause that doubles, it is tried again.
 """
 
 import enum
@@ -74,10 +74,10 @@ class Cause(enum.StrEnum):
 
 
 class LayoutLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long what may take, and what is allowed."""
+    """Deadlines and permissions."""
 
     pending_s: float = 300.0
-    """From pending to failed. Source: the MIG manager waits as long for pods to go."""
+    """From pending to failed. Source: the MIG manager waits as long for pods to end."""
     rebooting_s: float = 1200.0
     """From rebooting to failed; a node with eight GPUs takes up to a quarter of an hour."""
     retry_s: float = 30.0
@@ -85,7 +85,7 @@ class LayoutLimits(msgspec.Struct, frozen=True, kw_only=True):
     retry_most_s: float = 600.0
     """The longest pause."""
     may_reboot: bool = False
-    """Whether the node may be rebooted where MIG mode was changed and none of its GPUs is in use."""
+    """Whether the node may be rebooted after a change of MIG mode, when none of its GPUs is in use."""
 
 
 ObservedLayouts = tuple[tuple[str, bool, MigMode | None, Layout | None], ...]
@@ -93,25 +93,25 @@ ObservedLayouts = tuple[tuple[str, bool, MigMode | None, Layout | None], ...]
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look at label, files, GPUs and users says must be done."""
+    """The work to do, by label, files, GPUs and users."""
 
     observed: ObservedLayouts
     invalid: str = ""
-    """Why the request means nothing on this node; empty where it does."""
+    """Why the request is invalid on this node; empty where it is valid."""
     targets: tuple[Target, ...] = ()
     """The desired layout of each GPU; GPUs without target are left out."""
     unseen: tuple[int, ...] = ()
     """Indices of GPUs with a desired layout that the driver never showed: lost before the agent started."""
     changes: tuple[tuple[str, Change], ...] = ()
-    """What each of them needs, by UUID."""
+    """The next step of each of them, by UUID."""
     idle: bool = True
     """Whether no GPU of the node is in use."""
     notes: tuple[str, ...] = ()
-    """More for people on what stands in the way, such as why a pod is not evicted."""
+    """Further notes on what is in the way, such as why a pod is not evicted."""
 
     @property
     def done(self) -> bool:
-        """Whether all is as asked."""
+        """Whether all GPUs match."""
         return not self.invalid and not self.unseen and all(isinstance(each, Keep) for _, each in self.changes)
 
     @property
@@ -121,27 +121,27 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blocked(self) -> tuple[tuple[str, Blocked], ...]:
-        """The changes that wait for users to go, by GPU."""
+        """The changes that wait for users to end, by GPU."""
         return tuple((gpu, each) for gpu, each in self.changes if isinstance(each, Blocked))
 
     @property
     def awaits_reset(self) -> bool:
-        """Whether MIG was switched on some GPU and a reset is what is left."""
+        """Whether MIG mode was switched on some GPU and only a reset is left."""
         return any(isinstance(each, AwaitReset) for _, each in self.changes)
 
     @property
     def reason(self) -> str:
-        """What stands in the way, for people; empty where nothing does."""
+        """What is in the way, for people; empty for nothing."""
         index = {target.gpu: target.index for target in self.targets}
         changes = (_shown(index[gpu], each) for gpu, each in self.changes)
         return self.invalid or "; ".join(filter(None, (*map(lost, self.unseen), *changes, *self.notes)))
 
 
 class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration that is asked for, and how it stands with it."""
+    """The requested configuration, and its state."""
 
     name: str = ""
-    """Empty where the node has no label, and then nothing is done or reported."""
+    """Empty if the node has no label; then nothing is done or reported."""
     state: LayoutState | None = None
     cause: Cause = Cause.PENDING
     reason: str = ""
@@ -149,11 +149,11 @@ class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float = 0.0
     """When pending or rebooting ends in failed."""
     retry_s: float = 0.0
-    """When what failed may be tried again though the same is observed."""
+    """When a failure may be retried though nothing changed."""
     attempts: int = 0
     """Failures since the last success or change of the label."""
     observed: ObservedLayouts = ()
-    """What was observed when the last attempt failed."""
+    """The observation at the last failed attempt."""
     rebooted: bool = False
     """Whether the node was rebooted for this request; it is not rebooted twice."""
 
@@ -164,7 +164,7 @@ class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def condition(self) -> "Condition | None":
-        """What the node's condition says; None where nothing is asked for."""
+        """The node's condition; None without a request."""
         if self.state is None:
             return None
         return Condition(
@@ -181,24 +181,24 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, tag=True):
-    """A look at everything; comes again and again, also when nothing has happened."""
+    """An observation; comes again and again, even if nothing has happened."""
 
     name: str
-    """Value of the label `nvidia.com/mig.config`; empty where there is none."""
+    """Value of the label `nvidia.com/mig.config`; empty without it."""
     outlook: Outlook
 
 
 class Attempted(msgspec.Struct, frozen=True, tag=True):
-    """What could be done was tried."""
+    """An attempt was made."""
 
     failures: tuple[str, ...]
-    """A sentence for each GPU on which it failed, with what was restored; none where all worked."""
+    """A sentence for each GPU on which it failed, with what was restored; none on success."""
     observed: ObservedLayouts
-    """What was observed afterwards; empty where it could not be seen."""
+    """The observation afterwards; empty where it failed."""
 
 
 class Unseen(msgspec.Struct, frozen=True, tag=True):
-    """A look that failed: driver or kubelet did not answer."""
+    """A failed observation: driver or kubelet did not answer."""
 
     name: str
     reason: str
@@ -210,7 +210,7 @@ class NotRebooted(msgspec.Struct, frozen=True, tag=True):
     reason: str
     outlook: Outlook
     tried: bool
-    """Whether the node was asked to reboot, in vain; it is not asked twice for one request."""
+    """Whether a reboot was requested in vain; it is not requested twice for one request."""
 
 
 LayoutEvent = Seen | Attempted | Unseen | NotRebooted
@@ -219,7 +219,7 @@ LayoutEvent = Seen | Attempted | Unseen | NotRebooted
 def outlook(
     name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory, users: Iterable[User]
 ) -> Outlook:
-    """Return what the configuration of this name needs done on a node."""
+    """Return the work for the configuration of this name on a node."""
     held = tuple(users)
     observed = tuple((gpu.uuid, gpu.lost, gpu.mig, gpu.layout) for gpu in inventory.gpus)
     try:
@@ -233,14 +233,14 @@ def outlook(
 
 
 def resumed(name: str, state: str, now_s: float, limits: LayoutLimits, *, rebooted: bool = False) -> LayoutRequest:
-    """Return where an agent starts that finds these two labels: after a reboot it asked for it goes on from there.
+    """Return the initial state of an agent that finds these two labels: after a requested reboot it continues there.
 
     Args:
-        name: the configuration that is asked for.
-        state: how an agent before said it stands.
+        name: the requested configuration.
+        state: as reported by the former agent.
         now_s: the time.
         limits: deadlines.
-        rebooted: whether it is recorded that the node was asked to reboot for this configuration.
+        rebooted: whether a reboot is recorded for this configuration.
 
     """
     if name and state == LayoutState.REBOOTING:
@@ -252,7 +252,7 @@ def resumed(name: str, state: str, now_s: float, limits: LayoutLimits, *, reboot
 
 
 def advance(request: LayoutRequest, event: LayoutEvent, now_s: float, limits: LayoutLimits) -> LayoutRequest:
-    """Return how it stands after an event."""
+    """Return the state after an event."""
     match event:
         case Attempted():
             return _attempted(request, event, now_s, limits)
@@ -305,13 +305,13 @@ def _shown(index: int, each: Change) -> str:
 
 
 def _open(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
-    """Begin to wait, where there is something to wait for."""
+    """Become pending, if there is something to wait for."""
     pending = msgspec.structs.replace(request, state=LayoutState.PENDING, until_s=now_s + limits.pending_s)
     return _wait(pending, seen, now_s, limits)
 
 
 def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
-    """Stay pending as long as there is hope and time."""
+    """Stay pending until the deadline or an impossibility."""
     reboots = _reboots(request, seen, limits)
     if not seen.feasible and not seen.blocked:
         if reboots and seen.idle:
@@ -338,7 +338,7 @@ def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLim
 
 
 def _return(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
-    """Go on after a reboot, or give it up."""
+    """Continue after a reboot, or fail."""
     if seen.feasible or seen.blocked:
         return _open(request, seen, now_s, limits)
     if now_s >= request.until_s:
@@ -347,7 +347,7 @@ def _return(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutL
 
 
 def _retry(request: LayoutRequest, seen: Outlook, now_s: float, limits: LayoutLimits) -> LayoutRequest:
-    """Try again what failed, where it can go on and something else is observed or the pause is over."""
+    """Retry a failure that can make progress, if the observation changed or the pause is over."""
     if seen.feasible:
         again = (request.observed and seen.observed != request.observed) or now_s >= request.retry_s
         return _open(request, seen, now_s, limits) if again else request
@@ -366,7 +366,7 @@ def _attempted(request: LayoutRequest, event: Attempted, now_s: float, limits: L
 
 
 def _not_rebooted(request: LayoutRequest, event: NotRebooted, now_s: float, limits: LayoutLimits) -> LayoutRequest:
-    """End in failed, with what the look says at the end as each look will find it."""
+    """End in failed, with the reason that each later observation will find."""
     if request.state is not LayoutState.REBOOTING:
         return request
     reason = "; ".join(filter(None, (event.reason, event.outlook.reason)))
@@ -376,7 +376,7 @@ def _not_rebooted(request: LayoutRequest, event: NotRebooted, now_s: float, limi
 
 
 def _unseen(request: LayoutRequest, event: Unseen, now_s: float, limits: LayoutLimits) -> LayoutRequest:
-    """Wait for an answer as long as there is time; what was reached stays so until something else is seen."""
+    """Wait for an answer until the deadline; a reached state stays until another observation."""
     if request.state is None:
         until = now_s + limits.pending_s
         return msgspec.structs.replace(request, state=LayoutState.PENDING, reason=event.reason, until_s=until)
@@ -396,7 +396,7 @@ def _fail(request: LayoutRequest, cause: Cause, reason: str, observed: ObservedL
 
 
 def _pause(request: LayoutRequest, now_s: float, limits: LayoutLimits) -> LayoutRequest:
-    """Set when a failure may be tried again while the same is observed."""
+    """Set when a failure may be retried without a change."""
     pause = min(limits.retry_most_s, limits.retry_s * 2.0 ** min(request.attempts, _MOST_DOUBLINGS))
     return msgspec.structs.replace(request, retry_s=now_s + pause, attempts=request.attempts + 1)
 
@@ -412,4 +412,4 @@ _NEXT: Mapping[LayoutState | None, Callable[[LayoutRequest, Outlook, float, Layo
         }
     )
 )
-"""What a look at GPUs that are not yet as asked leads to, by state."""
+"""The transition for GPUs that do not match yet, by state."""

@@ -1,4 +1,4 @@
-"""Layouts that the node policy fixes: the targets, and whether to try for them now."""
+"""Layouts fixed by the node policy: the targets, and whether to try them now."""
 
 from collections.abc import Sequence
 
@@ -13,20 +13,20 @@ __all__ = ["PolicyAttempt", "attempted", "policy_targets", "worth_trying"]
 
 
 class PolicyAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was tried last."""
+    """The last attempt."""
 
     targets: tuple[Target, ...]
     gpus: tuple[GpuFacts, ...]
-    """As they were before."""
+    """The GPUs before it."""
     again_s: float
-    """When the same may be tried again, on the caller's clock."""
+    """When it may be retried unchanged, on the caller's clock."""
 
 
 def policy_targets(inventory: Inventory, said: NodeSharing) -> tuple[Target, ...]:
-    """Return the targets of the GPUs that differ from what the node policy fixes.
+    """Return the targets of the GPUs that differ from the node policy.
 
     Raises:
-        InvalidInput: a layout that its GPU cannot have.
+        InvalidInput: a layout that its GPU does not support.
 
     """
     facts = {gpu.uuid: gpu for gpu in inventory.gpus}
@@ -36,7 +36,7 @@ def policy_targets(inventory: Inventory, said: NodeSharing) -> tuple[Target, ...
 def worth_trying(
     targets: tuple[Target, ...], inventory: Inventory, last: PolicyAttempt | None, *, now_s: float
 ) -> bool:
-    """Return whether to try for these targets now: what failed waits for its time, unless targets or GPUs changed."""
+    """Return whether to try these targets now: a failure waits, unless targets or GPUs changed."""
     if last is None or (last.targets, last.gpus) != (targets, inventory.gpus):
         return bool(targets)
     return bool(targets) and now_s >= last.again_s
@@ -45,6 +45,6 @@ def worth_trying(
 def attempted(
     targets: tuple[Target, ...], inventory: Inventory, failures: Sequence[str], limits: LayoutLimits, *, began_s: float
 ) -> PolicyAttempt:
-    """Return what to remember of an attempt that began at `began_s`, when the GPUs were as `inventory` shows them."""
+    """Return the record of an attempt that began at `began_s`, with the GPUs as in `inventory`."""
     again_s = began_s + limits.retry_s if failures else began_s
     return PolicyAttempt(targets=targets, gpus=inventory.gpus, again_s=again_s)

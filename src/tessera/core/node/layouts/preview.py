@@ -1,4 +1,4 @@
-"""What would be done to a GPU to give it a layout, step by step, and whom each step would disturb; nothing is done."""
+"""Previews the steps that would give a GPU a layout, and the users each would disturb; changes nothing."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -22,15 +22,15 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     what: Literal["destroy", "create", "switch MIG on", "switch MIG off"]
     placement: Placement | None = None
-    """The instance; None where MIG is switched."""
+    """The instance; None for a switch of MIG mode."""
     disturbs: tuple[User, ...] = ()
-    """Who would have to go first; the step is not done before they have."""
+    """Users that must end first."""
 
 
 def preview(gpu: GpuFacts, target: Target, users: Iterable[User]) -> tuple[Action, ...]:
-    """Return the steps that lead a GPU to its target, in order; none where none is needed or none can help.
+    """Return the steps that lead a GPU to its target, in order; none where none is needed or possible.
 
-    Where users stand in the way the steps are those that would be done without them, so that it is seen who they are.
+    With users in the way, the steps are those without these users, which each step names.
     """
     own = tuple(user for user in users if user.gpu == gpu.uuid)
     held = () if isinstance(change(gpu, target, own), Blocked) else own
@@ -61,7 +61,7 @@ def _steps(gpu: GpuFacts, plan: Repartition, users: tuple[User, ...]) -> Iterabl
 
 
 def _after(gpu: GpuFacts, needed: ChangeInstances | SetMode, plan: Repartition | None) -> GpuFacts:
-    """Return a GPU as it will be; nothing is known yet of its new instances but their places."""
+    """Return a GPU after a step; only the placements of new instances are known."""
     if plan is not None:
         made = tuple(
             Instance(placement=each, uuid="", gpu_instance=0, compute_instance=0, memory_mib=0) for each in plan.target

@@ -1,4 +1,4 @@
-"""Layouts that were written down, with their very placements, as targets: to restore a node, and after a reboot."""
+"""Recorded layouts, with their placements, as targets: to restore a node, also after a reboot."""
 
 from collections.abc import Iterable
 
@@ -24,9 +24,9 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def record(inventory: Inventory, former: Iterable[Recorded] = ()) -> tuple[Recorded, ...]:
-    """Return what to write down of a node, by UUID: its GPUs with MIG as they are, complete instances alone.
+    """Return the record of a node, by UUID: its GPUs with MIG, complete instances only.
 
-    Of a GPU that the driver does not show, or has lost, the former record stands.
+    A GPU that the driver does not show, or has lost, keeps its former record.
     """
     kept = {each.uuid: each for each in former}
     for gpu in inventory.gpus:
@@ -39,12 +39,12 @@ def record(inventory: Inventory, former: Iterable[Recorded] = ()) -> tuple[Recor
 
 
 def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[Target, ...]:
-    """Return a target for each GPU that was recorded, with its placements, by index.
+    """Return a target for each recorded GPU, with its placements, by index.
 
-    A GPU that is not there is left out where the driver has lost one that it never showed: that may be it.
+    A missing GPU is left out if the driver has lost one that it never showed: it may be that one.
 
     Raises:
-        InvalidInput: a GPU that this node lacks, or that cannot have the layout.
+        InvalidInput: a GPU that this node lacks, or that does not support the layout.
 
     """
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
@@ -64,10 +64,10 @@ def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tupl
 
 
 def lost_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[tuple[Target, ...], tuple[str, ...]]:
-    """Return the targets of GPUs that lost recorded instances, as all do with a reboot, and a sentence for each other.
+    """Return the targets of GPUs that lost recorded instances, as all do in a reboot, and a sentence for each other.
 
-    A GPU gets its record back where all it has now is part of it. Where MIG was off nothing was lost, and where other
-    instances are by now somebody has repartitioned it.
+    A GPU gets its record back if all its present instances are part of it. With MIG off nothing was lost, and with
+    other instances somebody has repartitioned it.
     """
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
     targets, notes = [], []

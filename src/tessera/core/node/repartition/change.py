@@ -32,19 +32,19 @@ class Repartition(msgspec.Struct, frozen=True, kw_only=True):
     model: GpuModel
     present: Layout
     used: Layout
-    """Instances that pods hold; all of them are in `present` and in `target`."""
+    """Instances in use; all of them are in `present` and in `target`."""
     target: Layout
     steps: tuple[Step, ...]
-    """In this order, one after the other; the layout is legal after each. Empty when nothing must change."""
+    """In this order, one after the other; the layout is legal after each. Empty for no change."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a GPU cannot get the target now."""
+    """Why a GPU cannot reach the target now."""
 
     reason: str
     """One sentence for people, without full stop."""
     blockers: Layout = ()
-    """The fewest used instances that stand in the way; empty where no user does and the target never fits."""
+    """The fewest used instances in the way; empty where the target never fits."""
 
 
 def plan_repartition(
@@ -54,9 +54,9 @@ def plan_repartition(
 
     Args:
         model: the GPU's model.
-        present: the instances that exist.
-        used: those of them that pods hold.
-        target: the layout to reach, or how many instances of each profile it must have in all, used ones included;
+        present: the existing instances.
+        used: those of them in use.
+        target: the layout to reach, or how many instances of each profile it must have in all, including used ones;
             then placements are chosen so that most present instances stay. Of several equally cheap ones the layout
             wins that leaves the most placements open, then the first in order.
 
@@ -123,7 +123,7 @@ def _refuse(model: GpuModel, used: Layout, target: Mapping[str, int] | Layout, p
 
 
 def _blocks(model: GpuModel, blocker: Placement, target: Layout) -> str:
-    """Return how a used instance stands in the way of a target without it."""
+    """Return how a used instance blocks a target without it."""
     in_use = f"{blocker.profile} at {blocker.start} is in use"
     needed = [each for each in target if each.mask & blocker.mask]
     if needed:

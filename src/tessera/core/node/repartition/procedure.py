@@ -7,8 +7,8 @@
                                ▼                                        ▼  ◄──── LayoutObserved ────┐
                             restored ◄──────────── steps, LayoutObserved ── restoring ── StepFailed ──► failed
 
-A procedure is a value; the node's shell carries out the instructions that `advance` returns and reports each outcome as
-an event. Nothing is remembered elsewhere: after a crash the shell observes the GPU and plans anew from what is there.
+A procedure is a value; the node's shell executes the instructions that `advance` returns and reports each outcome as
+an event. There is no other state: after a crash the shell observes the GPU and plans again.
 """
 
 import enum
@@ -44,34 +44,34 @@ __all__ = [
 
 
 class Stage(enum.StrEnum):
-    """Where a procedure stands."""
+    """The stage of a procedure."""
 
     OBSERVED = "observed"
-    """The plan is made from a fresh observation and nothing has been touched.
+    """The plan is made from a fresh observation and nothing has changed.
     Leaves when the shell begins; a plan without steps is done at once."""
     DRAINING = "draining"
-    """Instances that must go are no longer offered to pods; they all still exist.
-    Leaves when the kubelet holds none of them; a pod that was quicker, or the deadline, ends it, nothing changed."""
+    """Instances that must go are no longer advertised; they all still exist.
+    Leaves when the kubelet has dropped all of them; a quicker pod, or the deadline, ends it, nothing changed."""
     DESTROYING = "destroying"
     """Unused instances are destroyed one after the other.
     Leaves when all are gone; any failure leads to restoring."""
     CREATING = "creating"
-    """New instances are created one after the other; none is offered yet.
-    Leaves when all are there; any failure leads to restoring."""
+    """New instances are created one after the other; none is advertised yet.
+    Leaves when all exist; any failure leads to restoring."""
     VERIFYING = "verifying"
-    """All steps are said to have worked; the GPU is read again.
-    Leaves for done if it shows the target, else for restoring."""
+    """All steps are reported done; the GPU is read again.
+    Leaves for done if it matches the target, else for restoring."""
     DONE = "done"
-    """The GPU has the target layout and all of it is offered.
+    """The GPU has the target layout and all of it is advertised.
     The end."""
     RESTORING = "restoring"
-    """A step failed; the GPU is read and the former layout is brought back beside what is in use.
+    """A step failed; the GPU is read and the former layout is restored beside what is in use.
     Leaves when a reading shows it; a failure or the deadline leads to failed."""
     RESTORED = "restored"
-    """The GPU has its former layout again, as far as no used instance stands there, and all of it is offered.
+    """The GPU has its former layout again, except where used instances block it, and all of it is advertised.
     The end; the plan may be made again from a new observation."""
     FAILED = "failed"
-    """Restoring failed too, so what exists is not certain and only what pods hold is offered.
+    """Restoring failed too, so the layout is uncertain and only instances in use are advertised.
     The end of this attempt; a new observation tries restoring again."""
 
 
@@ -80,11 +80,11 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drained(msgspec.Struct, frozen=True, tag=True):
-    """The kubelet's record shows that no pod holds an instance that must go."""
+    """The kubelet's record shows that no pod has an instance that must go."""
 
 
 class Taken(msgspec.Struct, frozen=True, tag=True):
-    """A pod was given an instance that must go, before it was withdrawn."""
+    """A pod was allocated an instance that must go, before it was withdrawn."""
 
     placement: Placement
 
@@ -96,18 +96,18 @@ class StepDone(msgspec.Struct, frozen=True, tag=True):
 
 
 class StepFailed(msgspec.Struct, frozen=True, tag=True):
-    """The driver refused a step, or left it half done."""
+    """The driver rejected a step, or left it incomplete."""
 
     step: Step
     reason: str
 
 
 class TimedOut(msgspec.Struct, frozen=True, tag=True):
-    """The deadline of what was being waited for has passed."""
+    """The deadline has passed."""
 
 
 class LayoutObserved(msgspec.Struct, frozen=True, tag=True):
-    """What a reading of driver and kubelet shows."""
+    """An observation of driver and kubelet."""
 
     layout: Layout
     used: Layout
@@ -119,13 +119,13 @@ Event = Begin | Drained | Taken | StepDone | StepFailed | TimedOut | LayoutObser
 
 
 class OfferOnly(msgspec.Struct, frozen=True, tag=True):
-    """Offer exactly these instances to pods from now on; what pods hold already stays theirs."""
+    """Advertise exactly these instances from now on; pods keep their devices."""
 
     layout: Layout
 
 
 class AwaitUnused(msgspec.Struct, frozen=True, tag=True):
-    """Wait, with a deadline, until no pod holds any of these; report Drained, Taken or TimedOut."""
+    """Wait, with a deadline, until no pod has any of these; report Drained, Taken or TimedOut."""
 
     placements: Layout
 
@@ -139,29 +139,29 @@ Instruction = OfferOnly | AwaitUnused | Step | Observe
 
 
 class Procedure(msgspec.Struct, frozen=True, kw_only=True):
-    """One repartition under way."""
+    """A repartition in progress."""
 
     model: GpuModel
     former: Layout
     target: Layout
     used: Layout
-    """Instances that pods hold, as last observed; never touched."""
+    """Instances in use, as last observed; never touched."""
     layout: Layout
-    """What exists, as far as is known."""
+    """The layout, as far as known."""
     phase: Stage = Stage.OBSERVED
     broken: Layout = ()
     """Instances of the former layout that were incomplete already; it is restored without them, too."""
     todo: tuple[Step, ...] = ()
-    """Steps that are left in this phase and the next; the first one is being carried out."""
+    """Remaining steps of this stage and the next; the first one is in progress."""
     story: tuple[str, ...] = ()
-    """What happened so far, a line for each event."""
+    """The events so far, a line for each."""
 
 
 Next = tuple[Procedure, tuple[Instruction, ...]]
 
 
 def start(plan: Repartition, broken: Layout = ()) -> Procedure:
-    """Return the procedure that carries out a plan, not begun yet; `broken` are the instances that are incomplete."""
+    """Return the procedure of a plan, not begun yet; `broken` are the incomplete instances."""
     return Procedure(
         model=plan.model,
         former=plan.present,
@@ -174,10 +174,10 @@ def start(plan: Repartition, broken: Layout = ()) -> Procedure:
 
 
 def advance(procedure: Procedure, event: Event) -> Next:
-    """Return the procedure after an event, and what the shell must do now, in order.
+    """Return the procedure after an event, and the instructions for the shell, in order.
 
     Raises:
-        Conflict: the event cannot follow what happened so far; says what that was.
+        Conflict: the event is not possible in this stage; the message has the events so far.
 
     """
     handle = _HANDLERS.get((procedure.phase, type(event)))
@@ -189,7 +189,7 @@ def advance(procedure: Procedure, event: Event) -> Next:
 
 
 def broken_invariants(procedure: Procedure) -> tuple[str, ...]:
-    """Return what is wrong with a procedure, a sentence for each; nothing, after every legal sequence of events."""
+    """Return the violated invariants of a procedure, a sentence for each; none after any legal sequence of events."""
     doomed = {step.placement for step in procedure.todo if isinstance(step, Destroy)}
     known = procedure.phase is not Stage.FAILED
     untouched = procedure.phase in {Stage.OBSERVED, Stage.DRAINING}
@@ -248,7 +248,7 @@ def _begin(procedure: Procedure, _event: Event) -> Next:
 
 
 def _continue(procedure: Procedure, *_event: Event) -> Next:
-    """Give out the next step, or look whether all of them worked."""
+    """Return the next step, or a check that all of them worked."""
     if not procedure.todo:
         return _enter(procedure, Stage.VERIFYING, Observe())
     first = procedure.todo[0]
@@ -275,7 +275,7 @@ def _restored_step(procedure: Procedure, event: Event) -> Next:
 
 
 def _take(procedure: Procedure, event: Event) -> Procedure:
-    """Return the procedure with its first step carried out."""
+    """Return the procedure with its first step done."""
     assert isinstance(event, StepDone)
     _expect(procedure, event)
     layout = set(procedure.layout) ^ {event.step.placement}
@@ -283,7 +283,7 @@ def _take(procedure: Procedure, event: Event) -> Procedure:
 
 
 def _expect(procedure: Procedure, event: Event) -> None:
-    """Raise if the event reports another step than the one given out."""
+    """Raise if the event reports another step than the current one."""
     if isinstance(event, StepDone | StepFailed) and event.step not in procedure.todo[:1]:
         raise _unexpected(procedure, event)
 
@@ -296,7 +296,7 @@ def _break_off(procedure: Procedure, event: Event) -> Next:
 def _verify(procedure: Procedure, event: Event) -> Next:
     assert isinstance(event, LayoutObserved)
     if set(event.layout) != set(procedure.target):
-        # What is incomplete is cleared away before the next look.
+        # Incomplete instances are destroyed before the next observation.
         return _break_off(procedure, event) if event.incomplete else _restore(procedure, event)
     seen = msgspec.structs.replace(procedure, used=tuple(sorted(event.used)))
     return _enter(seen, Stage.DONE, OfferOnly(procedure.target))
@@ -340,4 +340,4 @@ _HANDLERS: Mapping[tuple[Stage, type[Event]], Callable[[Procedure, Event], Next]
         (Stage.FAILED, LayoutObserved): _restore,
     }
 )
-"""The allowed transitions; whatever is not here raises."""
+"""The allowed transitions; all others raise."""

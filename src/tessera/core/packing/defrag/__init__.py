@@ -1,4 +1,4 @@
-"""Which running pods would have to move so that others fit: the fewest, each with a place for its replacement."""
+"""Which running pods must move so that others fit: the fewest, each with a place for its replacement."""
 
 from tessera.core.packing.defrag.records import Asker, Leave, Move, NodeShares, Placed, Proposal, Stuck
 from tessera.core.packing.defrag.search import MOST_MOVES, propose

@@ -1,4 +1,4 @@
-"""Which one running pod moves so that another fits, on a packer's fleet: in milliseconds, for simulated time.
+"""Which single running pod to move so that another fits, on a packer's fleet: in milliseconds, for simulated time.
 
 `propose` finds the fewest moves on a live cluster, whose pods have owners and budgets; here only the fleet counts
 (docs/decisions/0036-one-move-in-the-simulator.md).
@@ -29,11 +29,11 @@ class MadeRoom(NamedTuple):
     moved: int
     """Number of the pod that moved."""
     elsewhere: Choice
-    """Where that is from now on."""
+    """Its new place."""
 
 
 class Mover:
-    """Moves one pod so that another fits; what it tries is done on a copy of the packer's fleet."""
+    """Moves one pod so that another fits; trials run on a copy of the packer's fleet."""
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
@@ -45,8 +45,8 @@ class Mover:
         """Place a pod of `kind` after moving one of `running`; None where no single move helps.
 
         `running` is number, kind and place of the pods that may move; one moves that fits on another node while it
-        still holds its place. Pods that take least are looked at first: by what they hold of GPUs, then by cpu, then by
-        number. Cost: milliseconds, where little can move; some 30 microseconds for each pod looked at.
+        still has its place. The smallest pods are tried first: by their part of GPUs, then by cpu, then by
+        number. Cost: milliseconds, where little can move; some 30 microseconds for each pod tried.
         """
         by_number = {number: (of_kind, spot) for number, of_kind, spot in running}
         moved = self._find(kind, by_number)
@@ -61,7 +61,7 @@ class Mover:
         return MadeRoom(spot, moved, elsewhere)
 
     def _find(self, kind: int, running: Mapping[int, _Running]) -> int | None:
-        """Return the number of a pod that fits on another node and whose leaving lets a pod of `kind` in."""
+        """Return the number of a pod that fits on another node and makes room for a pod of `kind`."""
         if kind not in self._possible:
             self._possible[kind] = self._fitting(self._empty, kind, self._nodes)
         possible = self._possible[kind]

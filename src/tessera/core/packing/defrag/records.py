@@ -1,4 +1,4 @@
-"""What is asked of a defragmentation and what it proposes."""
+"""The input and the result of a defragmentation."""
 
 import msgspec
 
@@ -18,33 +18,33 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a running pod may be asked to leave, as its object and the PodDisruptionBudgets say."""
+    """Whether a running pod may be evicted, by its object and the PodDisruptionBudgets."""
 
     pod: PodKey
     refused: str = ""
-    """Why it stays where it is, without full stop; empty where it may be moved."""
+    """Why it must stay, without full stop; empty where it may be moved."""
     budgets: tuple[str, ...] = ()
     """The PodDisruptionBudgets that select it."""
 
 
 class NodeShares(msgspec.Struct, frozen=True, kw_only=True):
-    """A node and what is held there."""
+    """A node and its shares in use."""
 
     node: NodeName
     shares: tuple[Share, ...]
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that is evicted, whose controller makes another in its stead."""
+    """A pod to evict, whose controller creates another in its place."""
 
     pod: PodKey
     uid: str
     owner: str
     """The workload that makes the replacement, `Kind/namespace/name`."""
     frees: NodeShares
-    """Where it is now."""
+    """Its present node."""
     fits: NodeShares
-    """Where the replacement fits while this pod still holds its place; the scheduler decides where it goes."""
+    """Where the replacement fits while this pod still has its place; the scheduler decides where it goes."""
     budgets: tuple[str, ...] = ()
 
 
@@ -56,15 +56,15 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that fits after no moves that may be made."""
+    """A pod that fits after no allowed moves."""
 
     pod: PodKey
     reasons: tuple[str, ...]
-    """What stands in the way, without full stop each."""
+    """The obstacles, without full stop each."""
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """The moves, one after another, and what fits then."""
+    """The moves, one after another, and the pods that fit then."""
 
     moves: tuple[Move, ...] = ()
     placed: tuple[Placed, ...] = ()
@@ -72,7 +72,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     at_least: int = 0
     """Fewer moves than this were all tried and none is enough to place those that are `placed`."""
     exhaustive: bool = True
-    """Whether all that could be was tried; else fewer moves may exist, and moves for a pod that is `stuck`."""
+    """Whether the search was complete; else fewer moves may exist, and moves for a pod that is `stuck`."""
 
     @property
     def fewest(self) -> bool:

@@ -1,7 +1,7 @@
 """The search for the fewest moves.
 
 A set of pods to move is tried as a whole on a copy of the cluster (`Room.outcome`). Sets are tried by their number of
-pods, so that the first that is enough has the fewest. For one asker only pods that are in its way are looked at: those
+pods, so that the first sufficient one has the fewest. For one asker only pods in its way are tried: those
 of one GPU where it asks for one device and the node has cpu and memory for it, else those of one node. Several askers
 are served one after another; then every smaller set is tried for all of them together.
 """
@@ -30,7 +30,7 @@ _MOST_TRIALS: Final = 1_500
 _TRIALS_TIMES_NODES: Final = 30_000
 _FEWEST_TRIALS: Final = 100
 _MOST_WHYS: Final = 24
-"""Nodes of which it is explained why their pods do not move, those with the fewest pods first."""
+"""Nodes for which it is explained why their pods do not move, those with the fewest pods first."""
 _MOST_GREEDY: Final = 200
 """Nodes and GPUs of which one set each is tried where there are too many sets."""
 _MOST_TOGETHER: Final = 6
@@ -45,16 +45,16 @@ _Set = tuple[SeenPod, ...]
 def propose(
     cluster: Cluster, askers: Sequence[Asker], leaves: Mapping[PodKey, Leave], *, most: int = MOST_MOVES
 ) -> Proposal:
-    """Return the fewest moves after which the askers fit, and where everything would be then.
+    """Return the fewest moves after which the askers fit, and the resulting places.
 
-    Of sets of the same size the one that holds the least goes. Askers that no allowed moves place are `stuck`, and
-    nothing is moved for them. The same values give the same proposal. Cost: seconds at most on a cluster of a thousand
-    GPUs; where the bound on what is tried is met, the proposal says so (`exhaustive`).
+    Of sets of the same size the one with the smallest allocations is chosen. Askers that no allowed moves place are
+    `stuck`, and nothing is moved for them. Deterministic. Cost: seconds at most on a cluster of a thousand
+    GPUs; if a limit of trials is reached, the proposal says so (`exhaustive`).
 
     Args:
-        cluster: as it is observed.
-        askers: the pods that shall fit, the most urgent first.
-        leaves: which pods may be asked to leave; a pod that is not in it stays.
+        cluster: the observation.
+        askers: the pods to make room for, the most urgent first.
+        leaves: which pods may be evicted; others stay.
         most: the most moves.
 
     """
@@ -121,7 +121,7 @@ class _Search:
         return None
 
     def each_alone(self, askers: Sequence[Asker], failed: Container[tuple[Need, int]]) -> bool:
-        """Return whether each asker that fitted no more beside the others would fit without them."""
+        """Return whether each asker that no longer fitted beside the others would fit without them."""
         kinds = {(asker.need, asker.priority): asker for asker in askers}
         return all(self.extend((), (), asker) is not None for kind, asker in kinds.items() if kind in failed)
 
@@ -141,7 +141,7 @@ class _Search:
         return None, below
 
     def _groups(self, moved: _Set, asker: Asker) -> Iterator[tuple[str, _Set]]:
-        """Yield nodes with pods of which some must go from there so that the asker fits."""
+        """Yield nodes where some pods must go so that the asker fits."""
         for name in self.room.admitting(asker.need):
             own = [pod for pod in self.movable if pod.node == name and pod not in moved and self._below(pod, asker)]
             if not own or not self.room.helps((*moved, *own), asker.need, name):
@@ -159,7 +159,7 @@ class _Search:
         return pod.pod.priority <= asker.priority
 
     def _sets(self, moved: _Set, asker: Asker, groups: Iterable[tuple[str, _Set]], count: int) -> list[_Set] | None:
-        """Return the sets of so many pods that are enough for the asker, smallest first; None where too many are."""
+        """Return the sets of this many pods that are enough for the asker, smallest first; None if too many."""
         found: dict[frozenset[str], _Set] = {}
         for name, pods in groups:
             for chosen in itertools.combinations(pods, count):
@@ -172,7 +172,7 @@ class _Search:
         return sorted(found.values(), key=lambda chosen: tuple(sorted(map(_holds, chosen), reverse=True)))
 
     def _greedy(self, moved: _Set, needs: Sequence[Need], groups: Iterable[tuple[str, _Set]]) -> _Set | None:
-        """Return moves that are enough and of which none can be left out on their node; None if none are found."""
+        """Return sufficient moves of which none can be left out on their node; None if none are found."""
         found: list[_Set] = []
         for name, pods in groups:
             trial = self.room.ledger.alone(name)
@@ -188,7 +188,7 @@ class _Search:
         return None
 
     def _try(self, moved: _Set, needs: Sequence[Need]) -> bool:
-        """Return whether everything fits after these moves; nothing does any more once the bound is met."""
+        """Return whether everything fits after these moves; False once the limit of trials is reached."""
         if self._trials <= 0:
             self.exhaustive = False
             return False
@@ -232,7 +232,7 @@ class _Search:
         )
 
     def why(self, asker: Asker) -> tuple[str, ...]:
-        """Return why no moves that may be made place the asker."""
+        """Return why no allowed moves place the asker."""
         admitting = self.room.admitting(asker.need)
         if not admitting:
             return ("no node that is ready admits it: tessera explain says which rule stands in the way",)
@@ -285,7 +285,7 @@ def _stays(pod: SeenPod, leaves: Mapping[PodKey, Leave]) -> str:
 
 
 def _holds(pod: SeenPod) -> tuple[int, int, str]:
-    """Return how much a pod holds, to move small ones first."""
+    """Return the size of a pod's allocation, to move small ones first."""
     return (
         sum(share.memory_mib for share in pod.shares),
         sum(share.compute_percent for share in pod.shares),

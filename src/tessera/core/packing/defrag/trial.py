@@ -1,4 +1,4 @@
-"""A copy of the cluster on which moves are tried: what would fit where if these pods were recreated elsewhere."""
+"""A copy of the cluster for trying moves: what would fit where if these pods were recreated elsewhere."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -22,17 +22,17 @@ class Outcome(NamedTuple):
     """Where replacements and askers would fit."""
 
     replacements: tuple[NodeShares, ...]
-    """In the order of the pods that move."""
+    """In the order of the moved pods."""
     askers: tuple[NodeShares, ...]
 
 
 def free_need(need: Need) -> Need:
-    """Return the need of the pod that a controller makes: bound to no node yet."""
+    """Return the need of a replacement pod: not bound to a node."""
     return msgspec.structs.replace(need, node_name="")
 
 
 class Room:
-    """The cluster as the server's ledger sees it, changed while something is tried and left as it was."""
+    """The server's ledger, changed during a trial and restored afterwards."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.nodes = {each.node.name: each for each in cluster.nodes}
@@ -42,7 +42,7 @@ class Room:
         self._alone: dict[str, Ledger] = {}
 
     def admitting(self, need: Need) -> tuple[NodeName, ...]:
-        """Return the nodes that admit a pod, whatever they have left."""
+        """Return the nodes that admit a pod, ignoring free resources."""
         known = self._admitting.get(need)
         if known is None:
             able = (each for each in self.nodes.values() if each.ready and not each.problem)
@@ -64,7 +64,7 @@ class Room:
     def outcome(self, moved: Sequence[SeenPod], askers: Sequence[Need]) -> Outcome | None:
         """Return where everything would fit if these pods were recreated; None where something would not.
 
-        Replacements are placed one after another while the pods that leave still hold their places, and none of them
+        Replacements are placed one after another while the moved pods still have their places, and none of them
         on a GPU that one of these leaves: what is freed is for the askers. These come last, in their order.
         """
         with ExitStack() as undo:
@@ -105,7 +105,7 @@ class Room:
         return tuple(places)
 
     def _close(self, moved: Sequence[SeenPod]) -> Callable[[], None]:
-        """Keep new pods off the GPUs of these pods until the function that is returned is called."""
+        """Keep new pods off the GPUs of these pods until the returned function is called."""
         gpus: dict[NodeName, set[int]] = {}
         for pod in moved:
             assert pod.node is not None

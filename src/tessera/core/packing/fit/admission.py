@@ -1,6 +1,6 @@
-"""Whether a node admits a pod: name, labels, affinity, taints, cached models, units, as kube-scheduler reads them.
+"""Whether a node admits a pod: name, labels, affinity, taints, cached models, units, with kube-scheduler's semantics.
 
-What is free, and GPUs, are not looked at here: everything in this module is fixed for a pair of need and node.
+Free resources and GPUs are ignored here: everything in this module is fixed for a pair of need and node.
 """
 
 import enum
@@ -21,7 +21,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 class Refusal(enum.StrEnum):
-    """Why a node does not admit a pod, in the order kube-scheduler's plugins look."""
+    """Why a node does not admit a pod, in the order of kube-scheduler's plugins."""
 
     NODE_NAME = "node-name"
     UNSCHEDULABLE = "unschedulable"
@@ -33,10 +33,10 @@ class Refusal(enum.StrEnum):
 
 
 def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
-    """Return the first rule by which `node` refuses `need`, with what is at fault; None if it admits it.
+    """Return the first rule by which `node` rejects `need`, with its detail; None if it admits it.
 
-    A pod pinned to the node by `spec.nodeName` comes past the scheduler: a cordon and `NoSchedule` taints do not keep
-    it off. The kubelet admits it by its node selector, its affinity and `NoExecute` taints, and by what is left.
+    A pod pinned to the node by `spec.nodeName` bypasses the scheduler: a cordon and `NoSchedule` taints do not keep
+    it off. The kubelet admits it by its node selector, its affinity and `NoExecute` taints, and by free resources.
 
     Source: kube-scheduler plugins NodeName, NodeUnschedulable, TaintToleration, NodeAffinity. `PreferNoSchedule`
     taints do not filter. NodeResourcesFit compares units, whatever each side means by one: more MiB than the node has
@@ -60,14 +60,14 @@ def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
 
 
 def _not_offered(need: Need, node: Node) -> tuple[Refusal, str] | None:
-    """Return the first of the extended resources that NodeResourcesFit finds short, whatever runs on the node."""
+    """Return the first extended resource that NodeResourcesFit finds short, whatever runs on the node."""
     if node.cached_models is not None and (missing := sorted({*need.cached_models} - {*node.cached_models})):
         return Refusal.MODEL, missing[0]
     return _miscounted(need, node.units)
 
 
 def _miscounted(need: Need, units: MemoryUnits | None) -> tuple[Refusal, str] | None:
-    """Return that a pod asks for more units than a node has, as it counts in smaller ones."""
+    """Return that a pod requests more units than a node has, because it counts in smaller ones."""
     if units is None or need.unit_mib >= units.mib:
         return None
     requested = max((ask.memory_mib // need.unit_mib for ask in need.asks if ask.form is Form.NEED), default=0)
@@ -92,7 +92,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def matches(term: SelectorTerm, labels: Mapping[str, str], name: str) -> bool:
-    """Return whether a node of this name with these labels meets a term; one without any condition meets none."""
+    """Return whether a node of this name with these labels matches a term; none matches an empty term."""
     if not term.expressions and not term.fields:
         return False
     fields = {"metadata.name": name}
@@ -118,7 +118,7 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
 
 
 def _compares(operator: str, left: str, right: str) -> bool:
-    """Compare as integers; what is no integer never matches."""
+    """Compare as integers; anything else never matches."""
     if not (_INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)):
         return False
     return int(left) > int(right) if operator == "Gt" else int(left) < int(right)

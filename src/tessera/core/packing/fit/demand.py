@@ -24,11 +24,11 @@ class Devices(NamedTuple):
 
     ask: Ask
     tiers: tuple[tuple[Way, ...], ...]
-    """Ways of equal standing together, the tier to prefer first."""
+    """Equally preferred ways together, the preferred tier first."""
 
     @property
     def exact(self) -> bool:
-        """Whether `per_gpu` is the truth: one device a GPU, or devices of one way on each."""
+        """Whether `per_gpu` is exact: one device a GPU, or devices of one way on each."""
         if self.ask.form is not Form.EXACT or self.ask.count == 1:
             return True
         types = [gpu_type for tier in self.tiers for way in tier for gpu_type in way.by_type]
@@ -61,7 +61,7 @@ class Devices(NamedTuple):
 
 
 class Demand:
-    """A need and all that is fixed about it on one fleet.
+    """A need and everything fixed about it on one fleet.
 
     Args:
         need: the need.
@@ -71,9 +71,9 @@ class Demand:
     Attributes:
         need: the need.
         request: cpu, memory and one pod, as a column to compare with `Fleet.room`.
-        admits: nodes that admit the pod whatever is free, `(nodes,)`; empty where only devices are judged.
+        admits: nodes that admit the pod ignoring free resources, `(nodes,)`; empty if only devices are judged.
         devices: its asks.
-        exact: whether `fits` is the whole truth, and not only a necessary condition.
+        exact: whether `fits` is sufficient, and not only necessary.
         sole: the only way to serve a pod for one device, where it takes a GPU or an amount of one; else None.
 
     """
@@ -124,7 +124,7 @@ class Demand:
 
 
 def refusals(need: Need, fleet: Fleet) -> list[tuple[Refusal, str] | None]:
-    """Return `refusal` for every node, worked out once for nodes that look alike to this need."""
+    """Return `refusal` for every node, computed once for nodes that are alike for this need."""
     labelled = bool(need.node_selector) or need.affinity is not None
     named = bool(need.node_name) or need.affinity is not None
 

@@ -1,4 +1,4 @@
-"""The fleet as numpy arrays: what every node and GPU has left, changed in place by taking and giving back shares."""
+"""The fleet as numpy arrays: the free resources of every node and GPU, changed in place by taking and giving shares."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -22,9 +22,9 @@ PODS: Final = 2
 _AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNT_MODES)
 
 VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
-"""Stands where no node is."""
+"""Stands for no node."""
 _REWIRED: Final = 1 << 13
-"""Columns that got other GPUs, after which everything that follows from them is computed again."""
+"""Columns whose GPUs changed, after which everything derived from them is recomputed."""
 _LEAST: Final = 64
 """Columns that are added at least when one more is desired."""
 
@@ -35,7 +35,7 @@ DeviceClass = tuple[Mode, str | None, str, int, int]
 class Fleet:
     """Working state of all nodes: arrays with one column a node and one row a GPU, padded to the most GPUs of a node.
 
-    `take` grants a pod its shares and `give` undoes it exactly. GPUs are never granted beyond what they have; cpu and
+    `take` allocates a pod its shares and `give` undoes it exactly. GPUs are never overcommitted; cpu and
     memory of running pods may exceed a node (static pods, shrunk nodes), which leaves it negative and so closed.
 
     `put` and `remove` change nodes one by one. A column that a node leaves is taken by the next that comes.
@@ -47,18 +47,18 @@ class Fleet:
         size: what nodes have: cpu (milli), memory (MiB), pods, in rows CPU, MEMORY, PODS; `(3, nodes) int64`.
         room: what nodes have left of it.
         types: distinct GPU configurations; 0 is the absent GPU, and a type whose last GPU is gone stays.
-        shape: how often types were added or arrays made again; what was compiled for another shape is of no use.
-        rewired: columns that got other GPUs, in the order in which they did; see `fit.spread`.
+        shape: how often types were added or arrays reallocated; anything compiled for another shape is invalid.
+        rewired: columns whose GPUs changed, in order; see `fit.spread`.
         kind: index into `types`; `(gpus, nodes) int64`, as are all that follow.
-        serves: modes in which something new can be made, bits of `MODE_BIT`. A GPU that holds nothing serves all its
-            modes, one that holds something only the mode it is committed to.
+        serves: modes in which something new can be created, bits of `MODE_BIT`. An empty GPU serves all its
+            modes, any other only the mode it is committed to.
         compute_left: percent of the GPU that amounts may still take.
         memory_left: MiB that amounts may still take.
         amounts: `compute_left` where amounts are served, by `AMOUNT_MODES`, -1 elsewhere; `(2, gpus, nodes)`.
         used: MIG state, see `instancecounts`.
         left: percent of the GPU that is idle in any mode, rounded down: for amounts the scarcer of compute and memory,
-            for MIG the free units, for fixed devices the free clients.
-        clients: how many shares are held.
+            for MIG the free memory slices, for fixed devices the free clients.
+        clients: number of shares in use.
         classes: distinct existing devices.
         offers: free clients of existing devices, `(classes, gpus, nodes)`.
 
@@ -102,9 +102,9 @@ class Fleet:
         return counts
 
     def put(self, node: Node) -> bool:
-        """Take a node in place of the one of its name, or as a new one; return whether its GPUs are free.
+        """Put a node in place of the one of its name, or as a new one; return whether its GPUs are free.
 
-        They are where any of them changed. Otherwise all is as it was, but that `room` has grown as the node did.
+        They are if any of them changed. Otherwise everything stays, except that `room` has grown as the node did.
         """
         gpus = tuple(sorted(node.gpus, key=lambda gpu: gpu.index))
         kinds = self._kinds(gpus)
@@ -126,7 +126,7 @@ class Fleet:
         return True
 
     def remove(self, name: str) -> int:
-        """Take a node away with all it held, and return the column that it had."""
+        """Remove a node with all its shares, and return its column."""
         column = self.index.pop(name)
         self.nodes[column] = VACANT
         self.room[:, column] = self.size[:, column] = 0
@@ -144,13 +144,13 @@ class Fleet:
         return kinds
 
     def _number_classes(self) -> None:
-        """Give numbers to the classes of existing devices that have none."""
+        """Number the classes of existing devices that are new."""
         for gpu_type in self.types:
             for device in gpu_type.devices:
                 self.classes.setdefault(class_of(device), len(self.classes))
 
     def _widened(self) -> int:
-        """Return a new column; others are made along with it, for nodes to come."""
+        """Return a new column; others are allocated along with it, for nodes to come."""
         column = len(self.nodes)
         more = max(column, _LEAST)
         self._resize(len(self.kind), column + more)
@@ -161,7 +161,7 @@ class Fleet:
         return column
 
     def _resize(self, rows: int, columns: int) -> None:
-        """Make the arrays as large as that, for all classes of devices there are."""
+        """Enlarge the arrays to this size, for all classes of devices."""
         self.shape += 1
         self.rewired = []
         for name in ("kind", "serves", "memory_left", "compute_left", "left", "used", "clients", "room", "size"):
@@ -205,7 +205,7 @@ class Fleet:
         """Return the fleet with the shares of running pods taken.
 
         Raises:
-            InvalidInput: two nodes of one name, or a running pod holds what its node does not have.
+            InvalidInput: two nodes of one name, or a running pod has what its node does not have.
 
         """
         fleet = cls(snapshot.nodes)
@@ -230,7 +230,7 @@ class Fleet:
         return twin
 
     def take(self, node: int, need: Need, shares: Sequence[Share]) -> None:
-        """Grant a pod its cpu, memory and shares. They must fit: `Demand` and `serve` see to that."""
+        """Allocate a pod its cpu, memory and shares. They must fit: `Demand` and `serve` ensure that."""
         self.room[CPU, node] -= need.cpu_milli
         self.room[MEMORY, node] -= need.memory_mib
         self.room[PODS, node] -= 1
@@ -238,21 +238,21 @@ class Fleet:
             self.hold(node, share)
 
     def give(self, node: int, need: Need, shares: Sequence[Share]) -> None:
-        """Take back what `take` granted; the arrays are as they were before it."""
+        """Undo `take`; the arrays are as before it."""
         self.room[:, node] += (need.cpu_milli, need.memory_mib, 1)
         for share in shares:
             self.drop(node, share)
 
     def hold(self, node: int, share: Share) -> None:
-        """Grant one share."""
+        """Allocate one share."""
         self._change(node, share, 1)
 
     def drop(self, node: int, share: Share) -> None:
-        """Take one share back."""
+        """Release one share."""
         self._change(node, share, -1)
 
     def clear(self, node: int, row: int) -> None:
-        """Take back all that is held on one GPU; it is as it was at first."""
+        """Release everything on one GPU."""
         gpu_type = self.types[self.kind[row, node]]
         self.used[row, node] = self.clients[row, node] = 0
         self._created.pop((row, node), None)
@@ -261,7 +261,7 @@ class Fleet:
         self._change_whole(row, node, gpu_type, -1)
 
     def close(self, node: int, row: int) -> None:
-        """Let one GPU serve nothing new until it is cleared; nothing may be held or dropped on it meanwhile."""
+        """Close one GPU until it is cleared; no share may be taken or given on it meanwhile."""
         self.clear(node, row)
         self.clients[row, node] = 1
         for array in (self.serves, self.compute_left, self.memory_left, self.left):
@@ -274,7 +274,7 @@ class Fleet:
         return self._column[node].get(gpu)
 
     def state(self, node: int) -> bytes:
-        """Return all that decides what the GPUs of one node can still serve; equal states are interchangeable."""
+        """Return everything that decides what one node's GPUs can still serve; equal states are interchangeable."""
         columns = self.serves, self.compute_left, self.memory_left, self.used, self.offers
         return b"".join(array[..., node].tobytes() for array in columns)
 
@@ -289,7 +289,7 @@ class Fleet:
         return device.placement.start if device.placement else None
 
     def layouts(self) -> tuple[tuple[tuple[Placement, ...], ...], ...]:
-        """Return for every node and GPU the MIG instances: those created for a pod, and those that exist besides."""
+        """Return for every node and GPU the MIG instances: those created for a pod, and other existing ones."""
         return tuple(
             tuple(self._layout(row, node) for row in range(len(index))) for node, index in enumerate(self.gpu_index)
         )
@@ -341,7 +341,7 @@ class Fleet:
         self._commit(row, node, MODE_BIT[Mode.MIG])
 
     def _recount(self, row: int, node: int) -> None:
-        """Set the MIG state of a GPU to what its instances in use take together; they may share the media bits."""
+        """Set the MIG state of a GPU to that of its instances in use; they may share the media bits."""
         gpu_type = self.types[self.kind[row, node]]
         used = 0
         for placement in self._created.get((row, node), ()):
@@ -351,7 +351,7 @@ class Fleet:
         self.used[row, node] = used
 
     def _commit(self, row: int, node: int, mode: int) -> None:
-        """Bind a GPU that holds something to its mode, and set free one that holds nothing any more."""
+        """Commit a GPU in use to its mode, and free an empty one."""
         gpu_type = self.types[self.kind[row, node]]
         serves = gpu_type.serves & mode if self.clients[row, node] else gpu_type.serves
         self.serves[row, node] = serves
@@ -394,7 +394,7 @@ class Fleet:
         return tuple(sorted((*created, *(d.placement for d, free, held in standing if d.placement and free + held))))
 
     def _resume(self, running: Running) -> None:
-        """Grant a running pod what it holds. Raises: InvalidInput where that is not there."""
+        """Allocate a running pod its shares. Raises: InvalidInput if they are not available."""
         assignment = running.assignment
         node = self.index.get(assignment.node)
         if node is None:
@@ -436,7 +436,7 @@ class Fleet:
 
 
 def broken_nodes(snapshot: Snapshot) -> frozenset[NodeName]:
-    """Return the nodes that cannot have given what pods hold there, by halving: one look where all could."""
+    """Return the nodes whose running pods have impossible shares, by bisection: one check if there are none."""
     running: dict[NodeName, list[Running]] = {node.name: [] for node in snapshot.nodes}
     for each in snapshot.running:
         running.setdefault(each.assignment.node, []).append(each)
@@ -463,7 +463,7 @@ def _padded(array: Ints, shape: tuple[int, ...], fill: int) -> Ints:
 
 
 def class_of(device: Device | Option) -> DeviceClass:
-    """Return the class of a device, or of the devices that an option uses."""
+    """Return the class of a device, or of the devices of an option."""
     return device.mode, _profile(device), device.resource, device.memory_mib, device.compute_percent
 
 

@@ -1,4 +1,4 @@
-"""Fragmentation: idle GPU that the pods one expects cannot use, in exact integers, and why, node by node.
+"""Fragmentation: idle GPU that the expected pods cannot use, in exact integers, and why, node by node.
 
 For a pod that is typical of the mix, the idle part of a node's GPUs is lost when the node lacks the cpu, the model is
 not allowed, or fewer GPUs than it needs have enough left; otherwise the idle part of the GPUs with too little left.
@@ -30,7 +30,7 @@ _NO_CPU: Final = np.zeros((1, 1), dtype=np.int64)
 
 
 class Typical(NamedTuple):
-    """A pod typical of the mix: all that fragmentation looks at, and how often it comes."""
+    """A typical pod of the mix: all that fragmentation depends on, and its weight."""
 
     cpu_milli: int
     asks: tuple[Ask, ...]
@@ -100,11 +100,11 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     milli: int
     """Idle GPU milli it cannot use."""
     why: Lost
-    """What makes it so; for `SIZE` only the GPUs with too little left are lost."""
+    """The cause; for `SIZE` only the GPUs with too little left are lost."""
 
 
 class FragmentationState(NamedTuple):
-    """Where nodes stand in the tables of `Fragmentation`."""
+    """Where nodes are in the tables of `Fragmentation`."""
 
     left: Ints
     """Percent left of each GPU, `(gpus, nodes)`."""
@@ -155,7 +155,7 @@ class Fragmentation:
         self._many_row = most + 1
 
     def state(self, fleet: Fleet, nodes: Ints, cpu_milli: Ints) -> FragmentationState:
-        """Return where `nodes` stand in the tables when `cpu_milli` more is taken, a column of cases."""
+        """Return where `nodes` are in the tables after `cpu_milli` more is taken, a column of cases."""
         level = self.cpus.searchsorted(fleet.room[CPU].take(nodes) - cpu_milli, side="right")
         left = fleet.left.take(nodes, 1)
         free: Ints = np.add.reduce(left == FULL)
@@ -207,7 +207,7 @@ class Fragmentation:
 
 
 def _size(pod: Typical, gpu_type: GpuType) -> int | None:
-    """Return the percent of one GPU that a device of the pod takes; None where none can be had."""
+    """Return the percent of one GPU that a device of the pod takes; None where there is none."""
     if not pod.asks or (pod.models and gpu_type.model.name not in pod.models):
         return None
     return percent_of(pod.asks, gpu_type)

@@ -1,4 +1,4 @@
-"""The exact answer for one node: which shares a pod would get there, or that it does not fit."""
+"""The exact answer for one node: the shares a pod would get there, or that it does not fit."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ __all__ = ["Preference", "Tightest", "serve"]
 
 
 class Preference(Protocol):
-    """What to prefer inside a node."""
+    """Preferences inside a node."""
 
     def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
         """Return the GPUs `rows`, all of which can serve a device of `demand`, the preferred first."""
@@ -51,8 +51,8 @@ def free_starts(fleet: Fleet, node: int, row: int, way: NewInstance) -> tuple[in
 def serve(fleet: Fleet, demand: Demand, node: int, preference: Preference) -> tuple[Share, ...] | None:
     """Return the shares that would serve the asks of `demand` on `node`, in their order; None if they do not fit.
 
-    Cpu, memory and admission are not looked at: see `Demand.fits`. Preferred GPUs come first; where one device's choice
-    leaves a later one nothing, it is taken back. The fleet is changed while looking and left as it was. Cost: one step
+    Cpu, memory and admission are ignored: see `Demand.fits`. Preferred GPUs come first; if one device's choice
+    leaves a later one nothing, it backtracks. The fleet is changed meanwhile and restored. Cost: one step
     a device in the usual case, at worst one a distinct state of the node.
     """
     search = _Search(fleet, demand, node, preference)
@@ -77,7 +77,7 @@ class _Search:
         self._rows: list[int] = []
 
     def complete(self) -> bool:
-        """Hold a share for every desired device; return whether that was possible."""
+        """Take a share for every requested device; return whether that was possible."""
         seen: set[object] = set()
         trail = [self.candidates()]
         while trail and len(self.shares) < len(self.desired):
@@ -97,7 +97,7 @@ class _Search:
         return len(self.shares) == len(self.desired)
 
     def candidates(self) -> Iterator[Share]:
-        """Yield the shares that would serve the next desired device, the preferred first."""
+        """Yield the shares that would serve the next device, the preferred first."""
         devices = self.desired[len(self.shares)]
         taken = self._taken()
         nodes = np.array([self.node])
@@ -116,7 +116,7 @@ class _Search:
         return all(not clients[row] and kind[row] == kind[rows[0]] for row in rows)
 
     def _taken(self) -> tuple[int, ...]:
-        """Return the GPUs that the ask of the next desired device may not use again."""
+        """Return the GPUs that the ask of the next device may not use again."""
         at = min(len(self.shares), len(self.desired) - 1)
         devices = self.desired[at]
         if devices.ask.form is Form.EXACT:

@@ -13,9 +13,9 @@ T = TypeVar("T", bound=np.generic)
 
 
 class Spread(Generic[T]):
-    """For each GPU of a fleet what a table says of its type; columns are renewed when their GPUs change.
+    """For each GPU of a fleet the table's value of its type; columns are renewed when their GPUs change.
 
-    Of use as long as the fleet keeps its shape.
+    Valid as long as the fleet keeps its shape.
 
     Args:
         fleet: the fleet.

@@ -1,6 +1,6 @@
 """The ways to serve one device of an ask, each as a capacity over the whole fleet.
 
-`core.gpu.sharing.options` says what a GPU type offers to an ask; here options of one sort become arrays, so that one
+`core.gpu.sharing.options` has the options of a GPU type for an ask; here equal options become arrays, so that one
 call answers for thousands of nodes.
 """
 
@@ -19,7 +19,7 @@ from tessera.core.workload.need import Ask, Form
 __all__ = ["Amount", "Existing", "NewInstance", "Way", "Whole", "ways_of"]
 
 ByType = dict[int, Option]
-"""The GPU types on which a way is open, with what it gives there."""
+"""The GPU types with this way, and its share there."""
 
 
 class Way(Protocol):
@@ -27,7 +27,7 @@ class Way(Protocol):
 
     @property
     def by_type(self) -> ByType:
-        """The GPU types on which this way is open, with what it gives there."""
+        """The GPU types with this way, and its share there."""
         ...
 
     def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
@@ -92,7 +92,7 @@ class NewInstance:
 
 
 class Existing:
-    """A free client of a device that is there already."""
+    """A free client of an existing device."""
 
     def __init__(self, fleet: Fleet, by_type: ByType) -> None:
         self.by_type = by_type
@@ -109,7 +109,7 @@ def ways_of(ask: Ask, fleet: Fleet, models: tuple[str, ...]) -> tuple[tuple[Way,
     """Return the ways to serve one device of `ask` in tiers, the tier to prefer first; models empty means any.
 
     An exact ask has one tier: any device of the name serves it as well. For shares and needs a weaker mode is preferred
-    to a stronger one on the whole fleet, and a smaller device to a larger one, so that nobody takes a GPU whose part
+    to a stronger one on the whole fleet, and a smaller device to a larger one, so that no pod takes a GPU where a part
     would do.
     """
     groups: dict[tuple[object, ...], ByType] = {}
@@ -125,7 +125,7 @@ _ORDER = (Mode.MEMORY_SHARE, Mode.MPS, Mode.MIG, Mode.WHOLE)
 
 
 def _rank(ask: Ask, option: Option) -> tuple[object, ...]:
-    """Return the place of an option among all of the fleet; options of equal place are one way."""
+    """Return the rank of an option in the fleet; options of equal rank are one way."""
     size = option.memory_mib, option.compute_percent
     if option.exists and option.mode is not Mode.WHOLE:
         return 0, *size, option.mode, option.profile or "", option.resource
@@ -143,7 +143,7 @@ def _way(fleet: Fleet, by_type: ByType) -> Way:
 
 
 class _Open:
-    """Where a way is open: GPUs of its types that now serve its mode."""
+    """Where a way is open: GPUs of its types that serve its mode now."""
 
     def __init__(self, fleet: Fleet, by_type: ByType, bit: int) -> None:
         self._bit = bit

@@ -1,4 +1,4 @@
-"""What is held of one GPU, together with what is reserved and what is doubted."""
+"""What is in use of one GPU, with reservations and doubted assignments."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -14,10 +14,10 @@ _Held: TypeAlias = Mapping[HolderId, tuple[Share, ...]]
 
 
 def taken(gpu_type: GpuType, held: _Held, reserved: Iterable[Share], doubted: _Held) -> _Held:
-    """Return what is held of a GPU, with what is reserved and then what is doubted, as far as it can be beside that."""
+    """Return what is in use of a GPU, with reservations and then doubted assignments, as far as they fit."""
     taken = dict(held)
     for i, share in enumerate(reserved):
-        # What is desired may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
+        # Desired devices may overlap the kubelet's present ones: unless the layout is fixed, both are kept free.
         own: _Held = {Hold(Purpose.RESERVATION, str(i)): (share,)}
         if not any(faults(gpu_type, {**(taken if gpu_type.kept else held), **own})):
             taken |= own

@@ -1,4 +1,4 @@
-"""The ledger: nodes and pods of a live cluster, put and dropped one by one, and what follows for a pod that comes."""
+"""The ledger: nodes and pods of a live cluster, put and dropped one by one, and the answers for a new pod."""
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import chain, compress, repeat
@@ -29,26 +29,26 @@ _BEST: Final = 10
 _LEARNED_DEVICES: Final = 64
 """Needs for more devices are not learned from: no node has them."""
 _REMEMBERED: Final = 1 << 16
-"""Pods whose arrival is remembered, the latest."""
+"""Arrivals remembered, the latest pods."""
 _MOST_WRITTEN: Final = 1 << 13
-"""Needs that are known as pods wrote them, with selectors and tolerations."""
+"""Needs remembered as pods wrote them, with selectors and tolerations."""
 _MOST_WHYS: Final = 256
-"""Needs whose obstacles are kept."""
+"""Needs whose obstacles are cached."""
 _NOTHING: Final[Mapping[str, int]] = {}
 _NO_CODE: Final = -1
-"""Stands for the obstacle that a node is not known."""
+"""Stands for an unknown node."""
 _UNKNOWN: Final = Obstacle(Cause.NOT_KNOWN, "the node is not known here yet")
 
 
 class _Reserved(msgspec.Struct, frozen=True):
-    """A node with what is reserved on it."""
+    """A node with its reservations."""
 
     node: Node
     shares: tuple[Share, ...]
 
 
 class _Why:
-    """The obstacles of one need, by node, with the length of the log of changes when each was looked at."""
+    """The obstacles of one need, by node, with the length of the change log when each was computed."""
 
     def __init__(self, obstacles: Obstacles, nodes: int) -> None:
         self.obstacles = obstacles
@@ -57,15 +57,15 @@ class _Why:
 
 
 class Ledger:
-    """The working state of a live cluster: what nodes have, what pods hold, and where the next pod goes.
+    """The working state of a live cluster: the nodes' resources, the pods' allocations, and where the next pod goes.
 
     Objects are put as they are observed and dropped when they are gone, in any order; the answers depend on the objects
     alone, and on the mix of needs learned from arrivals. Cpu, memory and the number of pods are counted, because
-    policies look at them, but they are judged by kube-scheduler, as are selectors, taints and affinity.
+    policies use them, but they are judged by kube-scheduler, as are selectors, taints and affinity.
 
-    What pods hold is taken as true. What cannot be: more memory than there is, overlapping instances, a GPU that is not
-    there, is never granted again: the GPU is closed for new shares while it lasts, and `conflicts` says so. What is
-    doubted gives way (see `Holder.doubted`).
+    Allocations of pods are taken as true. An impossible one, such as more memory than there is, overlapping instances
+    or a missing GPU, closes the GPU for new shares while it lasts, and `conflicts` says so. Doubted assignments
+    give way (see `Holder.doubted`).
 
     Args:
         policy: a name of `core.packing.pack.POLICIES`, except `random`.
@@ -92,12 +92,12 @@ class Ledger:
 
     @classmethod
     def of(cls, cluster: Cluster, *, without: Container[str] = (), priorities: bool = True) -> "Ledger":
-        """Return the ledger that a server has of a live cluster.
+        """Return a server's ledger of a live cluster.
 
         Args:
-            cluster: as it is observed.
+            cluster: the observation.
             without: UIDs of pods that are left out.
-            priorities: False to let all pods be of one, where the fewest are looked for whatever theirs.
+            priorities: False to give all pods the same one, to find the fewest victims of any priority.
 
         """
         ledger = cls()
@@ -112,14 +112,14 @@ class Ledger:
 
     @property
     def conflicts(self) -> tuple[GpuConflict, ...]:
-        """What is recorded as held on known nodes and cannot be, by node and GPU."""
+        """Impossible allocations recorded on known nodes, by node and GPU."""
         return tuple(sorted(self._conflicts.values()))
 
     def put_node(self, node: Node, *, reserved: tuple[Share, ...] = ()) -> None:
-        """Take a node as it is now, with what is reserved on it (see `schedulable_node`); a new one comes last in ties.
+        """Put a node as it is now, with its reservations (see `schedulable_node`); a new one comes last in ties.
 
-        Cost: some 10 microseconds where its GPUs are as they were, a fraction of a millisecond where they are not.
-        Where they are the first of their type or the last, scores of all nodes are computed anew when next asked for.
+        Cost: some 10 microseconds if its GPUs are unchanged, a fraction of a millisecond if they are not.
+        If they are the first of their type or the last, all scores are recomputed when next needed.
         """
         node = bounded_node(node)
         known = self._nodes.get(node.name)
@@ -141,7 +141,7 @@ class Ledger:
         self._touch(column)
 
     def drop_node(self, name: str) -> None:
-        """Forget a node; pods on it are kept until they are dropped."""
+        """Forget a node; its pods are kept until they are dropped."""
         if self._nodes.pop(name, None) is None:
             return
         self._changed = True
@@ -152,7 +152,7 @@ class Ledger:
         self._touch(column)
 
     def put_pod(self, pod: Holder) -> None:
-        """Take a pod on a node as it is now, in place of what was known under its id."""
+        """Put a pod on a node as it is now, in place of the one with its id."""
         known = self._pods.get(pod.id)
         if known == pod:
             return
@@ -168,7 +168,7 @@ class Ledger:
         self._count(pod, 1, added)
 
     def drop_pod(self, holder: HolderId) -> None:
-        """Forget a pod; what it held is free."""
+        """Forget a pod; its shares are free."""
         if holder in self._arrived:
             del self._arrived[holder]
             self._scores.leave()
@@ -177,7 +177,7 @@ class Ledger:
             self._remove(known)
 
     def set_aside(self, holders: Iterable[HolderId]) -> Callable[[], None]:
-        """Hold nothing for these, which are known, until the function that is returned is called."""
+        """Set these known holders aside until the returned function is called."""
         aside = [self._pods[each] for each in holders]
         for pod in aside:
             self._remove(pod)
@@ -189,7 +189,7 @@ class Ledger:
         return restore
 
     def arrive(self, uid: str, need: Need) -> None:
-        """Count the arrival of a pod for the mix that is learned, once a uid."""
+        """Count the arrival of a pod for the learned mix, once a uid."""
         if uid in self._arrived or sum(ask.count for ask in need.asks) > _LEARNED_DEVICES:
             return
         self._refresh()
@@ -199,9 +199,9 @@ class Ledger:
         self._scores.arrive(self._kind(need))
 
     def filter(self, need: Need, names: Iterable[str]) -> Filtered:
-        """Return which of the named nodes have devices for a pod, and why the others have not.
+        """Return which of the named nodes have devices for a pod, and why the others do not.
 
-        Cost for a need asked for before: the nodes that changed since then, and a microsecond a name.
+        Cost for a known need: the nodes that changed since then, and a microsecond a name.
         """
         requested = tuple(names)
         fits, codes, obstacles = self._judged(need, requested)
@@ -215,7 +215,7 @@ class Ledger:
         )
 
     def obstacles(self, need: Need, names: Iterable[str]) -> dict[str, Obstacle]:
-        """Return what stands in the way on each of the named nodes that does not have devices for a pod."""
+        """Return the obstacle on each of the named nodes that does not have devices for a pod."""
         requested = tuple(names)
         fits, codes, obstacles = self._judged(need, requested)
         unfit = compress(requested, (~fits).tolist())
@@ -239,12 +239,12 @@ class Ledger:
     def best(self, need: Need, names: Sequence[str], held: Mapping[str, int] = _NOTHING) -> str | None:
         """Return the node that the packer would choose of these, to which `scores` gives 10; None if it fits nowhere.
 
-        Cost: as that of `filter`, without telling reasons.
+        Cost: that of `filter`, without the reasons.
 
         Args:
-            need: what the pod asks for.
+            need: of the pod.
             names: of nodes.
-            held: bytes of the pod's images by the nodes that have any: of nodes of the best score the one that has
+            held: bytes of the pod's images by node; of nodes with the best score the one with the
                 most is chosen, of equals the one that was put first.
 
         """
@@ -252,7 +252,7 @@ class Ledger:
         return None if best is None else names[best]
 
     def choose(self, need: Need, node: str) -> tuple[Share, ...] | str:
-        """Return the shares that a pod gets on a node, one for each device in the order of its asks, or why none."""
+        """Return a pod's shares on a node, one for each device in the order of its asks, or the obstacle."""
         self._refresh()
         column = self._fleet.index.get(node)
         if column is None:
@@ -264,12 +264,12 @@ class Ledger:
         return shares
 
     def can_hold(self, node: str, shares: Iterable[Share], *, models: Collection[str] = ()) -> bool:
-        """Return whether these very shares can be held on a node beside all that is held and reserved there.
+        """Return whether these very shares fit on a node beside everything in use and reserved there.
 
         Args:
             node: its name.
             shares: on GPUs by index.
-            models: the GPU models that may serve; empty for any. Other hardware may be under an index by now.
+            models: the GPU models that may serve; empty for any. An index may be other hardware by now.
 
         """
         column = self._fleet.index.get(node)
@@ -300,12 +300,12 @@ class Ledger:
         return column is not None and bool(self._scores.row(self._kind(need))[column] != UNFIT)
 
     def left(self, node: str) -> tuple[int, int, int]:
-        """Return what a known node has left: cpu (milli), memory (MiB), pods; negative where more runs than it has."""
+        """Return the free resources of a known node: cpu (milli), memory (MiB), pods; negative if overcommitted."""
         cpu_milli, memory_mib, pods = self._fleet.room[:, self._fleet.index[node]].tolist()
         return cpu_milli, memory_mib, pods
 
     def roomy(self, need: Need, node: str) -> bool:
-        """Return whether a known node has the cpu, the memory and the place for one more pod."""
+        """Return whether a known node has the cpu, the memory and the slot for one more pod."""
         requested = need.cpu_milli, need.memory_mib, 1
         return all(left >= want for left, want in zip(self.left(node), requested, strict=True))
 
@@ -314,7 +314,7 @@ class Ledger:
         return tuple(self._on.get(node, {}).values())
 
     def alone(self, node: str) -> "Ledger":
-        """Return a ledger of one known node and its pods alone, to try what would be if they were others."""
+        """Return a ledger of one known node and its pods alone, for trials."""
         trial = Ledger("first-fit")
         known = self._nodes[node]
         trial.put_node(known.node, reserved=known.shares)
@@ -338,7 +338,7 @@ class Ledger:
         return found, int(ties[self._place.take(columns.take(ties)).argmin()])
 
     def _refresh(self) -> None:
-        """Renew all scores where nodes came, went or changed so that all did."""
+        """Recompute all scores if nodes came, went or changed so that all did."""
         if self._changed:
             self._changed = False
             if self._scores.outdated:
@@ -349,7 +349,7 @@ class Ledger:
                         self._scores.policy.changed(pod.need, column, 1)
 
     def _come(self, name: str, column: int) -> None:
-        """Take note of a node that was not there."""
+        """Record a new node."""
         if column >= len(self._place):
             self._place = np.concatenate((self._place, np.zeros(len(self._fleet.nodes) - column, dtype=np.int64)))
         self._place[column] = self._puts
@@ -359,12 +359,12 @@ class Ledger:
             self._note(pod.need, column, 1)
 
     def _note(self, need: Need, column: int, pods: int) -> None:
-        """Tell the policy of pods; where it is to be made again there is no need."""
+        """Report pods to the policy, unless it is to be rebuilt."""
         if self._fleet.shape == self._scores.shape:
             self._scores.note(need, column, pods)
 
     def _touch(self, column: int) -> None:
-        """Take note of a change; where all scores are to be renewed there is no need."""
+        """Record a change, unless all scores are to be recomputed."""
         if self._fleet.shape == self._scores.shape:
             self._scores.touch(column)
 
@@ -373,7 +373,7 @@ class Ledger:
             del self._conflicts[key]
 
     def _remove(self, pod: Holder) -> None:
-        """Take a pod out of all records."""
+        """Remove a pod from all records."""
         del self._pods[pod.id]
         self._doubted.discard(pod.id)
         del self._on[pod.node][pod.id]
@@ -390,7 +390,7 @@ class Ledger:
         self._count(pod, -1, gone)
 
     def _count(self, pod: Holder, sign: int, shares: Mapping[int, Sequence[Share]]) -> None:
-        """Bring the node of a pod up to date, whose records have changed already."""
+        """Update the node of a pod, whose records have changed already."""
         column = self._fleet.index.get(pod.node)
         if column is None:
             return
@@ -402,7 +402,7 @@ class Ledger:
         self._note(pod.need, column, sign)
 
     def _step(self, name: str, column: int, gpu: int, shares: Sequence[Share], sign: int) -> bool:
-        """Hold or drop shares of one pod where that is all there is to do; return whether it was."""
+        """Take or give the shares of one pod if nothing else is needed; return whether it was enough."""
         row = self._fleet.row_of(column, gpu)
         if row is None or (name, gpu) in self._conflicts:
             return False
@@ -415,7 +415,7 @@ class Ledger:
         return True
 
     def _settle(self, name: str, column: int, gpu: int) -> None:
-        """Set one GPU to what its holders and reservations make of it, or close it where that cannot be."""
+        """Set one GPU to its holders and reservations, or close it where they conflict."""
         self._conflicts.pop((name, gpu), None)
         holders = self._held.get(name, {}).get(gpu, {})
         held = {each: shares for each, shares in holders.items() if each not in self._doubted}
@@ -447,11 +447,11 @@ class Ledger:
         self._fleet.room[PODS, column] -= sign
 
     def _columns(self, names: Sequence[str]) -> Ints:
-        """Return the column of each name in the fleet, -1 where it is not known."""
+        """Return the column of each name in the fleet, -1 for an unknown one."""
         return np.fromiter(map(self._fleet.index.get, names, repeat(-1)), np.int64, len(names))
 
     def _kind(self, need: Need) -> int:
-        """Return the number of a need without what kube-scheduler decides."""
+        """Return the number of a need without the parts that kube-scheduler decides."""
         kind = self._kinds.get(need)
         if kind is None:
             if self._scores.crowded or len(self._kinds) >= _MOST_WRITTEN:
@@ -469,7 +469,7 @@ class Ledger:
         return kind
 
     def _judged(self, need: Need, names: Sequence[str]) -> tuple[NDArray[np.bool_], Ints, dict[int, Obstacle]]:
-        """Return which nodes have devices for a need, the codes of the others' obstacles, and what each code means."""
+        """Return which nodes have devices for a need, the others' codes, and the obstacle of each code."""
         self._refresh()
         columns, kind = self._columns(names), self._kind(need)
         row = self._scores.row(kind)
@@ -485,7 +485,7 @@ class Ledger:
         return fits, codes, found | {_NO_CODE: _UNKNOWN}
 
     def _why(self, kind: int, columns: Ints) -> _Why:
-        """Return the obstacles of a need, up to date for `columns`, on which it does not fit."""
+        """Return the obstacles of a need, up to date for `columns`, where it does not fit."""
         why = self._whys.get(kind)
         if why is None:
             if len(self._whys) >= _MOST_WHYS:
