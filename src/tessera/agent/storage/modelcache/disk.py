@@ -3,33 +3,25 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-
-import msgspec
 
 from tessera.agent.storage.models.folder import ModelFolder
 from tessera.agent.storage.models.readers import revisions_in_use
 from tessera.agent.storage.models.sharing import Sharing
 from tessera.agent.storage.models.sync import hold
 from tessera.clients.disks import HostImages, Images
+from tessera.core.storage.models.cacheplan import OnDisk
 from tessera.core.storage.models.paths import NOTES
 from tessera.core.storage.models.retention import superseded
 from tessera.errors import Conflict, InvalidInput, TesseraError
 
-__all__ = ["ModelDisk", "OnDisk"]
+__all__ = ["ModelDisk"]
 
 _MARK = "kept-by-agent"
 """File among a model's notes that marks it as the agent's: models synced by hand are never removed."""
 
 _REMOVED = ".removed-"
-
-
-class OnDisk(msgspec.Struct, frozen=True):
-    """A model on the disk: the last fetched revision, and all of them."""
-
-    current: str
-    revisions: tuple[str, ...]
 
 
 class ModelDisk:
@@ -147,14 +139,14 @@ class ModelDisk:
             self._facts[name, revision] = manifest.size, len(manifest.files)
         return self._facts[name, revision]
 
-    def pin(self, name: str, there: OnDisk, pinned: Iterable[str]) -> None:
-        """Pin exactly these revisions of a model."""
+    def pin(self, name: str, revisions: Collection[str]) -> None:
+        """Pin exactly these revisions of a model, which are present."""
         pins = self.model(name).top / NOTES / "pins"
         if not pins.is_dir():
             return
-        keep, before = set(pinned).intersection(there.revisions), {each.name for each in pins.iterdir()}
-        for revision in keep ^ before:
-            self.model(name).pin(revision, pinned=revision in keep)
+        before = {each.name for each in pins.iterdir()}
+        for revision in before.symmetric_difference(revisions):
+            self.model(name).pin(revision, pinned=revision in revisions)
 
     def choose(self, name: str, revision: str) -> bool:
         """Make a present revision the current one; return whether it is present.

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
-from tessera.agent.storage.modelcache.disk import ModelDisk, OnDisk
+from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.store import Store
 from tessera.core.storage.models.cache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
+from tessera.core.storage.models.cacheplan import ModelOnNode, deferred_fetches
 from tessera.core.storage.models.retention import Kept
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger, defect
@@ -42,14 +43,12 @@ class Neighbour(msgspec.Struct, frozen=True):
 
     Args:
         desired: its desired state; None if it is no longer desired.
-        there: its revisions.
-        held: those in use by pods.
+        found: its revisions, and those in use.
 
     """
 
     desired: DesiredModel | None
-    there: OnDisk
-    held: frozenset[str]
+    found: ModelOnNode
 
 
 Neighbours = Callable[[], Mapping[str, Neighbour]]
@@ -174,9 +173,9 @@ class _Fetch:
         revisions = folder.revisions()
         return CachedModel(
             name=name,
-            current=each.there.current,
+            current=each.found.there.current,
             kept=tuple(folder.kept(revisions)),
-            held=each.held.union(one.revision for one in revisions if one.in_use),
+            held=each.found.held.union(one.revision for one in revisions if one.in_use),
             priority=each.desired.priority if each.desired else self.model.priority - 1,
             pinned=each.desired is not None and each.desired.pinned,
         )
@@ -219,7 +218,7 @@ class Fetches:
         """The model being fetched; empty for none."""
         self.reports: dict[str, ObservedModel] = {}
         """Result of the last fetch of each model, also of the former agent's."""
-        self.displaced: dict[str, str] = {}
+        self.displaced: Mapping[str, str] = {}
         """Models that make room, each with the one that they make it for."""
 
     def report(self, name: str) -> ObservedModel:
@@ -234,29 +233,24 @@ class Fetches:
         state = "Missing" if found.state == "Fetching" else found.state  # of an agent that has ended
         return msgspec.structs.replace(found, state=state, fetched_bytes=0, total_bytes=0)
 
-    def begin(self, desired: Mapping[str, DesiredModel], offered: Mapping[str, str], there: Mapping[str, str]) -> None:
+    def begin(
+        self, desired: Mapping[str, DesiredModel], offered: Mapping[str, str], found: Mapping[str, ModelOnNode]
+    ) -> None:
         """Start the next fetch in the background, unless one is running.
 
         Args:
             desired: in the order of fetching.
             offered: revisions that new pods get, by model.
-            there: current revisions on the disk, by model.
+            found: the models on the disk.
 
         """
-        self.displaced = {name: by for name, by in self.displaced.items() if by in desired}
-        # A model that makes room is not fetched again before the other, nor the other before there is room.
-        resting = {by for name, by in self.displaced.items() if there.get(name)}.union(self.displaced)
-        candidates = [each for name, each in desired.items() if name not in resting]
+        deferred = deferred_fetches(self.displaced, found)
+        candidates = [each for name, each in desired.items() if name not in deferred]
         seen = {name: msgspec.structs.replace(self.report(name), revision=offered.get(name, "")) for name in desired}
         model = None if self.busy else next_fetch(candidates, seen, self._now_s())
         if model is not None:
             self.busy = model.name
             self._task = asyncio.create_task(self._run(model))
-
-    def displace_no_more(self, names: Iterable[str]) -> None:
-        """Cancel making room."""
-        for name in names:
-            self.displaced.pop(name, None)
 
     async def _run(self, model: DesiredModel) -> None:
         former = self.reports.get(model.name, ObservedModel(name=model.name))
@@ -265,7 +259,7 @@ class Fetches:
         try:
             await self._fetched(model)
         except Displaces as error:
-            self.displaced |= dict.fromkeys(error.models, model.name)
+            self.displaced = {**self.displaced, **dict.fromkeys(error.models, model.name)}
             self.reports[model.name] = msgspec.structs.replace(former, state="Missing", reason=str(error))
             self._log.info("model_needs_room", model=model.name, of=error.models)
         except Exception as error:  # noqa: BLE001 - one model keeps none of the others from being fetched

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import msgspec
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.agent.pods.podsview import PodsInView, is_ended
-from tessera.agent.storage.modelcache.disk import ModelDisk, OnDisk
+from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.modelcache.fetching import Fetches, Neighbour
 from tessera.agent.storage.modelcache.plugin import OfferedModel
 from tessera.agent.storage.modelcache.sources import ModelSources
@@ -37,6 +37,17 @@ from tessera.core.deviceplugin.edits import Mount
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.modeloffers import ModelOffer, offer_of, revisions_held
 from tessera.core.storage.models.cache import DesiredModel, environment_name, folder_name, peers_of
+from tessera.core.storage.models.cacheplan import (
+    AbandonFetch,
+    CachePlan,
+    CacheStep,
+    EvictRevision,
+    ModelOnNode,
+    OnDisk,
+    RemoveModel,
+    RemoveSuperseded,
+    plan_cache,
+)
 from tessera.core.storage.models.peers import meeting_pause_s
 from tessera.core.usage.processmetrics import MODEL_BYTES, MODEL_BYTES_GIVEN, MODEL_BYTES_READ, MODELS, PEERS_DROPPED
 from tessera.core.workload.resources import MODEL_RESOURCE
@@ -55,7 +66,7 @@ _FIRST_MEET_S, _MEET_S = 1.0, 30.0
 """Between two reads of which nodes fetch the same model: soon after the start, because not all learn of it at once."""
 _ROUND = 30
 """Free bytes are reported in steps of a GiB, so that a growing log causes no report."""
-_ABSENT = OnDisk("", ())
+_ABSENT = ModelOnNode(OnDisk("", ()))
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -100,9 +111,8 @@ class ModelKeeper:
         selection = Selection(fields=(("metadata.name", node),))
         self._store = Store(kube, KIND, selection, wake=self._wakeup.set, on_trouble=self._complain)
         self._desired: dict[str, DesiredModel] = {}
-        self._there: dict[str, OnDisk] = {}
-        self._held: dict[str, frozenset[str]] = {}
-        """Revisions in use by pods, by model."""
+        self._found: dict[str, ModelOnNode] = {}
+        """The models on the disk, as observed last."""
         self._fetches = Fetches(
             disk=places.disk,
             open_store=self._open,
@@ -177,35 +187,26 @@ class ModelKeeper:
         node_models = read_node_models(found)
         for each in node_models.observed:
             self._fetches.reports.setdefault(each.name, each)
-        problem = await asyncio.to_thread(self._disk.problem)
-        # 2. Observe the models, and the pods that use them. A model that is not listed when the kubelet's record is
-        # read cannot get into it any more.
-        listed = servers.listed
-        self._there = {} if problem else await asyncio.to_thread(self._disk.observe)
-        ids = await self._allocated(view)
-        self._held = {
-            name: revisions_held(ids.get(f"{MODEL_RESOURCE}{name}", ()), there.revisions)
-            for name, there in self._there.items()
-        }
-        # A model allocated before it could be withdrawn makes no room: it is offered again, and others are chosen.
-        held = [name for name, there in self._there.items() if there.current in self._held[name]]
-        self._fetches.displace_no_more(held)
         if node_models.desired is not None:
             self._desired = {each.name: each for each in node_models.desired}
-            # 3. Pin what pods use or may get, then offer it.
-            offered = {name: self._offered(each) for name, each in self._desired.items()}
-            superseded = await self._protect(offered, listed)
-            await servers.offer(
-                [offer_of(name, revision) for name, revision in offered.items() if revision], policy="distributed"
-            )
-            # 4. Remove models that are not desired, or make room.
+        # 2. Observe the models, and the pods that use them.
+        problem = await asyncio.to_thread(self._disk.problem)
+        # A model that is not listed when the kubelet's record is read cannot get into it any more.
+        listed = servers.listed
+        there = {} if problem else await asyncio.to_thread(self._disk.observe)
+        ids = await self._allocated(view)
+        self._found = {name: _readers(f"{MODEL_RESOURCE}{name}", each, listed, ids) for name, each in there.items()}
+        # 3. Plan.
+        displaced = self._fetches.displaced
+        plan = plan_cache(self._desired, self._found, fetched=self._fetches.busy, displaced=displaced)
+        if node_models.desired is not None:
+            # 4. Pin what pods use or may get, offer it, and remove models that are not desired, or make room.
+            await self._apply(plan, servers)
+            # 5. Start the next fetch.
             if not problem:
-                await self._remove(superseded, listed)
-                # 5. Start the next fetch.
-                current = {name: there.current for name, there in self._there.items()}
-                self._fetches.begin(self._desired, offered, current)
+                self._fetches.begin(self._desired, plan.offered, self._found)
         # 6. Report.
-        await self._report(found, problem, ids)
+        await self._report(found, problem, ids, plan.offered)
         self._complain.settle()
 
     # Models in use
@@ -224,30 +225,10 @@ class ModelKeeper:
                 found.setdefault(each.resource, []).append(each.device_ids[0])
         return found
 
-    def _offered(self, model: DesiredModel) -> str:
-        """Return the revision that new pods get; empty for none."""
-        there = self._there.get(model.name, _ABSENT)
-        if model.name in self._fetches.displaced:
-            return ""
-        if model.revision:
-            return model.revision if model.revision in there.revisions else ""
-        return there.current
-
-    async def _protect(self, offered: Mapping[str, str], listed: Mapping[str, frozenset[str]]) -> set[str]:
-        """Pin what must stay on the disk; return the models with other revisions that may go."""
-        superseded = set()
-        for name, there in self._there.items():
-            choosable = revisions_held(listed.get(f"{MODEL_RESOURCE}{name}", ()), there.revisions)
-            stays = choosable | self._held[name] | {offered.get(name, "")}
-            await asyncio.to_thread(self._disk.pin, name, there, stays)
-            if set(there.revisions) - stays - {there.current}:
-                superseded.add(name)
-        return superseded
-
     def _give(self, resource: str, device: str) -> Grant:
         """Return the mount that a container gets with a device."""
         name = resource.removeprefix(MODEL_RESOURCE)
-        there = self._there.get(name, _ABSENT)
+        there = self._found.get(name, _ABSENT).there
         revision = next(iter(revisions_held((device,), there.revisions)), "")
         if not revision or not self._disk.has(name, revision):
             raise Unavailable(
@@ -261,24 +242,33 @@ class ModelKeeper:
             mounts=(Mount(host_path=str(self._disk.path(name, revision)), container_path=path, read_only=True),),
         )
 
-    # Removing
+    # Applying
 
-    async def _remove(self, superseded: Iterable[str], listed: Iterable[str]) -> None:
-        names = {each.removeprefix(MODEL_RESOURCE) for each in listed}
-        busy, displaced = self._fetches.busy, self._fetches.displaced
-        for name, there in self._there.items():
-            listed_or_held = name in names or self._held[name]
-            if name not in self._desired:
-                if name == busy:
-                    self._fetches.abandon()
-                elif not listed_or_held and await asyncio.to_thread(self._disk.remove, name):
-                    self._log.info("model_removed", model=name)
-            elif name in displaced and name not in names and there.current and there.current not in self._held[name]:
-                if await asyncio.to_thread(self._disk.evict, name, there.current):
-                    self._log.info("model_evicted", model=name, makes_room_for=displaced[name])
+    async def _apply(self, plan: CachePlan, servers: PluginServers[ModelOffer]) -> None:
+        self._fetches.displaced = plan.displaced
+        for name, revisions in plan.protected.items():
+            await asyncio.to_thread(self._disk.pin, name, revisions)
+        offers = [(name, revision) for name, revision in plan.offered.items() if revision]
+        # A fetch that ended meanwhile may have removed what was not pinned yet.
+        there = [each for each in offers if await asyncio.to_thread(self._disk.has, *each)]
+        await servers.offer([offer_of(*each) for each in there], policy="distributed")
+        for step in plan.steps:
+            await self._take(step)
+
+    async def _take(self, step: CacheStep) -> None:
+        """Take a step; what a process reads or works on stays, and the next plan removes it."""
+        match step:
+            case AbandonFetch():
+                self._fetches.abandon()
+            case RemoveModel(model):
+                if await asyncio.to_thread(self._disk.remove, model):
+                    self._log.info("model_removed", model=model)
+            case EvictRevision(model, revision, other):
+                if await asyncio.to_thread(self._disk.evict, model, revision):
+                    self._log.info("model_evicted", model=model, makes_room_for=other)
                     self._wakeup.set()
-            elif name in superseded and name != busy and len(there.revisions) > self._desired[name].keep:
-                await asyncio.to_thread(self._disk.tidy, name, self._desired[name].keep)
+            case RemoveSuperseded(model, keep):
+                await asyncio.to_thread(self._disk.tidy, model, keep)
 
     # Fetching
 
@@ -330,18 +320,16 @@ class ModelKeeper:
         self._sharing.meet(peers_of(model, nodes))
 
     def _neighbours(self) -> dict[str, Neighbour]:
-        desired, held = self._desired, self._held
-        return {
-            name: Neighbour(desired.get(name), there, held.get(name, frozenset()))
-            for name, there in self._there.items()
-        }
+        desired = self._desired
+        return {name: Neighbour(desired.get(name), each) for name, each in self._found.items()}
 
     # Reporting
 
-    async def _report(self, found: Object, problem: str, ids: Mapping[str, list[str]]) -> None:
+    async def _report(
+        self, found: Object, problem: str, ids: Mapping[str, list[str]], offered: Mapping[str, str]
+    ) -> None:
         reports = []
-        for name, each in self._desired.items():
-            revision = self._offered(each)
+        for name, revision in offered.items():
             size, files = await asyncio.to_thread(self._disk.facts, name, revision) if revision else (0, 0)
             containers = len(ids.get(f"{MODEL_RESOURCE}{name}", ()))
             more = {"revision": revision, "bytes": size, "files": files, "containers": containers}
@@ -355,3 +343,11 @@ class ModelKeeper:
         if found.get("status") != status:
             body = {"apiVersion": API_VERSION, "kind": NODE_MODELS, "metadata": {"name": self._node}, "status": status}
             await self._kube.apply(KIND, body, manager=_MANAGER, force=True, subresource="status")
+
+
+def _readers(
+    resource: str, there: OnDisk, listed: Mapping[str, frozenset[str]], ids: Mapping[str, list[str]]
+) -> ModelOnNode:
+    """Return a model on the disk, with what the kubelet may give to pods of it, and what it gave them."""
+    choosable = revisions_held(listed[resource], there.revisions) if resource in listed else None
+    return ModelOnNode(there, revisions_held(ids.get(resource, ()), there.revisions), choosable)
