@@ -21,7 +21,7 @@ _FEASIBLE = 2
 
 
 class Solution(NamedTuple):
-    """A solved program: the best point found and what was proved about it."""
+    """A solved program: the best point found and the proven bound."""
 
     values: tuple[float, ...]
     """One per variable, in order of creation; empty when no feasible point was found."""
@@ -34,15 +34,15 @@ class Solution(NamedTuple):
     duals: tuple[float, ...]
     """One per row, for programs without integer variables; zeros otherwise."""
     took_s: float
-    """What the solver took of its time limit, by its own clock."""
+    """The solver's time, by its own clock."""
 
 
 class Budget:
-    """Seconds that a solver may take for several programs in sum.
+    """A time limit for several programs together.
 
     Args:
-        limit_s: so many.
-        whole: the budget that this one is a part of; what is spent here is spent there too.
+        limit_s: the limit.
+        whole: the budget that this one is a part of; time spent here is spent there too.
 
     """
 
@@ -51,11 +51,11 @@ class Budget:
         self._whole = whole
 
     def part(self, limit_s: float) -> "Budget":
-        """Return a budget of so many seconds of those that are left."""
+        """Return a budget of this many of the remaining seconds."""
         return Budget(min(limit_s, self.left_s), self)
 
     def spend(self, took_s: float) -> None:
-        """Count what the solver took."""
+        """Count the solver's time."""
         self.left_s -= took_s
         if self._whole is not None:
             self._whole.spend(took_s)
@@ -83,7 +83,7 @@ class Program:
     ) -> Solution:
         """Return the point with the largest objective, or the best found within `limit_s` seconds.
 
-        `start` is a feasible point to begin with, one value per variable; one that is not feasible is passed over.
+        `start` is a feasible point to begin with, one value per variable; an infeasible one is ignored.
         """
         return self._solve(objective, limit_s, start, maximise=True)
 
@@ -137,7 +137,7 @@ class Program:
 
     @property
     def lows(self) -> tuple[float, ...]:
-        """The least value that each variable may have, in order of creation."""
+        """The lower bound of each variable, in order of creation."""
         return tuple(low for low, _, _ in self._bounds)
 
     @property

@@ -1,4 +1,4 @@
-"""Obstacles: what keeps a pod off a node, with a cause for programs and a text for people.
+"""Obstacles: why a pod does not fit on a node, with a cause for programs and a text for people.
 
 `Obstacles` finds those of devices for thousands of nodes at once, in few and short texts; `node_obstacle` finds those
 that kube-scheduler judges. `tessera plan`, the scheduler extender and `tessera explain pod` all print these texts.
@@ -69,12 +69,12 @@ class Cause(enum.StrEnum):
 
     @property
     def lasting(self) -> bool:
-        """Whether it stays even if nothing runs on the node."""
+        """Whether it remains even on an empty node."""
         return _ORDER[self] > _ORDER[Cause.NOT_READY]
 
     @property
     def rank(self) -> int:
-        """Where it stands among causes, the nearest miss first."""
+        """Its rank among causes, the nearest miss first."""
         return _ORDER[self]
 
 
@@ -120,22 +120,22 @@ _BUSY: Final = "allocated, used in another mode, or closed to new pods"
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """What keeps a pod off a node."""
+    """Why a pod does not fit on a node."""
 
     cause: Cause
     text: str
-    """For people: the cause, then what would help; without full stop."""
+    """For people: the cause, then the fix; without full stop."""
     near: int = 0
     """How near a miss it is, among nodes with the same cause."""
 
 
 def refused(rule: Refusal, culprit: str) -> Obstacle:
-    """Return the obstacle that a node does not admit a pod by this rule, with the taint or label at fault."""
+    """Return the obstacle of a node that does not admit a pod by this rule, with the taint or label."""
     return Obstacle(Cause.REFUSED, _REFUSED[rule].format(culprit))
 
 
 def node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obstacle | None:
-    """Return what a node is short of beside devices, of which it has this much left; None where it has enough."""
+    """Return what a node with this much left lacks besides devices; None where it has enough."""
     if need.cpu_milli > cpu_milli:
         left = max(cpu_milli, 0)
         return Obstacle(Cause.CPU, f"too little CPU: {need.cpu_milli} milli requested, {left} free", left)
@@ -146,12 +146,12 @@ def node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obs
 
 
 def lasting(codes: Ints) -> NDArray[np.bool_]:
-    """Return which codes of `Obstacles.codes` stand for what stays even if nothing runs on the node."""
+    """Return which codes of `Obstacles.codes` remain even on an empty node."""
     return np.asarray(codes >> (_VALUE_BITS + _REST_BITS + _GPU_BITS + _ASK_BITS) > Cause.NOT_READY.rank)
 
 
 class Obstacles:
-    """The obstacles of one need on a fleet; nodes with the same have the same code.
+    """The obstacles of one need on a fleet; nodes with the same obstacle have the same code.
 
     The text of an obstacle accounts for every GPU of a node.
     """
@@ -170,7 +170,7 @@ class Obstacles:
         ]
         self._known: dict[int, Obstacle] = {}
         self._rests: dict[tuple[int, ...], int] = {(): 0}
-        """By what `_rest` counts on a node: the types of GPUs that are unable, sorted, then the number of others."""
+        """The rest of a node by number: the types of its unable GPUs, sorted, then the number of others."""
 
     def codes(self, nodes: Ints) -> Ints:
         """Return a code for each of `nodes`, on which the pod does not fit; the first ask that is short decides."""
@@ -192,13 +192,13 @@ class Obstacles:
         return codes
 
     def of_code(self, code: int) -> Obstacle:
-        """Return what a code stands for."""
+        """Return the obstacle of a code."""
         if code not in self._known:
             self._known[code] = self._obstacle(code)
         return self._known[code]
 
     def _unable(self, number: int, ask: Ask, kinds: Ints) -> Ints:
-        """Return that no GPU serves an ask, or the type of the first whose devices would if their allocator did."""
+        """Return that no GPU serves an ask, or the type of the first whose devices would, if its allocator did."""
         if not self._others[number].any():
             return _code(Cause.NO_DEVICE, number)
         others = self._others[number][kinds]
@@ -208,7 +208,7 @@ class Obstacles:
         return np.where(others.any(axis=0), _code(cause, number, first, rest=rest), _code(Cause.NO_DEVICE, number))
 
     def _now(self, number: int, devices: Devices, most: Ints, nodes: Ints) -> Ints:
-        """Return what is short for one ask on nodes that could serve it if they were free; -1 where nothing is."""
+        """Return what is short for one ask on nodes that could serve it if they were empty; -1 for nothing."""
         free = devices.per_gpu(self._fleet, nodes).sum(axis=0)
         kinds = self._fleet.kind.take(nodes, 1)
         able = most[kinds]
@@ -226,12 +226,12 @@ class Obstacles:
         return np.where(none, nearest, codes)
 
     def _rest(self, kinds: Ints, unable: NDArray[np.bool_], more: Ints | int = 0) -> Ints:
-        """Return a number for the GPUs of each node that an obstacle does not speak of; 0 for none, or too many unlike.
+        """Return a number for the GPUs of each node that its obstacle leaves out; 0 for none, or too many kinds.
 
         Args:
             kinds: type of each GPU.
-            unable: those that never could serve the ask.
-            more: of the others, those that are not spoken of.
+            unable: those that could never serve the ask.
+            more: of the others, those that are left out.
 
         """
         counted = np.vstack((np.where(unable, kinds, 0), np.zeros(kinds.shape[1], dtype=np.int64) + more))
@@ -242,7 +242,7 @@ class Obstacles:
         return np.fromiter(map(self._numbered, found), dtype=np.int64, count=counted.shape[1])
 
     def _numbered(self, rest: tuple[int, ...]) -> int:
-        """Return the number of what is not spoken of; 0, and nothing will be said, where there are too many unlike."""
+        """Return the number of a rest; 0, for no text, where there are too many different ones."""
         if rest not in self._rests and len(self._rests) < 1 << _REST_BITS:
             self._rests[rest] = len(self._rests)
         return self._rests.get(rest, 0)
@@ -316,13 +316,13 @@ class Obstacles:
         return Obstacle(cause, "; ".join((text, *self._rest_texts(cause, ask, rest))), near)
 
     def _alone(self, ask: Ask) -> str:
-        """Return that several GPUs are asked for where MPS would serve one."""
+        """Return that several GPUs are requested where MPS would serve one."""
         single = msgspec.structs.replace(ask, count=1)
         modes = {option.mode for each in self._types for option in each.options(single)} if ask.count > 1 else set()
         return f" on {ask.count} GPUs: MPS gives a container a part of one GPU alone" if modes & MPS_MODES else ""
 
     def _rest_texts(self, cause: Cause, ask: Ask, number: int) -> Iterator[str]:
-        """Yield what is with the GPUs that an obstacle does not speak of."""
+        """Yield the text about the GPUs that an obstacle leaves out."""
         *kinds, more = next(rest for rest, known in self._rests.items() if known == number) or (0,)
         if more > 0:
             if cause is Cause.SLICES_LEFT:
@@ -344,7 +344,7 @@ class Obstacles:
         return f"{name}{offer_of(gpu_type, ask)}"
 
     def _slices_text(self, devices: Devices, value: int, gpu: int) -> tuple[str, int]:
-        """Return which memory slices of a GPU are free and where the instance could start, and how many are free."""
+        """Return the free memory slices of a GPU and the possible starts of the instance, and the number of slices."""
         kind, used = value >> _SLICE_BITS, value & ((1 << _SLICE_BITS) - 1)
         model = self._fleet.types[kind].model
         ways = (way.by_type.get(kind) for tier in devices.tiers for way in tier if isinstance(way, NewInstance))
@@ -362,7 +362,7 @@ class Obstacles:
 
 
 def allocated_by_name(devices: Iterable[Device]) -> str:
-    """Return that a need is not served by these devices, which the kubelet allocates, and what to do; names two."""
+    """Return that these devices, which the kubelet allocates, do not serve a need, with the fix; names two."""
     names = " or ".join(list(dict.fromkeys(device.resource for device in devices))[:2])
     return (
         f"its devices are allocated by name ({names}): request one by name, "
@@ -371,7 +371,7 @@ def allocated_by_name(devices: Iterable[Device]) -> str:
 
 
 def offer_of(gpu: Gpu | GpuType, ask: Ask) -> str:
-    """Return what a GPU that does not serve an ask has instead, to be put behind its name."""
+    """Return what a GPU that does not serve an ask has instead, for a text after its name."""
     names = sorted({device.resource for device in devices_of(gpu.model, gpu.memory_mib, gpu.sharing)})
     if names or not gpu.sharing.modes:
         return f" offering {', '.join(names) or 'nothing'}"
@@ -430,7 +430,7 @@ def _of_free(fleet: Fleet, way: Way, kind: int) -> int:
 
 
 def _code(cause: Cause, number: int = 0, value: Ints | int = 0, gpu: Ints | int = 0, *, rest: Ints | int = 0) -> Ints:
-    """Return a code; what is too large for it becomes the largest."""
+    """Return a code; larger values become the largest code."""
     most = np.minimum(value, (1 << _VALUE_BITS) - 1).astype(np.int64)
     index = np.clip(gpu, 0, (1 << _GPU_BITS) - 1).astype(np.int64)
     ask = min(number, (1 << _ASK_BITS) - 1)

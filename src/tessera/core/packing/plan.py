@@ -42,13 +42,13 @@ class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: PodKey
     reason: str
-    """One sentence for people: what is needed, what stands in the way and where."""
+    """One sentence for people: the request, the obstacles and their nodes."""
     cause: Cause = Cause.NO_GPU
-    """The nearest miss among what stands in the way."""
+    """The nearest miss among the obstacles."""
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of a planned GPU: the whole GPU or one MIG instance, and what pods hold of it."""
+    """One device of a planned GPU: the whole GPU or one MIG instance, and its shares in use."""
 
     placement: Placement | None
     """None where the device is the whole GPU."""
@@ -56,7 +56,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     """Memory of the device."""
     clients: int
-    """How many pods may hold it at once; 0 where amounts decide."""
+    """How many pods may share it; 0 for amounts."""
     holdings: tuple[Holding, ...] = ()
     exists: bool = False
     """Whether the instance exists already, so that nothing must be created."""
@@ -80,15 +80,15 @@ class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
     mig: bool
     """Whether the GPU is in MIG mode after the plan."""
     slices: tuple[Slice, ...] = ()
-    """Sorted by start; empty for a GPU nothing was decided about."""
+    """Sorted by start; empty for a GPU without a decision."""
     guessed: bool = False
     """Whether the index is a guess: it is not recorded which of the node's GPUs is this one, or used by its pods."""
     guessed_pods: tuple[PodKey, ...] = ()
-    """Running pods on it, as it is assumed, because their devices are not recorded."""
+    """Running pods assumed to be on it, because their devices are not recorded."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """All decisions for one snapshot, with the reasons."""
+    """The plan of one snapshot, with the reasons."""
 
     policy: str
     assignments: tuple[Assignment, ...] = ()
@@ -97,23 +97,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     layouts: tuple[GpuLayout, ...] = ()
     """Every GPU of the fleet, in order of node and index."""
     warnings: tuple[str, ...] = ()
-    """What an administrator should know: isolation that is not in force, memory that can be exhausted."""
+    """Warnings for an administrator: isolation that is not in force, memory that can be exhausted."""
     notes: tuple[str, ...] = ()
-    """What the observer of the snapshot could not see, or left out."""
+    """What the observer of the snapshot could not observe, or left out."""
     skipped: tuple[NodeName, ...] = ()
-    """Nodes whose GPUs are not known, so that nothing is planned on them; the warnings say why."""
+    """Nodes whose GPUs are unknown, so that nothing is planned on them; the warnings say why."""
     left_out: tuple[LeftOut, ...] = ()
-    """Objects of the manifests, or parts of them, that no pod was read from."""
+    """Objects of the manifests, or parts of them, from which no pod was read."""
     bound: Bound | None = None
     """Set by the exact solver."""
 
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Is called now and then with the step under way, how much of it is done, and of how much; 0 where it is unknown."""
+"""Called now and then with the current step, how much of it is done, and of how much; 0 where unknown."""
 
 _PROGRESS_EVERY: Final = 256
 _FIRST: Final = (-math.inf,)
-"""Before all others, as `_ease` orders needs."""
+"""Before all others in the order of `_ease`."""
 _PUT_FIRST: Final = 4
 _NAMED_NODES: Final = 3
 
@@ -126,11 +126,11 @@ def plan(
     budget: Budget | None = None,
     progress: Progress = lambda _step, _done, _total: None,
 ) -> Plan:
-    """Return where every pending pod goes; running pods stay where they are, with what they hold.
+    """Return where every pending pod goes; running pods keep their places and devices.
 
-    Pods are placed by priority. All are known, so among equals the largest come first, or, where that places more,
-    those that the fewest GPUs can serve, or the smallest; then in order of arrival. `exact` improves on that by the
-    integer program, for as long as `budget` says.
+    Pods are placed by priority. All are known, so among equals the largest come first, or, if that places more,
+    those that the fewest GPUs can serve, or the smallest; then in order of arrival. `exact` improves the result by the
+    integer program, within `budget`.
     """
     assignments, bound = _packed(snapshot, policy, progress), None
     if exact:
@@ -161,7 +161,7 @@ def plan(
 
 
 def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
-    """Return the snapshot after the plan was carried out: placed pods run, the others are still pending."""
+    """Return the snapshot after the plan is carried out: placed pods run, the others are still pending."""
     placed = {assignment.pod: assignment for assignment in made.assignments}
     ran = (Running(pod=pod, assignment=placed[pod.key]) for pod in snapshot.pending if pod.key in placed)
     pending = tuple(pod for pod in snapshot.pending if pod.key not in placed)
@@ -171,7 +171,7 @@ def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
 def _improved(
     snapshot: Snapshot, policy: str, start: tuple[Assignment, ...], budget: Budget | None, progress: Progress
 ) -> tuple[tuple[Assignment, ...], Bound]:
-    """Return what the integer program makes of a plan; what it left open when its time was up is packed around it."""
+    """Return a plan improved by the integer program; what is left when its time is up is packed around it."""
     found, bound = assign(snapshot, start, budget=budget)
     if bound.optimal:
         return found, bound
@@ -186,9 +186,9 @@ def _improved(
 def _packed(snapshot: Snapshot, policy: str, progress: Progress) -> tuple[Assignment, ...]:
     """Return the best of some plans: the largest pods first, those that the fewest GPUs can serve, the smallest.
 
-    The first alone where it places all. On 112 random overloaded fleets of up to four nodes it placed 83 % of the
-    optimum, the best of the first two 88 %, the best of three 97 %. Then the best is made again with one of the needs
-    that wait in it before all others, for at most `_PUT_FIRST` of them: on 40 such fleets of mixed models that placed
+    Only the first if it places all. On 112 random overloaded fleets of up to four nodes it placed 83 % of the
+    optimum, the best of the first two 88 %, the best of three 97 %. Then the best is repeated with one of its
+    pending needs before all others, for at most `_PUT_FIRST` of them: on 40 such fleets of mixed models that placed
     98 % of the optimum instead of 95 %.
     """
     mix = Counter(pod.need for pod in snapshot.pending)

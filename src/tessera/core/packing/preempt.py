@@ -1,4 +1,4 @@
-"""Which pods would have to go so that another fits on a node: the cheapest set, and never more than that."""
+"""Preemption: the cheapest set of victims on a node that makes room for a pod, and never more than that."""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from tessera.core.workload.need import Need
 __all__ = ["victims"]
 
 _MOST_TRIALS: Final = 128
-"""Sets of pods that are tried before the search is content with one of which none can be left out."""
+"""Sets of pods that are tried before the search settles for a minimal one."""
 _LOWEST: Final = 1 << 31
 """Added to each priority before sums are compared, as kube-scheduler does, so that fewer pods are cheaper.
 
@@ -19,12 +19,12 @@ Source: kubernetes `pkg/scheduler/framework/preemption/preemption.go`, `pickOneN
 
 
 def victims(ledger: Ledger, need: Need, priority: int, node: str, removable: Iterable[str]) -> tuple[str, ...] | None:
-    """Return the UIDs of the pods that must go from a node so that a pod fits; empty where it fits, None if none help.
+    """Return the UIDs of the pods to evict from a node so that a pod fits; empty where it fits, None if none help.
 
     Of all sets the one with the lowest highest priority, then the lowest sum of priorities, then the fewest pods; none
-    of them can be left out. Only pods of a lower priority than `priority` go. Cpu, memory and the number of pods are
-    looked at as well as devices. Cost: a tenth of a millisecond a pod that may go; where many unlike pods share what is
-    needed some 20 milliseconds more, and then a cheaper set may exist.
+    of them can be left out. Only pods of a lower priority than `priority` are evicted. Cpu, memory and the number of
+    pods count as well as devices. Cost: a tenth of a millisecond a possible victim; with many different pods
+    some 20 milliseconds more, and then a cheaper set may exist.
     """
     desired = frozenset(removable)
     if not ledger.knows(node):
@@ -36,7 +36,7 @@ def victims(ledger: Ledger, need: Need, priority: int, node: str, removable: Ite
 
 
 class _Trial:
-    """One node, from which pods are taken to see whether another fits then."""
+    """One node, for trials without some of its pods."""
 
     def __init__(self, ledger: Ledger, need: Need, node: str) -> None:
         self.need = need
@@ -56,7 +56,7 @@ class _Trial:
         return self.roomy() and self._ledger.fits(self.need, self._node)
 
     def roomy(self) -> bool:
-        """Return whether cpu, memory and the number of pods are enough without those last taken."""
+        """Return whether cpu, memory and the number of pods are enough without those removed last."""
         return self._ledger.roomy(self.need, self._node)
 
 
@@ -79,7 +79,7 @@ def _cheapest(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...] | Non
 
 
 def _of_group(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
-    """Return the cheapest of pods without all of which it fits, or a set of which none can be left out."""
+    """Return the cheapest of pods without all of which it fits, or a minimal set."""
     needed = tuple(pod for pod in pods if not trial.fits(other for other in pods if other is not pod))
     if trial.fits(needed):
         return needed
@@ -97,7 +97,7 @@ def _of_group(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
 
 
 def _spared(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
-    """Return pods of which none can be left out, sparing the highest priorities and the costliest GPUs first."""
+    """Return a minimal set of pods, sparing the highest priorities and the costliest GPUs first."""
     on_gpu: dict[int, list[Holder]] = {}
     for pod in pods:
         for gpu in _gpus(pod):

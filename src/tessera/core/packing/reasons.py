@@ -1,4 +1,4 @@
-"""Why a pod is pending: for each node what stands in the way, and one sentence about all of them."""
+"""Why a pod is pending: for each node the obstacle, and one sentence about all of them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -28,23 +28,23 @@ class NodeFit(msgspec.Struct, frozen=True, kw_only=True):
 
     node: NodeName
     obstacle: Obstacle | None = None
-    """What stands in the way; None where nothing does."""
+    """The obstacle; None for none."""
     detail: str = ""
     """What the node has instead, where it has no device for the pod."""
 
 
 def describe_need(need: Need) -> str:
-    """Return a need in words: its GPU asks, or cpu and memory where it asks no GPU; and its cached models."""
+    """Return a need in words: its GPU asks, or cpu and memory if it requests no GPU; and its cached models."""
     cpu_memory = f"{need.cpu_milli} milli cpu and {need.memory_mib} MiB memory"
     asks = [describe(ask) for ask in need.asks] or [cpu_memory]
     return ", ".join((*asks, *(f"{MODEL_RESOURCE}{name}" for name in need.cached_models)))
 
 
 class Reasons:
-    """Why pods fit no node of a snapshot, all that it calls running being in place.
+    """Why pods fit no node of a snapshot, beside all its running pods.
 
     Raises:
-        InvalidInput: a running pod holds what its node does not have.
+        InvalidInput: a running pod has what its node does not have.
 
     """
 
@@ -53,7 +53,7 @@ class Reasons:
         self._scores = Scores(self._fleet, make_policy("first-fit", self._fleet, None), mix=(), devices_only=True)
 
     def verdicts(self, need: Need) -> tuple[NodeFit, ...]:
-        """Return for each node whether one more pod with this need could run there, and what stands in the way."""
+        """Return for each node whether one more pod with this need could run there, or the obstacle."""
         kind = self._scores.intern(need)
         obstacles = Obstacles(self._fleet, self._scores.demand(kind))
         short = (self._scores.row(kind) == UNFIT).nonzero()[0]
@@ -62,7 +62,7 @@ class Reasons:
         return tuple(self._verdict(need, column, found.get(column)) for column in range(len(self._fleet.nodes)))
 
     def why(self, need: Need) -> tuple[Cause, str]:
-        """Return the nearest miss, and in one sentence what a pod needs and what stands in the way, that first."""
+        """Return the nearest miss, and in one sentence what a pod needs and the obstacles, the nearest miss first."""
         alike = defaultdict[str, list[tuple[Obstacle, NodeFit]]](list)
         for verdict in self.verdicts(need):
             if verdict.obstacle is not None:
@@ -76,7 +76,7 @@ class Reasons:
         return cause, "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.asks)))
 
     def _verdict(self, need: Need, column: int, devices: Obstacle | None) -> NodeFit:
-        """Return the first thing in the way, in the order in which kube-scheduler and the extender look."""
+        """Return the first obstacle, in the order of kube-scheduler and the extender."""
         node = self._fleet.nodes[column]
         rule = refusal(need, node)
         if rule is not None:
@@ -91,7 +91,7 @@ class Reasons:
 
 
 def _summary(nodes: Sequence[tuple[Obstacle, NodeFit]]) -> str:
-    """Return the nearest miss among nodes with one cause, where it is, and on how many more nodes it is much alike."""
+    """Return the nearest miss among nodes with one cause, its node, and how many more nodes are similar."""
     nearest = max((obstacle for obstacle, _ in nodes), key=lambda obstacle: obstacle.near)
     same = [verdict for obstacle, verdict in nodes if obstacle.text == nearest.text]
     named = ", ".join(f"{each.node}: {each.detail}" if each.detail else each.node for each in same[:_EXAMPLES])
@@ -101,7 +101,7 @@ def _summary(nodes: Sequence[tuple[Obstacle, NodeFit]]) -> str:
 
 
 def _offers(need: Need, node: Node) -> str:
-    """Name what a node has instead: each kind of GPU once, with what it could give to the ask that none serves."""
+    """Name what a node has instead: each kind of GPU once, with what it could provide for the ask that none serves."""
     allowed = [gpu.healthy or gpu for gpu in node.gpus if not need.models or gpu.model.name in need.models]
     ask = next(ask for ask in need.asks if not any(gpu.options(ask) for gpu in allowed))
     kinds = Counter((gpu.model.name, offer_of(gpu, ask)) for gpu in allowed)

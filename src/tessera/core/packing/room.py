@@ -1,4 +1,4 @@
-"""How many pods of a kind find a place on the GPUs that there are."""
+"""How many pods of a kind fit on the present GPUs."""
 
 from collections.abc import Iterable
 
@@ -11,10 +11,10 @@ __all__ = ["room"]
 
 
 def room(snapshot: Snapshot, pods: Iterable[PodKey]) -> int | None:
-    """Return how many of some pending pods find a place beside the others, on devices that exist or can be created.
+    """Return how many of some pending pods fit beside the others, on devices that exist or can be created.
 
-    MIG instances that nobody uses stay as they are. None where nobody can say: a pod was not read or asks for no GPU or
-    for another system's, or a node's GPUs are not known.
+    Unused MIG instances stay. None where it is unknown: a pod was not read or requests no GPU or
+    one of another system, or a node's GPUs are unknown.
     """
     keys = frozenset(pods)
     needs = [pod.need for pod in snapshot.pending if pod.key in keys]

@@ -1,4 +1,4 @@
-"""What sharing saves: GPUs in use beside those that the same containers would take, each with GPUs of its own."""
+"""What sharing saves: GPUs in use, compared with exclusive GPUs for the same containers."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,9 +15,9 @@ class ModelUse(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     gpus: int
     used: int
-    """GPUs that a pod has a share of."""
+    """GPUs with a share in use."""
     unshared: int
-    """GPUs that the same containers would take if each had the GPUs to itself that it has a part of."""
+    """GPUs that the same containers would take if each had its shared GPUs exclusively."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):

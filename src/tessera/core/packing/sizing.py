@@ -1,10 +1,10 @@
 """The smallest fleet of given node types that holds a set of pods: how many nodes of each type.
 
-A lower bound comes from an integer program that pools what all nodes of a type have: no fleet that holds the pods costs
-less, for whoever places them node by node places them in the pool. Its optimum is the first fleet that is tried. Where
+A lower bound comes from an integer program that pools the capacity of all nodes of a type: no fleet that holds the pods
+costs less, because a placement node by node is also one in the pool. Its optimum is the first fleet that is tried. If
 the planner cannot place all pods there, the next is the cheapest that has more nodes of some type than each that
-failed. After some tries nodes are added for the pods that are left, and those that are not needed taken away. The bound
-rises with each failure that is proved; a fleet is called the smallest only where it costs no more than the bound.
+failed. After some tries nodes are added for the remaining pods, and unneeded ones removed. The bound
+rises with each proven failure; a fleet is called the smallest only if it costs no more than the bound.
 """
 
 import itertools
@@ -28,15 +28,15 @@ __all__ = ["NodeType", "Rules", "Sizing", "smallest_fleet"]
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 _MOST_TRIES: Final = 12
-"""So many fleets are tried, the cheapest first, before nodes are added for what is left."""
+"""Fleets that are tried, the cheapest first, before nodes are added for the remaining pods."""
 _MOST_PROVED: Final = 64
-"""For so many pairs of need and node type it is proved how many pods one node holds; for others, only whether one."""
+"""Pairs of need and node type for which it is proven how many pods one node holds; for others, only whether one."""
 _MOST_PODS: Final = 512
-"""No more pods of one need are looked for on one node."""
+"""Most pods of one need that are tried on one node."""
 _MOST_S: Final = 10.0
-"""No integer program takes longer."""
+"""Time limit of one integer program."""
 _PART: Final = 1 / 4
-"""Of the time that is left, for what one node holds, and for each program after that."""
+"""Parts of the remaining time, for what one node holds, and for each program after that."""
 _EASE: Final = 1e-6
 """HiGHS' tolerance."""
 
@@ -46,11 +46,11 @@ _Terms: TypeAlias = dict[int, float]
 
 
 class NodeType(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of which there may be any number."""
+    """A node type, of which there may be any number of nodes."""
 
     node: Node
     cost: float
-    """Of one: its GPUs, or their price."""
+    """Of one node: its GPUs, or their price."""
 
     @property
     def gpus(self) -> str:
@@ -66,24 +66,24 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False
     """Whether an integer program decides where the policy does not place all pods."""
     limit_s: float = 60.0
-    """What all integer programs may take in sum."""
+    """Time of all integer programs together."""
 
 
 class Sizing(msgspec.Struct, frozen=True, kw_only=True):
-    """How many nodes of each type hold the pods, and what was proved about it."""
+    """How many nodes of each type hold the pods, and the proven bound."""
 
     counts: tuple[int, ...]
-    """By type, in the order given; all 0 where no node holds any of the pods."""
+    """By type, in the given order; all 0 if no node holds any of the pods."""
     cost: float
     at_least: float
     """No fleet of these types that holds the pods costs less."""
     snapshot: Snapshot
-    """The fleet with the pods pending; where no node holds any of them, one node of each type."""
+    """The fleet with the pods pending; if no node holds any of them, one node of each type."""
     plan: Plan
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proved that no fleet of these types costs less."""
+        """Whether it is proven that no fleet of these types costs less."""
         return self.cost <= self.at_least + _EASE
 
 
@@ -95,7 +95,7 @@ def smallest_fleet(
 ) -> Sizing:
     """Return the cheapest fleet found that holds the pods; those that fit on no node of any type stay pending.
 
-    Takes the time of a plan for each fleet that is tried, and of some integer programs, as long as `rules` let them.
+    Takes the time of a plan for each fleet that is tried, and of some integer programs, within `rules`.
     """
     rules = rules or Rules()
     budget = Budget(rules.limit_s)
@@ -115,7 +115,7 @@ def smallest_fleet(
 
 
 def _caps(nodes: Sequence[Node], pending: Sequence[Pod], budget: Budget) -> Iterator[tuple[tuple[Need, int], int]]:
-    """Yield by need and type the most pods that one node of the type holds, where it holds one."""
+    """Yield by need and type the most pods that one node of the type holds, if it holds one."""
     like: defaultdict[Need, list[Pod]] = defaultdict(list)
     for pod in pending:
         like[pod.need].append(pod)
@@ -133,7 +133,7 @@ def _caps(nodes: Sequence[Node], pending: Sequence[Pod], budget: Budget) -> Iter
 
 
 class _Search:
-    """The fleets that were tried, and what was proved about all."""
+    """The fleets that were tried, and the bound for all."""
 
     def __init__(
         self,
@@ -184,14 +184,14 @@ class _Search:
         return made
 
     def _own(self) -> Budget:
-        """Return what the next integer program may take."""
+        """Return the time limit of the next integer program."""
         return self._budget.part(min(_MOST_S, _PART * self._budget.left_s))
 
     def _planned(self, counts: _Counts) -> Plan:
         return self.plan(Snapshot(nodes=self.nodes(counts), pending=self.pods))
 
     def _used(self, counts: _Counts, made: Plan) -> _Counts:
-        """Return a fleet without the nodes that a plan leaves empty, as one that was found in no time has many."""
+        """Return a fleet without the nodes that a plan leaves empty, of which an early solution has many."""
         nodes, placed = iter(self.nodes(counts)), {each.node for each in made.assignments}
         used = tuple(sum(node.name in placed for node in itertools.islice(nodes, count)) for count in counts)
         return counts if used == counts or self._planned(used).pending else used
@@ -199,7 +199,7 @@ class _Search:
     def _with_more(self, counts: _Counts, progress: Progress) -> _Counts:
         """Return a fleet with nodes added until it holds the pods."""
         self._failed.clear()
-        # Ends: at the latest when each pod finds an empty node that can hold it, and then the planner places it.
+        # Ends: at the latest when each pod has an empty node that can hold it, and then the planner places it.
         while made := self._planned(counts).pending:
             progress("adding nodes", len(self.pods) - len(made), len(self.pods))
             waiting = {each.pod for each in made}
@@ -208,7 +208,7 @@ class _Search:
         return counts
 
     def _without_spare(self, counts: _Counts, progress: Progress) -> _Counts:
-        """Return a fleet without the nodes that can be taken away one by one, the most expensive first."""
+        """Return a fleet without the nodes that can be removed one by one, the most expensive first."""
         for t in sorted(range(len(counts)), key=lambda t: -self.types[t].cost):
             while counts[t]:
                 progress("taking nodes away", 0, 0)
@@ -221,7 +221,7 @@ class _Search:
     def _cheapest(self, pods: Sequence[Pod]) -> tuple[_Counts, float]:
         """Return the cheapest fleet whose pooled nodes hold these pods, of several the one of fewest nodes; its bound.
 
-        Where no fleet is found in time, one in which each need has nodes of its own.
+        If no fleet is found in time, one in which each need has nodes of its own.
         """
         desired = Counter(pod.need for pod in pods)
         if self._budget.left_s <= 0:
@@ -276,14 +276,14 @@ class _Pool:
             self.program.row(placed[need], low=count)
 
     def forbid(self, failed: _Counts) -> None:
-        """Leave out the fleets that have no more nodes of any type than this one."""
+        """Exclude the fleets that have no more nodes of any type than this one."""
         more = [self.program.variable(high=1, integer=True) for _ in failed]
         for n, count, v in zip(self.nodes, failed, more, strict=True):
             self.program.row({n: 1.0, v: -float(count + 1)}, low=0)
         self.program.row(dict.fromkeys(more, 1.0), low=1)
 
     def _type(self, t: int, node: Node, pods: Mapping[Need, int]) -> None:
-        """Tie the pods on the nodes of a type to what these have."""
+        """Tie the pods on the nodes of a type to their capacity."""
         for total, takes in (
             (node.cpu_milli, {v: need.cpu_milli for need, v in pods.items()}),
             (node.memory_mib, {v: need.memory_mib for need, v in pods.items()}),
@@ -304,7 +304,7 @@ class _Pool:
             self._gpus(t, gpu, number, served[gpu])
 
     def _gpus(self, t: int, gpu: Gpu, number: int, served: Sequence[tuple[Option, int]]) -> None:
-        """Tie what is served to the GPUs of one kind, of which each node of the type has so many."""
+        """Tie the served devices to the GPUs of one kind, a fixed number on each node of the type."""
         for option, free in free_devices(gpu, ()).items():
             here = {v: 1.0 for each, v in served if each == option}
             self.program.row(here | {self.nodes[t]: -float(free * number)}, high=0)

@@ -1,8 +1,8 @@
-"""Stranded capacity: how much of what is free on each GPU the pods of the cluster cannot use.
+"""Stranded capacity: the free part of each GPU that the pods of the cluster cannot use.
 
-The pods of the cluster, running and waiting, are what one expects to come. Of the devices they ask for that a GPU
-could serve if it were empty, the part that it cannot serve beside what is held on it is its fragmentation: 0 for an
-empty GPU, 100 where what is left is of no use to anybody. It is fragmentation as in Weng et al. (see `core.packing.fit.
+The cluster's pods, running and pending, are the expected ones. Of the devices they request that a GPU
+could serve if it were empty, the part that it cannot serve beside its shares in use is its fragmentation: 0 for an
+empty GPU, 100 if the rest is of no use to any pod. It is fragmentation as in Weng et al. (see `core.packing.fit.
 fragmentation`), for one device at a time, with the exact answer whether a device fits in place of its size.
 """
 
@@ -20,7 +20,7 @@ from tessera.core.workload.need import Ask, Need, Pod, PodKey
 __all__ = ["Stranded", "stranded"]
 
 _MOST_KINDS = 64
-"""Kinds of devices looked at, the most frequent first; clusters ask for a dozen."""
+"""Kinds of devices that count, the most frequent first; clusters request a dozen."""
 _ENDLESS = 1 << 40
 
 
@@ -30,13 +30,13 @@ class Stranded(msgspec.Struct, frozen=True, kw_only=True):
     free_percent: int = 0
     """Percent of the GPU that is free; for amounts the scarcer of compute and memory."""
     fragmentation_percent: int | None = None
-    """See the module; None where nothing is free, or no pod requests what this GPU could serve."""
+    """See the module; None where nothing is free, or no pod requests a device that this GPU could serve."""
 
 
 def stranded(gpus: Sequence[tuple[Gpu, tuple[Share, ...]]], needs: Iterable[Need]) -> tuple[Stranded, ...]:
-    """Return the free part of each GPU, of which so many shares are held, under the mix of these needs.
+    """Return the free part of each GPU with this many shares in use, under the mix of these needs.
 
-    GPUs that cannot have given what is held have nothing free. Cost: kinds of devices times GPUs, in numpy.
+    GPUs with impossible shares have nothing free. Cost: kinds of devices times GPUs, in numpy.
     """
     nodes = [
         Node(name=NodeName(str(n)), cpu_milli=_ENDLESS, memory_mib=_ENDLESS, gpus=(gpu,), max_pods=_ENDLESS)
@@ -65,7 +65,7 @@ def stranded(gpus: Sequence[tuple[Gpu, tuple[Share, ...]]], needs: Iterable[Need
 
 
 def _kinds(needs: Iterable[Need]) -> list[tuple[Need, int]]:
-    """Return one device of each kind that is asked for, with how many are, most frequent first."""
+    """Return one device of each requested kind, with its number, most frequent first."""
     counts: Counter[tuple[Ask, tuple[str, ...]]] = Counter()
     for need in needs:
         for ask in need.asks:
@@ -74,7 +74,7 @@ def _kinds(needs: Iterable[Need]) -> list[tuple[Need, int]]:
 
 
 def _weights(kinds: Iterable[tuple[Need, int]], nodes: Sequence[Node], now: Fleet) -> tuple[Ints, Ints]:
-    """Return for each GPU how many of the devices asked for it could serve if empty, and how many of them not now."""
+    """Return for each GPU how many of the requested devices it could serve if empty, and how many of them not now."""
     empty = Fleet(nodes)
     every = np.arange(len(nodes), dtype=np.int64)
     could, lost = np.zeros_like(every), np.zeros_like(every)

@@ -1,8 +1,8 @@
-"""How is a model server run: on which part of a GPU, started how, with how many replicas?
+"""How does a model server run: on which part of a GPU, started how, with how many replicas?
 
-`modelserver` is what a user asks, `render` the Kubernetes objects that follow, `engineflags` the options of the
-engines, `sizing` which part of a GPU holds a model. `queuetime` is how long requests wait at a pod, `observed` a
-server's pods added up, `autoscaler` Tessera's own policy, `decisions` what it says while its input is bad,
-`scaletozero` the step between none and one replica, and `hpa` the algorithm of Kubernetes' HorizontalPodAutoscaler,
+`modelserver` is the spec, `render` the resulting Kubernetes objects, `engineflags` the options of the
+engines, `sizing` the part of a GPU that fits a model. `queuetime` is the wait of requests at a pod, `observed` the
+sum of a server's pods, `autoscaler` Tessera's own policy, `decisions` its answer while the input is invalid,
+`scaletozero` the step between zero and one replica, and `hpa` the algorithm of Kubernetes' HorizontalPodAutoscaler,
 which it drives.
 """

@@ -1,9 +1,9 @@
 """Tessera's own autoscaling of a model server: enough replicas by the time that new ones would be ready.
 
-At each look it forecasts the requests in flight one cold start ahead, from the arrivals of the last minutes and their
-trend, and adds a margin: by how much its own forecasts of the last hour were too low. Traffic that comes in bursts is
-forecast badly and gets a large margin; smooth traffic a small one; nothing is set by hand. It asks for more at once and
-for fewer only after it has needed fewer for a while. What it asks for drives a HorizontalPodAutoscaler through an
+In each pass it forecasts the requests in flight one cold start ahead, from the arrivals of the last minutes and their
+trend, and adds a margin: by how much its own forecasts of the last hour were too low. Bursty traffic is
+hard to forecast and gets a large margin; smooth traffic a small one; nothing is tuned by hand. It scales up at once and
+down only after fewer replicas were enough for a while. Its result drives a HorizontalPodAutoscaler through an
 external metric, so Kubernetes still does the scaling.
 """
 
@@ -20,80 +20,80 @@ from tessera.core.serving.scaletozero import IDLE_S, awake
 __all__ = ["Load", "Memory", "Proposal", "Server", "propose"]
 
 _RECENT_S: Final = 240
-"""The rate now is that of the last so many seconds."""
+"""The current rate is that of the last so many seconds."""
 _TREND_S: Final = 1500
-"""How it changes is seen against the rate of the last so many."""
+"""Its trend is relative to the rate of the last so many."""
 _TREND: Final = 0.75
-"""The part of a trend that is expected to go on."""
+"""The part of a trend that is expected to continue."""
 _ERRORS_S: Final = 3600
-"""Forecasts are judged over so long."""
+"""Forecasts are judged over this time."""
 _QUANTILE: Final = 0.86
 """The margin covers the errors of this share of the moments. Few requests wait long in the rest: slots become free."""
 _BURSTS: Final = 0.3
-"""Moments count by the power of their arrivals: with 0 all alike, with 1 as requests see them."""
+"""Moments are weighted by this power of their arrivals: with 0 all alike, with 1 as requests experience them."""
 _ENOUGH: Final = 20
-"""Fewer errors than this say nothing; with four times as many the guess below is forgotten."""
+"""With fewer errors the guess below counts; with four times as many it is ignored."""
 _GUESS: Final = math.sqrt(2.5)
 """The margin before that, in square roots of the forecast: arrivals twice as irregular as a Poisson process."""
 _HOLD_S: Final = 1200
-"""Fewer replicas only after fewer were needed for so long."""
+"""Scale down only after fewer replicas were enough for this time."""
 _BEGIN_S: Final = 300
-"""What is there when the policy begins is taken to be needed for so long."""
+"""The initial replicas are assumed to be needed for this time."""
 _FULL: Final = 0.8
-"""The part of a replica's slots that requests in flight may take when they are there for a minute."""
+"""The part of a replica's slots that requests in flight for a minute may take."""
 _MINUTE_S: Final = 60
 _SYNC_S: Final = 15
-"""Between two looks: a decision is as much later than what it is about."""
+"""Between two passes, as long as the HPA's sync period: a decision lags by as much."""
 _LEAST: Final = 0.5
 """The smallest margin, in square roots of the forecast."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model server exports at a moment. Counters count from any time on."""
+    """A model server's metrics at a moment. Counters may start at any time."""
 
     at_s: float
     arrived: int
-    """Requests that came."""
+    """Requests that arrived."""
     completed: int
-    """Requests that were answered."""
+    """Requests that ended."""
     served_s: float
-    """Sum of the seconds that they were served for, without their wait."""
+    """Sum of their service times in seconds, without the wait."""
     in_flight: int
-    """Requests that are served or wait now."""
+    """Requests in service or waiting now."""
     replicas: int
-    """Replicas asked for."""
+    """Desired replicas."""
     ready: int
-    """Those that take requests."""
+    """Ready replicas."""
     unread: int = 0
-    """Replicas for which it is unknown whether they have requests; they are taken to be as busy as the others."""
+    """Replicas whose load is unknown; they are assumed to be as busy as the others."""
     woken_s: float | None = None
-    """When the server was last requested to be awake; None for never."""
+    """When a wake-up was last requested; None for never."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a model server."""
+    """The static properties of a model server."""
 
     slots: int
-    """Requests that a replica serves at once."""
+    """Concurrent requests of a replica."""
     cold_start_s: float
-    """From asking for a replica until it takes requests, as measured."""
+    """From requesting a replica until it is ready, as measured."""
     least: int = 1
-    """With 0 the server is scaled to zero when it is idle."""
+    """With 0 the server scales to zero when it is idle."""
     idle_s: float = IDLE_S
-    """It is idle when it had no request and was not woken for so long."""
+    """It is idle after this long without a request or wake-up."""
     most: int = 16
-    """At most what the user allows, and what the cluster has slices for."""
+    """At most what the user allows, and what the cluster has room for."""
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """How many replicas to have, and why, as an event says it."""
+    """The proposed replicas and the reason, as in an event."""
 
     replicas: int
     reason: str
 
 
 class _Error(msgspec.Struct, frozen=True):
-    """By how many slots a forecast was too low, and how much the moment counts."""
+    """By how many slots a forecast was too low, and the weight of the moment."""
 
     at_s: float
     slots: float
@@ -101,45 +101,45 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What the policy remembers between looks. Losing it costs replicas for a while, and no request."""
+    """The policy's state between passes. Losing it costs replicas for a while, and no request."""
 
     began_s: float = 0.0
     busy_s: float = 0.0
     """When the server last had requests, or may have had some."""
     loads: tuple[Load, ...] = ()
     forecasts: tuple[tuple[float, float], ...] = ()
-    """When a forecast was made, and the slots it said."""
+    """When a forecast was made, and its slots."""
     errors: tuple[_Error, ...] = ()
     needs: tuple[tuple[float, int], ...] = ()
-    """Replicas needed, at each look that still counts."""
+    """Replicas needed, in each pass that still counts."""
 
 
 def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposal]:
-    """Return the replicas to ask for.
+    """Return the desired replicas.
 
     Args:
-        memory: what the look before returned; an empty one at the first.
-        load: what the server exports now; looks should be about 15 s apart.
-        server: its replicas.
+        memory: the state returned by the former pass; empty in the first.
+        load: the server's current metrics; passes should be about 15 s apart.
+        server: its static properties.
 
     Returns:
-        What to remember, and the replicas.
+        The new state, and the replicas.
 
     """
     if server.least == 0 and not load.ready:
         return _without_replicas(load, server)
-    # 1. Remember the load. Where counters went back, or none came for long, the policy begins anew.
+    # 1. Remember the load. If counters went back, or there was no load for long, start again.
     former = memory if memory.loads and _goes_on(memory.loads[-1], load) else _begun(load)
     busy_s = load.at_s if _is_busy(former, load) else former.busy_s
     loads = (*(each for each in former.loads if each.at_s > load.at_s - _ERRORS_S), load)
-    # 2. Forecast the slots that requests will take when a replica asked for now is ready.
+    # 2. Forecast the slots in use when a replica requested now is ready.
     forecast = _forecast(loads, server.cold_start_s)
-    # 3. Compare what is now with what was forecast for now, and take a margin from such errors.
+    # 3. Compare the present with its forecast, and take a margin from such errors.
     errors = _errors(former, loads, server)
     margin = _margin(errors, forecast)
-    # 4. Count the replicas that hold both, or the requests that have been there for a minute.
+    # 4. Count the replicas for both, or for the requests that have been there for a minute.
     lately = min(each.in_flight for each in loads if each.at_s > load.at_s - _MINUTE_S)
-    # One more at a look: much of what piles up is gone by the time that replicas asked for now are ready.
+    # At most one more in a pass: much of a queue is gone by the time that replicas requested now are ready.
     present = min(math.ceil(lately / (_FULL * server.slots)), load.replicas + 1)
     needed = max(math.ceil((forecast + margin) / server.slots), present)
     if load.at_s < former.began_s + _BEGIN_S:
@@ -148,7 +148,7 @@ def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposa
     if server.least == 0 and load.at_s - busy_s >= server.idle_s and not _is_awake(load, server):
         proposal = Proposal(0, f"no request for {server.idle_s:.0f} s, so no replica")
         return msgspec.structs.replace(former, loads=loads, busy_s=busy_s), proposal
-    # 5. More at once, fewer only after fewer were needed for a while.
+    # 5. Scale up at once, down only after fewer were enough for a while.
     needs = (*(each for each in former.needs if each[0] > load.at_s - _HOLD_S), (load.at_s, needed))
     held = max(replicas for _, replicas in needs)
     asked = needed if needed >= load.replicas else min(load.replicas, held, server.most)
@@ -170,7 +170,7 @@ def _begun(load: Load) -> Memory:
 
 
 def _is_busy(former: Memory, load: Load) -> bool:
-    """Return whether the server has requests, had some since the last look, or it is unknown."""
+    """Return whether the server has requests, had some since the last pass, or it is unknown."""
     arrived = bool(former.loads) and load.arrived > former.loads[-1].arrived
     return load.in_flight > 0 or load.unread > 0 or arrived
 
@@ -180,9 +180,9 @@ def _is_awake(load: Load, server: Server) -> bool:
 
 
 def _without_replicas(load: Load, server: Server) -> tuple[Memory, Proposal]:
-    """Return what to ask for while no replica takes requests, so that no replica counts them either.
+    """Return the replicas while none is ready, so that there are no metrics either.
 
-    One that starts is waited for, however long its model takes to load: who takes it away would start it in vain.
+    A starting replica is awaited, however long its model takes to load: removing it would waste its start.
     """
     if load.replicas:
         return _begun(load), Proposal(min(load.replicas, server.most), "the first replica starts")
@@ -194,7 +194,7 @@ def _without_replicas(load: Load, server: Server) -> tuple[Memory, Proposal]:
 
 
 def _before(loads: Sequence[Load], seconds: float) -> Load:
-    """Return the load of so long ago, or the first."""
+    """Return the load of this long ago, or the first."""
     return next((each for each in reversed(loads) if each.at_s <= loads[-1].at_s - seconds), loads[0])
 
 
@@ -203,7 +203,7 @@ def _rate(since: Load, now: Load) -> float:
 
 
 def _forecast(loads: Sequence[Load], cold_start_s: float) -> float:
-    """Return the slots that are expected to be taken one cold start from now: arrivals by seconds of service."""
+    """Return the forecast of slots in use one cold start from now: arrivals by seconds of service."""
     now, recent, trend, first = loads[-1], _before(loads, _RECENT_S), _before(loads, _TREND_S), loads[0]
     rate = _rate(recent, now)
     # The two rates are those of the middles of their times.
@@ -216,20 +216,20 @@ def _forecast(loads: Sequence[Load], cold_start_s: float) -> float:
 
 
 def _errors(memory: Memory, loads: Sequence[Load], server: Server) -> tuple[_Error, ...]:
-    """Return the errors that still count, with that of the forecast made for now, where there is one."""
+    """Return the errors that still count, with that of the forecast made for now, if there is one."""
     now = loads[-1]
     kept = tuple(each for each in memory.errors if each.at_s > now.at_s - _ERRORS_S)
     made = [slots for at_s, slots in memory.forecasts if at_s <= now.at_s - server.cold_start_s - _SYNC_S]
     if not made:
         return kept
-    # Requests that pile up behind too few replicas need not as many slots.
+    # Queued requests behind too few replicas do not need as many slots.
     slots = min(now.in_flight, server.slots * now.replicas)
     weight = float(now.arrived - loads[-2].arrived) ** _BURSTS
     return (*kept, _Error(now.at_s, slots - made[-1], weight))
 
 
 def _margin(errors: Sequence[_Error], forecast: float) -> float:
-    """Return the slots to have beyond a forecast."""
+    """Return the margin of slots above a forecast."""
     root = math.sqrt(max(forecast, 1.0))
     if len(errors) < _ENOUGH:
         return _GUESS * root

@@ -1,7 +1,7 @@
-"""What an autoscaler says while its input is bad: the last good decision for a while, then nothing, and why.
+"""The autoscaler's answer while its input is invalid: the last valid decision for a while, then none, and why.
 
-Nothing is the safe answer: a HorizontalPodAutoscaler whose metric cannot be read leaves the replicas as they are, says
-so in its condition `ScalingActive`, and does not scale down by its other metrics either.
+No answer is safe: a HorizontalPodAutoscaler whose metric cannot be read leaves the replicas as they are, reports it
+in its condition `ScalingActive`, and does not scale down by its other metrics either.
 """
 
 from typing import Final
@@ -14,23 +14,23 @@ from tessera.core.serving.queuetime import Missing
 __all__ = ["KEPT_S", "Decided", "ScalingDecision", "decide"]
 
 KEPT_S: Final = 300.0
-"""A decision is good for so long without a new one: as long as Kubernetes' own window before it scales down."""
+"""A decision is valid this long without a new one: as long as Kubernetes' own stabilization window for scaling down."""
 
 
 class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What the autoscaler answers."""
+    """The autoscaler's answer."""
 
     replicas: int | None
     """None for no answer: the replicas stay as they are."""
     reason: str
     bad: bool = False
-    """Whether the input was bad: not where it is only too early to know."""
+    """Whether the input was invalid: not if it is only too early."""
     held: bool = False
     """Whether it is an earlier decision that still counts."""
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of decisions: the last good one."""
+    """The last valid decision."""
 
     at_s: float
     replicas: int
@@ -38,10 +38,10 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(former: Decided | None, found: Proposal | Missing, now_s: float) -> tuple[Decided | None, ScalingDecision]:
-    """Return what to remember, and the decision.
+    """Return the new state, and the decision.
 
     Args:
-        former: the last good decision; None for none.
+        former: the last valid decision; None for none.
         found: a proposal, or why there is none.
         now_s: the time.
 

@@ -1,4 +1,4 @@
-"""Command-line options of the model servers, so that a misspelled one is found before a pod starts and fails."""
+"""Command-line options of the engines, to reject a misspelled one before a pod starts and fails."""
 
 import difflib
 import re
@@ -12,7 +12,7 @@ __all__ = ["VERSIONS", "Engine", "check_options", "options_of"]
 Engine = Literal["triton", "vllm"]
 
 VERSIONS: Final = {"vllm": "0.33.0", "triton": "2.73.0"}
-"""The versions whose options are listed here."""
+"""The engine versions of these lists."""
 
 # Source: vllm 0.33.0 on PyPI: `vllm/engine/arg_utils.py`, and the fields of `FrontendArgs` in
 # `vllm/entrypoints/common/cli_args.py`. Truth values have a `--no-` form as well.
@@ -84,7 +84,7 @@ _VLLM_SHORT: Final = (
     "-ac -asc -cc -dc -dcp -dp -dpa -dpb -dpe -dph -dpl -dpm -dpn -dpp -dpr -ep -n -pcp -pp -q -r -sc -tp"
 )
 _ALIASES: Final = {"-tp": "tensor-parallel-size"}
-"""The short one of an option that another field decides."""
+"""The short form of an option that another field sets."""
 
 # Source: triton-inference-server/server@e1db8a60 (2.73.0, August 2026), `src/command_line_parser.cc`.
 _TRITON: Final = """
@@ -109,12 +109,12 @@ _KNOWN: Final = {"vllm": frozenset(_VLLM.split()), "triton": frozenset(_TRITON.s
 
 
 def options_of(args: Sequence[str]) -> dict[str, int]:
-    """Return the options among arguments by their long names, without dashes and values, with their places."""
+    """Return the long options among arguments, without dashes and values, with their positions."""
     return {name: place for place, each in enumerate(args) if (name := _ALIASES.get(each) or _long(each))}
 
 
 def _long(argument: str) -> str:
-    """Return the name of a long option as it is listed; empty where an argument is none.
+    """Return the listed name of a long option; empty if an argument is none.
 
     vLLM takes `--max_model_len` and `--compilation-config.mode` too.
     """
@@ -123,15 +123,15 @@ def _long(argument: str) -> str:
 
 
 def check_options(engine: Engine, args: Sequence[str], subject: str) -> None:
-    """Refuse an option that the engine does not have.
+    """Reject an option that the engine does not have.
 
     Args:
-        engine: whose options they are.
+        engine: owner of the options.
         args: options, and values that follow them.
-        subject: the list's place, for the error.
+        subject: the list's field, for the error.
 
     Raises:
-        InvalidInput: an unknown option; names those that come close.
+        InvalidInput: an unknown option; the message lists similar ones.
 
     """
     known = _KNOWN[engine]

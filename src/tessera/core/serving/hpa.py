@@ -1,6 +1,6 @@
 """The HorizontalPodAutoscaler (autoscaling/v2) as pure functions: from metrics to the number of replicas.
 
-What kube-controller-manager does each 15 seconds, in its order: each metric proposes a number of replicas
+The work of kube-controller-manager every 15 seconds, in its order: each metric proposes a number of replicas
 (`pods_metric`, `object_metric`, `average_metric`), `highest` chooses among them, and `advance` stabilizes, limits the
 rate and keeps to the bounds. Metric values and targets are milli-units, integers, as in Kubernetes.
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class PodState(StrEnum):
-    """What counts of a pod."""
+    """How a pod counts."""
 
     READY = "ready"
     """Running; for a CPU metric also past its initialization."""
@@ -62,7 +62,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the ratio of metric to target may be from 1 with nothing to do."""
+    """How far the ratio of metric to target may be from 1 without scaling."""
 
     down: float = 0.1
     up: float = 0.1
@@ -185,14 +185,14 @@ def average_metric(value: int, target: int, *, replicas: int, tolerance: Toleran
 
 
 def highest(proposals: Iterable[int | None], *, current: int) -> int:
-    """Return the replicas to go for: the highest proposal.
+    """Return the desired replicas: the highest proposal.
 
     Args:
-        proposals: of each metric; None of one that could not be read.
+        proposals: of each metric; None for one that could not be read.
         current: replicas in the target's spec.
 
     Raises:
-        Unavailable: no metric could be read, or not all, and the others propose fewer replicas than there are.
+        Unavailable: no metric could be read, or not all, and the others propose fewer replicas than at present.
 
     """
     read = [*proposals]
@@ -207,7 +207,7 @@ def highest(proposals: Iterable[int | None], *, current: int) -> int:
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """How many replicas may come or go in a period."""
+    """How many replicas may be added or removed in a period."""
 
     type: Literal["Pods", "Percent"]
     value: int
@@ -232,28 +232,28 @@ DOWN: Final = Scaling(window_s=300, policies=(RateLimit(type="Percent", value=10
 
 
 class Behavior(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast replicas come and go."""
+    """How fast replicas are added and removed."""
 
     up: Scaling = UP
     down: Scaling = DOWN
 
 
 class Recommendation(msgspec.Struct, frozen=True):
-    """A number of replicas that was proposed, before it was stabilized."""
+    """A proposed number of replicas, before stabilization."""
 
     at_s: float
     replicas: int
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A change of the number of replicas: more than 0 replicas that came, or less than 0 that went."""
+    """A change of the number of replicas: positive for added, negative for removed ones."""
 
     at_s: float
     change: int
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controller remembers of one HorizontalPodAutoscaler; lost when it restarts."""
+    """The controller's memory of one HorizontalPodAutoscaler; lost when it restarts."""
 
     recommendations: tuple[Recommendation, ...] = ()
     events: tuple[Event, ...] = ()
@@ -270,7 +270,7 @@ class Limit(StrEnum):
 
 
 class HpaDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What the controller does, and what it says about it."""
+    """The result of one sync, with its conditions."""
 
     replicas: int
     history: History
@@ -303,23 +303,23 @@ def advance(
     bounds: Bounds,
     behavior: Behavior | None = None,
 ) -> HpaDecision:
-    """Return the number of replicas to set, and what to remember.
+    """Return the number of replicas to set, and the new memory.
 
     Args:
-        history: what was remembered.
+        history: the memory.
         proposed: by the metrics.
         now_s: any clock's time.
         current: replicas in the target's spec.
-        bounds: least and most replicas.
+        bounds: minimum and maximum of replicas.
         behavior: as the API server filled it in; None as before autoscaling/v2, with the controller's own window.
 
     """
     if current == 0 and bounds.least > 0:
-        return HpaDecision(replicas=0, history=history)  # switched off by hand
+        return HpaDecision(replicas=0, history=history)  # disabled by hand
     if not bounds.least <= current <= bounds.most:
         replicas = min(max(current, bounds.least), bounds.most)
         return HpaDecision(replicas=replicas, history=_scaled(history, now_s, replicas - current))
-    # The first recommendation is what there is, so that a restarted controller does not scale down at once.
+    # The first recommendation is the present number, so that a restarted controller does not scale down at once.
     former = history.recommendations or (Recommendation(now_s, current),)
     if behavior is None:
         stable, able = _highest_of_window(former, proposed, now_s)
@@ -378,7 +378,7 @@ def _rated(
 
 
 def _limit(scaling: Scaling, events: tuple[Event, ...], now_s: float, *, current: int, up: bool) -> int:
-    """Return the replicas that the rate allows: the most on the way up, the fewest on the way down."""
+    """Return the replicas that the rate allows: the most when scaling up, the fewest when scaling down."""
     if scaling.select == "Disabled" or not scaling.policies:
         return current
     proposals = []
@@ -397,7 +397,7 @@ def _limit(scaling: Scaling, events: tuple[Event, ...], now_s: float, *, current
 
 
 def _within(stable: int, bounds: Bounds, *, most: int, least: int) -> tuple[int, Limit]:
-    """Return the replicas within the bounds and what the rate allows, and what held them back."""
+    """Return the replicas within the bounds and the rate, and which of them was the limit."""
     if stable > min(bounds.most, most):
         return (most, Limit.UP) if most < bounds.most else (bounds.most, Limit.MOST)
     if stable < max(bounds.least, least):

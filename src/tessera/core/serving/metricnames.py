@@ -1,4 +1,4 @@
-"""Names of the metrics of model servers: what Prometheus records of them, and what the metrics APIs serve."""
+"""Names of the metrics of model servers: in Prometheus, and in the metrics APIs."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 REPLICAS: Final = "tessera_replicas"
-"""How many replicas Tessera's policy asks for; an external metric by the server's label."""
+"""The replicas proposed by Tessera's policy; an external metric by the server's label."""
 QUEUE_TIME: Final = "tessera_queue_time_seconds"
 """The average time that a request waited in the queue of a pod or server."""
 QUEUE_TIME_US: Final = "avg_time_queue_us"

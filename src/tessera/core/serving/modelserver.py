@@ -1,6 +1,6 @@
-"""What a user asks of a model server: engine, model, part of a GPU, replicas; the spec of a ModelServer.
+"""The spec of a ModelServer: engine, model, part of a GPU, replicas.
 
-The records are those of the wire (`api/tessera/modelservers`), which adds metadata, status and what must hold beyond
+The records are those of the wire (`api/tessera/modelservers`), which adds metadata, status and validation beyond
 types; `render` makes Kubernetes objects of them.
 """
 
@@ -98,7 +98,7 @@ class GpuRequest(_Record, frozen=True, kw_only=True):
 
 
 class Replicas(_Record, frozen=True, kw_only=True):
-    """How many pods serve; with `max` above `min` an autoscaler decides between the two."""
+    """How many pods serve; with `max` above `min` an autoscaler chooses between the two."""
 
     least: _Count = msgspec.field(name="min", default=1)
     """Fewest replicas. 0 where metric is `tessera`: without a request for `autoscaling.idleSeconds` there is no
@@ -119,9 +119,9 @@ class Autoscaling(_Record, frozen=True, kw_only=True):
     """For metric `tessera`: requests that a replica serves at once. With vLLM empty for its `--max-num-seqs`; with
     Triton the instances of the model times their largest batch."""
     idle_seconds: Annotated[int, msgspec.Meta(ge=60, le=604_800)] = IDLE_S
-    """With `replicas.min` 0: the last replica goes when no request came for so long."""
+    """With `replicas.min` 0: the last replica is removed when no request came for this long."""
     autoscaler: Literal["HorizontalPodAutoscaler", "KEDA"] = "HorizontalPodAutoscaler"
-    """Who scales. KEDA asks Prometheus itself, for `queue-time` alone; the installation names the Prometheus."""
+    """What scales. KEDA queries Prometheus itself, only for `queue-time`; the installation names the Prometheus."""
 
 
 class Expose(_Record, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ class Monitor(_Record, frozen=True, kw_only=True):
 
 
 class Resources(_Record, frozen=True, kw_only=True):
-    """What a replica gets beside the GPU."""
+    """What a replica gets besides the GPU."""
 
     cpu: _Quantity = "1"
     """Requested processor time."""
@@ -174,7 +174,7 @@ class ServerToleration(_Record, frozen=True, kw_only=True):
 
 
 class Spec(_Record, frozen=True, kw_only=True):
-    """What is asked of a model server."""
+    """The spec of a model server."""
 
     engine: Literal["triton", "vllm"]
     """`triton` serves the model repository at /models/NAME; `vllm` the model there by OpenAI's API."""
@@ -216,7 +216,7 @@ class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     """Empty where a manifest leaves it to `kubectl`."""
     uid: str = ""
-    """Of the ModelServer in the cluster, which then owns what is rendered; empty outside of one."""
+    """UID of the ModelServer in the cluster, which then owns the rendered objects; empty outside of a cluster."""
     woken_s: float | None = None
     """When it was last woken, since 1970; None for never."""
     spec: Spec
@@ -234,12 +234,12 @@ class ModelServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scaled(self) -> bool:
-        """Whether an autoscaler decides how many replicas there are."""
+        """Whether an autoscaler sets the number of replicas."""
         return self.most > self.least
 
     @property
     def sleeps(self) -> bool:
-        """Whether it has no replica while it is idle."""
+        """Whether it scales to zero while it is idle."""
         return self.least == 0
 
     @property

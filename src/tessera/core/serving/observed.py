@@ -1,7 +1,7 @@
-"""A model server as a whole: the counters of its pods, which come, restart and go, added up.
+"""A model server as a whole: the sum of its pods' counters, across starts, restarts and ends of pods.
 
-Sums never go back, whatever pods do. Requests of a pod that is gone are taken as answered: pods drain before they end.
-A pod that could not be read is taken to be as busy as the others.
+Sums never decrease, whatever pods do. Requests of a deleted pod count as ended: pods drain before they end.
+A pod that could not be read is assumed to be as busy as the others.
 """
 
 import math
@@ -18,12 +18,12 @@ _ONCE = Missing("scraped once so far; the next scrape compares", early=True)
 
 
 class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a model server between looks."""
+    """The state of a model server between passes."""
 
     samples: tuple[tuple[str, Counters], ...] = ()
     """The last sample of each pod."""
     windows: tuple[tuple[str, Window], ...] = ()
-    """What happened until it, where it was compared with one before: a look that finds it again learns nothing."""
+    """The window before it, if there was a sample before: a pass that finds the same sample learns nothing."""
     in_flight: tuple[tuple[str, float], ...] = ()
     """Requests of each pod as last observed."""
     arrived: float = 0.0
@@ -32,15 +32,15 @@ class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look found."""
+    """The observation of a pass."""
 
     pods: Mapping[str, Window | Missing]
     load: Load | Missing
-    """Missing where less than half of the ready pods could be read: too few to guess the rest by."""
+    """Missing if fewer than half of the ready pods could be read: too few to guess the rest."""
 
     @property
     def queue_time_s(self) -> float | Missing:
-        """Seconds that a request waits, on average over the requests of all pods."""
+        """Average wait of a request in seconds, over the requests of all pods."""
         windows = self._windows()
         if isinstance(windows, Missing):
             return windows
@@ -51,13 +51,13 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waiting(self) -> float | Missing:
-        """Requests that wait now."""
+        """Requests that are waiting now."""
         windows = self._windows()
         return windows if isinstance(windows, Missing) else sum(each.waiting for each in windows)
 
     @property
     def in_flight(self) -> float | Missing:
-        """Requests that are served or wait now."""
+        """Requests in service or waiting now."""
         windows = self._windows()
         return windows if isinstance(windows, Missing) else sum(each.in_flight for each in windows)
 
@@ -69,15 +69,15 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 def observe(
     former: ServerMemory, pods: Mapping[str, Counters | Missing], *, at_s: float, replicas: int, ready: int
 ) -> tuple[ServerMemory, Observation]:
-    """Return what to remember, and what the pods say.
+    """Return the new state, and the observation.
 
     Args:
-        former: what the look before returned; an empty one at the first.
-        pods: each pod's last sample, or why there is none. Where it is scraped less often than we look, it is the same
+        former: the state returned by the former pass; empty in the first.
+        pods: each pod's last sample, or why there is none. If scrapes are less frequent than passes, it is the same
             again.
-        at_s: the time of the look.
-        replicas: that are asked for.
-        ready: pods that take requests.
+        at_s: the time of the pass.
+        replicas: desired.
+        ready: number of ready pods.
 
     """
     known, last, busy = dict(former.samples), dict(former.windows), dict(former.in_flight)
@@ -101,7 +101,7 @@ def observe(
     load: Load | Missing
     if 2 * len(measured) < max(ready, 1):
         found = _nothing(windows)
-        # Pods that do not take requests yet need not say how many they have: a model loads for half an hour.
+        # Pods that are not ready yet need no metrics: a model loads for half an hour.
         load = Missing(found.reason, early=found.early or ready == 0)
     else:
         load = Load(
@@ -128,7 +128,7 @@ def observe(
 
 
 def _window(each: Counters | Missing, former: Counters | None, last: Window | Missing, at_s: float) -> Window | Missing:
-    """Return what happened until a pod's last sample; that of the look before where it is the same sample again."""
+    """Return the window before a pod's last sample; that of the former pass if it is the same sample."""
     if isinstance(each, Missing):
         return each
     if at_s - each.at_s > LONGEST_S:
@@ -137,7 +137,7 @@ def _window(each: Counters | Missing, former: Counters | None, last: Window | Mi
 
 
 def _nothing(pods: Mapping[str, Window | Missing]) -> Missing:
-    """Return why nothing can be said of a server: the reasons of its pods, the first of several alike."""
+    """Return why nothing is known of a server: the reasons of its pods, the first of several equal ones."""
     missing = {name: each for name, each in sorted(pods.items()) if isinstance(each, Missing)}
     reasons: dict[str, list[str]] = {}
     for name, each in missing.items():

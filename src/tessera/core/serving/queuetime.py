@@ -1,8 +1,8 @@
-"""How long requests wait at a model server's pod: from two samples of its counters.
+"""The wait of requests in a model server's pod: from two samples of its counters.
 
-A queue's counters move when a request ends, so the ratio of two increases is the mean wait of the requests that ended
-between the samples. What the widely copied rule `delta(q) / (1 + delta(n))` gets wrong is right here: a restart resets
-counters, an idle pod waits for nothing, and one request counts as one.
+A queue's counters increase when a request ends, so the ratio of two increases is the mean wait of the requests that
+ended between the samples. Unlike the widely copied rule `delta(q) / (1 + delta(n))` it is correct: a restart resets
+counters, an idle pod has no wait, and one request counts as one.
 """
 
 from typing import Final
@@ -12,27 +12,27 @@ import msgspec
 __all__ = ["LONGEST_S", "Counters", "Missing", "Window", "between"]
 
 LONGEST_S: Final = 120.0
-"""Samples that are farther apart say nothing about the wait now: eight looks that failed."""
+"""Samples farther apart say nothing about the present wait: eight failed passes."""
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod exposes at a moment, in the words that all engines have in common. Counters count since it started."""
+    """A pod's metrics at a moment, in the terms that all engines share. Counters count since it started."""
 
     at_s: float
     started_s: float
-    """When the process began, as the kubelet says."""
+    """Start of the process, by the kubelet."""
     queued_s: float
-    """Sum of the seconds that requests waited for."""
+    """Sum of the waits in seconds."""
     dequeued: float
-    """Requests that this sum is over."""
+    """Number of requests in this sum."""
     served_s: float
-    """Sum of the seconds that they were served for."""
+    """Sum of the service times in seconds."""
     completed: float
-    """Requests that ended, well or not."""
+    """Requests that ended, successfully or not."""
     waiting: float | None = None
-    """Requests that wait now; None where the engine does not say."""
+    """Requests that are waiting now; None where the engine does not report it."""
     running: float | None = None
-    """Requests that are served now; None where the engine does not say."""
+    """Requests in service now; None where the engine does not report it."""
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -40,11 +40,11 @@ class Missing(msgspec.Struct, frozen=True):
 
     reason: str
     early: bool = False
-    """Whether nothing is wrong: two samples are compared, and there is one so far."""
+    """Whether it is only too early: two samples are compared, and there is one so far."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened at a pod between two samples."""
+    """The interval between two samples of a pod."""
 
     seconds: float
     queued_s: float
@@ -52,29 +52,29 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     served_s: float
     completed: float
     waiting: float
-    """Requests that wait at its end."""
+    """Requests waiting at its end."""
     running: float
-    """Requests that are served at its end."""
+    """Requests in service at its end."""
     stuck: bool
-    """Whether requests wait at both ends and none got its turn between them."""
+    """Whether requests waited at both ends and none was started in between."""
 
     @property
     def queue_time_s(self) -> float:
-        """Seconds that a request waits, on average; at least the window where none got its turn."""
+        """Average wait of a request in seconds; at least the window if none was started."""
         if self.dequeued > 0:
             return self.queued_s / self.dequeued
         return self.seconds if self.stuck else 0.0
 
     @property
     def in_flight(self) -> float:
-        """Requests that are served or wait."""
+        """Requests in service or waiting."""
         return self.waiting + self.running
 
 
 def between(former: Counters | None, now: Counters) -> Window | Missing:
-    """Return what happened since the former sample.
+    """Return the window since the former sample.
 
-    Where the process restarted, or is that young that nothing came before, everything that it counted happened since.
+    After a restart, or if the process is so young that nothing came before, everything that it counted happened since.
 
     Args:
         former: the sample before; None for the first one of a pod.
@@ -98,7 +98,7 @@ def between(former: Counters | None, now: Counters) -> Window | Missing:
         dequeued=dequeued,
         served_s=served_s,
         completed=now.completed - base.completed,
-        # Little's law: what is in a place on average is the time that was spent there by the time that went by.
+        # Little's law: the average number in a place is the time that was spent there by the time that went by.
         waiting=queued_s / seconds if now.waiting is None else now.waiting,
         running=served_s / seconds if now.running is None else now.running,
         stuck=dequeued == 0 and bool(now.waiting) and bool(base.waiting),
@@ -106,13 +106,13 @@ def between(former: Counters | None, now: Counters) -> Window | Missing:
 
 
 def _new(now: Counters) -> Counters:
-    """Return the counters of a process as it began."""
+    """Return the counters of a process at its start."""
     return Counters(
         at_s=now.started_s, started_s=now.started_s, queued_s=0.0, dequeued=0.0, served_s=0.0, completed=0.0
     )
 
 
 def _restarted(former: Counters, now: Counters) -> bool:
-    """Return whether the process is another one: it began since, or a counter went back before the kubelet said so."""
+    """Return whether the process is another one: it started since, or a counter went back before that is known."""
     names = ("queued_s", "dequeued", "served_s", "completed")
     return now.started_s > former.at_s or any(getattr(now, each) < getattr(former, each) for each in names)

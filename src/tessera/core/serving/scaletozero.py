@@ -1,8 +1,8 @@
-"""Scale to zero: how long a model server stays awake, and who takes its last replica away and brings the first back.
+"""Scale to zero: how long a model server stays awake, and the steps between zero and one replica.
 
-A HorizontalPodAutoscaler does neither with `minReplicas: 1`: it leaves a Deployment alone that is at zero, says
-`ScalingDisabled`, and goes on when there is a replica again. So the step between none and one is another's, in every
-version of Kubernetes and with no feature gate, and all others stay the HorizontalPodAutoscaler's.
+A HorizontalPodAutoscaler does neither with `minReplicas: 1`: it leaves a Deployment alone that is at zero, reports
+`ScalingDisabled`, and continues when there is a replica again. So Tessera does the step between zero and one, in every
+version of Kubernetes and without a feature gate, and the HorizontalPodAutoscaler all others.
 """
 
 from typing import Final
@@ -12,9 +12,9 @@ import msgspec
 __all__ = ["IDLE_S", "ReplicasMetric", "Step", "awake", "step"]
 
 IDLE_S: Final = 1200
-"""A server is idle when no request came for so long, unless its user says otherwise."""
+"""A server is idle after this long without a request, unless its spec says otherwise."""
 _SURE_S: Final = 30.0
-"""Between two measurements that say zero: the second one saw the replicas that there are now."""
+"""Between two measurements of zero: the second one counts the present replicas."""
 
 
 class ReplicasMetric(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,20 +26,20 @@ class ReplicasMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done, and what is to be remembered for the next time."""
+    """The step to take, and the state for the next one."""
 
     replicas: int | None
     """Replicas to set; None to leave them to the HorizontalPodAutoscaler."""
     zero_s: float | None = None
-    """When the metric was first zero with the replicas that there are."""
+    """When the metric was first zero with the present replicas."""
 
 
 def awake(woken_s: float | None, idle_s: float, now_s: float) -> bool:
-    """Return whether a server was woken so lately that it is not idle yet.
+    """Return whether a server was woken so recently that it is not idle yet.
 
     Args:
-        woken_s: when it was last woken; None for never. A time to come keeps it awake until then, too.
-        idle_s: for how long it must have nothing to do.
+        woken_s: when it was last woken; None for never. A future time keeps it awake until then, too.
+        idle_s: for how long it must have no requests.
         now_s: the time.
 
     """
@@ -47,15 +47,15 @@ def awake(woken_s: float | None, idle_s: float, now_s: float) -> bool:
 
 
 def step(zero_s: float | None, replicas: int, asked: ReplicasMetric | None, *, woken: bool) -> Step:
-    """Return what to do between none and one.
+    """Return the step between zero and one.
 
-    A single measurement of zero takes no replica away: it may be older than a replica that somebody just asked for.
+    A single measurement of zero removes no replica: it may be older than a replica that was just requested.
 
     Args:
-        zero_s: `zero_s` of the step before; None at the first.
-        replicas: that the Deployment asks for now.
-        asked: what the metric said; None where nobody knows.
-        woken: whether the server is awake by somebody's word.
+        zero_s: `zero_s` of the former step; None in the first.
+        replicas: desired by the Deployment now.
+        asked: the metric; None where unknown.
+        woken: whether the server was woken.
 
     """
     needed = woken or (asked is not None and asked.replicas > 0)

@@ -1,8 +1,8 @@
-"""The desired replicas of a model server now: what the cluster reports of it, what was measured, and the policy.
+"""The desired replicas of a model server now: by the cluster's state, the measurements, and the policy.
 
-It never asks for more replicas than there are while the scheduler has no place for one of them: what does not fit now
-is not made to fit by more. Nor does it ask for more than one beyond those that find a place on GPUs as they are: for
-that one MIG instances are created, or an autoscaler of nodes adds one.
+It never asks for more replicas while the scheduler has no place for one of the present ones: more would not
+help. Nor does it ask for more than one beyond those that fit on the present GPUs: for
+that one MIG instances are created, or a cluster autoscaler adds a node.
 """
 
 import math
@@ -21,53 +21,53 @@ __all__ = ["Facts", "Remembered", "scale", "to_count"]
 _COLD_START_S: Final = 120.0
 """Before one was measured. Source: llm-d measured 100 to 139 s for a vLLM with an 8B model."""
 _MOST_COUNTED: Final = 64
-"""Places counted at a look, whatever somebody's metrics ask for."""
+"""Most places counted in a pass, whatever the metrics ask for."""
 _LEAST_COLD_START_S, _MOST_COLD_START_S = 5.0, 1800.0
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster says of a model server."""
+    """The cluster's state of a model server."""
 
     replicas: int
-    """Asked for by its Deployment."""
+    """Desired by its Deployment."""
     ready: int = 0
-    """Pods that take requests."""
+    """Ready pods."""
     least: int = 1
-    """0 where it may be scaled to zero, by its HorizontalPodAutoscaler or by Tessera."""
+    """0 if it may scale to zero, by its HorizontalPodAutoscaler or by Tessera."""
     most: int | None = None
-    """Of its HorizontalPodAutoscaler; None where it has none."""
+    """Of its HorizontalPodAutoscaler; None if it has none."""
     idle_s: float = IDLE_S
-    """How long nothing must have been asked of it before it is scaled to zero."""
+    """How long it must be without requests before it scales to zero."""
     woken_s: float | None = None
-    """When it was last requested to be awake; None for never."""
+    """When a wake-up was last requested; None for never."""
     wanted: float = 0.0
-    """Requests that wait in front of it, as somebody says who knows; they wake it."""
+    """Requests that wait in front of it, by an external source; they wake it."""
     slots: int | None = None
-    """Requests that a replica serves at once; None where nobody says."""
+    """Concurrent requests of a replica; None where unknown."""
     unschedulable: int = 0
-    """Pods that the scheduler found no place for."""
+    """Pods that are unschedulable."""
     room: int | None = None
-    """How many replicas more find a place; None where nobody counted."""
+    """How many more replicas fit; None if that was not counted."""
     cold_start_s: float | None = None
-    """As its Deployment says; None to go by what is measured."""
+    """From its Deployment's annotation; None to use the measured time."""
     trouble: str = ""
-    """What of its annotations cannot be read; empty for nothing."""
+    """Annotations that cannot be parsed; empty for none."""
     started_s: tuple[float, ...] = ()
-    """How long each of its pods took from being created to being ready."""
+    """How long each of its pods took from creation to readiness."""
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a model server between looks."""
+    """The state of a model server between passes."""
 
     memory: Memory = Memory()
     decided: Decided | None = None
 
 
 def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) -> tuple[Remembered, ScalingDecision]:
-    """Return what to remember, and how many replicas to ask for.
+    """Return the new state, and the desired replicas.
 
     Args:
-        former: what the look before returned; an empty one at the first.
+        former: the state returned by the former pass; empty in the first.
         facts: of the server.
         load: as measured, or why it was not.
         now_s: the time.
@@ -104,7 +104,7 @@ def scale(former: Remembered, facts: Facts, load: Load | Missing, now_s: float) 
 
 
 def _from_zero(facts: Facts, load: Load | Missing, now_s: float) -> Load | Missing:
-    """Return the load of a server that may have no replica: without one nobody counts what waits but who says so."""
+    """Return the load of a server without replicas: only an external source counts its requests."""
     if facts.ready == 0:
         wanted = math.ceil(facts.wanted)
         load = Load(
@@ -114,14 +114,14 @@ def _from_zero(facts: Facts, load: Load | Missing, now_s: float) -> Load | Missi
 
 
 def to_count(facts: Facts, decision: ScalingDecision) -> int:
-    """Return for how many replicas more it is worth to count places, before a decision is taken; 0 for none."""
+    """Return for how many more replicas to count places, before a decision is made; 0 for none."""
     if decision.replicas is None or decision.bad or facts.unschedulable:
         return 0
     return min(max(decision.replicas - facts.replicas - 1, 0), _MOST_COUNTED)
 
 
 def _most(facts: Facts, most: int) -> tuple[int, str]:
-    """Return how many replicas to ask for at the most, and what an event says where the cluster has no more."""
+    """Return the most replicas to ask for, and the text of an event if the cluster has no more room."""
     there = max(facts.replicas, 1)
     if facts.unschedulable and there <= most:
         return there, f"; {facts.unschedulable} of them find no place now, so no more are asked for"

@@ -1,4 +1,4 @@
-"""Which part of a GPU holds a language model under vLLM, and how many tokens and sequences beside it.
+"""Which part of a GPU fits a language model under vLLM, and how many tokens and sequences fit beside it.
 
 Memory goes to weights, the KV cache, activations of the largest batch, CUDA graphs and the rest of CUDA. Weights and
 the KV cache of a token follow exactly from the model; the others are estimates, on the large side.
@@ -30,7 +30,7 @@ _MIB: Final = 1 << 20
 UTILIZATION: Final = 0.92
 """The part of the device that vLLM takes by default, from 0.19 on."""
 _CONTEXT_MIB: Final = 768
-"""What it must leave at least: the CUDA context, and a reserve."""
+"""The least it must leave: the CUDA context, and a reserve."""
 _OTHER: Final = 3 * GIB // 4
 """Of CUDA libraries and what is fragmented. Source: vllm-project/vllm#10511 logged 1.79 GiB with, #14447 0.20 GiB
 without the context."""
@@ -54,17 +54,17 @@ BATCHES: Final = (
     (64.0, Batch(256, 8192)),
     (math.inf, Batch(1024, 8192)),
 )
-"""By the GiB below which a device gets it. The last two are vLLM's own below and above 70 GiB, but for the tokens, of
+"""By the GiB below which a device gets it. The last two are vLLM's own below and above 70 GiB, except the tokens, of
 which a slice of 35 GiB lost 28 to 53 % of its throughput with 2048: vllm-project/vllm#55381."""
 
 
 def batch_for(gib: float) -> Batch:
-    """Return the largest batch that a device of so much memory is given: activations grow with it."""
+    """Return the largest batch for a device of this memory: activations grow with it."""
     return next(batch for below, batch in BATCHES if gib < below)
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoder-only language model, as its `config.json` says."""
+    """A decoder-only language model, by its `config.json`."""
 
     layers: int
     """Layers that keep keys and values of all tokens."""
@@ -82,7 +82,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     context: int
     """Most tokens of a sequence."""
     element_bytes: int = 2
-    """Of activations, and of the KV cache unless another is asked for."""
+    """Of activations, and of the KV cache unless another is set."""
     weight_bytes: int
 
 
@@ -92,7 +92,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool
     """Whether there is room for one sequence of the context."""
     kv_bytes: int
-    """Room for the KV cache; negative where the rest alone is too large."""
+    """Room for the KV cache; negative if the rest alone is too large."""
     tokens: int
     """Tokens in it, of sequences of the context; what vLLM logs as `GPU KV cache size`."""
     sequences: float
@@ -101,7 +101,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sequence_bytes(model: Architecture, tokens: int, element_bytes: float) -> float:
-    """Return the bytes of the KV cache that a sequence of so many tokens takes, in whole blocks."""
+    """Return the bytes of the KV cache of a sequence of so many tokens, in whole blocks."""
     layer = (model.latent or 2 * model.kv_heads * model.head_dim) * element_bytes
     windowed = min(tokens, model.window)
     return layer * (model.layers * _blocks(tokens) + model.windowed_layers * _blocks(windowed)) * _BLOCK
@@ -112,7 +112,7 @@ def _blocks(tokens: int) -> int:
 
 
 def overhead_bytes(model: Architecture, batch: Batch) -> int:
-    """Return what is neither weights nor KV cache: activations and logits of the batch, CUDA graphs, the rest."""
+    """Return everything but weights and KV cache: activations and logits of the batch, CUDA graphs, the rest."""
     token = (3 * model.intermediate + 4 * model.hidden) * model.element_bytes
     return batch.tokens * token + batch.sequences * model.vocabulary * _LOGITS + _GRAPHS + _OTHER
 
@@ -124,7 +124,7 @@ def fit(
 
     Args:
         model: the model.
-        memory_mib: the device's memory, as its driver shows it.
+        memory_mib: the device's memory, by its driver.
         context: tokens of a sequence.
         kv_element_bytes: of a value in the KV cache.
         utilization: the part of the memory that vLLM may take.

@@ -1,1 +1,1 @@
-"""What is on a node before a pod starts: its local disks, made ready, models and images."""
+"""What is on a node before a pod starts: its local disks, prepared, models and images."""

@@ -1,1 +1,1 @@
-"""Who uses what of GPUs: what is measured, whose it is, what is exposed of it, what fits better."""
+"""Who uses what of GPUs: measurements, their containers, metrics, recommendations."""

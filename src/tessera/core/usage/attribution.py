@@ -1,7 +1,7 @@
-"""Whose memory and load it is: devices with the containers that were allocated them, and what each of these uses.
+"""Attributes memory and load to containers: of exclusive devices, and of shared ones by process.
 
-A container that has a device to itself uses all that is measured of the device. On a shared device it uses what its
-processes do, by their control groups. What the driver does not report, or reports of several together, is None.
+A container with an exclusive device uses all that is measured of it. On a shared device it uses what its processes
+do, by their control groups. Values that the driver does not report, or only for several together, are None.
 """
 
 from collections import defaultdict
@@ -27,27 +27,27 @@ class DeviceHolder(msgspec.Struct, frozen=True, kw_only=True):
     """Of the pod."""
     device: DeviceId
     exclusive: bool = True
-    """Whether the device is its own."""
+    """Whether the device is exclusive."""
     allocated_mib: int | None = None
-    """None where nothing says how much of a shared device it was granted."""
+    """None where its part of a shared device is unknown."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """The container, as `Owner` names it."""
+        """The container, as in `Owner`."""
         return self.uid, self.container
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Which container a process runs in."""
+    """The container of a process."""
 
     uid: str
     """Of the pod."""
     container: str = ""
-    """Empty where only the pod is known."""
+    """Empty if only the pod is known."""
 
 
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container uses of a device."""
+    """A container's usage of a device."""
 
     tenant: DeviceHolder
     memory_mib: int | None = None
@@ -55,29 +55,29 @@ class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU without MIG, or a MIG instance, and who uses it."""
+    """A GPU without MIG, or a MIG instance, and its users."""
 
     device: DeviceId
     instance: Instance | None = None
     memory_mib: int
-    """That can be allocated."""
+    """Allocatable memory."""
     used_mib: int | None = None
     gpu_percent: int | None = None
     activity: EngineActivity | None = None
     containers: tuple[ContainerUse, ...] = ()
     """Sorted."""
     left_mib: int | None = None
-    """Memory in use that is no container's; None where that is not known."""
+    """Memory in use by no container; None where unknown."""
 
     @property
     def alone(self) -> DeviceHolder | None:
-        """The one container that has the device to itself."""
+        """The one container with the exclusive device."""
         alone = len(self.containers) == 1 and self.containers[0].tenant.exclusive
         return self.containers[0].tenant if alone else None
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU, what is believed of its measurements, and its devices."""
+    """One GPU, its plausible measurements, and its devices."""
 
     facts: GpuFacts
     reading: GpuReading
@@ -90,14 +90,14 @@ def attributed(
     tenants: Iterable[DeviceHolder],
     owners: Mapping[int, Owner] | None,
 ) -> GpuUse:
-    """Return what is used of a GPU, and by which containers.
+    """Return the usage of a GPU, by container.
 
     Args:
-        facts: the GPU as the inventory has it.
-        reading: what the driver measured, whatever it says.
-        tenants: the containers that were allocated something of it; those of devices that do not exist are left out.
+        facts: the GPU in the inventory.
+        reading: the driver's measurements, plausible or not.
+        tenants: the containers with an allocation on it; those of missing devices are left out.
         owners: the containers of processes by pid, without those that are in no pod or have ended; None where
-            processes of other pods cannot be seen.
+            processes of other pods cannot be observed.
 
     """
     reading = believed(reading, facts)
@@ -131,7 +131,7 @@ def attributed(
 
 
 def _merged(tenants: Iterable[DeviceHolder]) -> Iterable[DeviceHolder]:
-    """Return each container once for each of its devices, sorted, with all that it was granted of it."""
+    """Return each container once for each of its devices, sorted, with its total allocation of it."""
     found: dict[tuple[tuple[str, str], DeviceId], DeviceHolder] = {}
     for each in dict.fromkeys(tenants):
         known = found.setdefault((each.key, each.device), each)
@@ -151,7 +151,7 @@ def _shared_out(
     processes: Iterable[ProcessReading],
     owners: Mapping[int, Owner] | None,
 ) -> DeviceUse:
-    """Return a device with what each of its containers uses."""
+    """Return a device with the usage of each of its containers."""
     processes = tuple(processes)
     if len(tenants) == 1 and tenants[0].exclusive:
         alone = ContainerUse(tenant=tenants[0], memory_mib=device.used_mib, gpu_percent=device.gpu_percent)
@@ -174,7 +174,7 @@ def _shared_out(
 def _use_of(
     tenant: DeviceHolder, tenants: list[DeviceHolder], own: Mapping[tuple[str, str], list[ProcessReading]]
 ) -> ContainerUse:
-    """Return what a container's processes use; None where some may be another container's of its pod."""
+    """Return the usage of a container's processes; None if some may belong to another container of its pod."""
     vague, same_pod = own.get((tenant.uid, ""), []), [each for each in tenants if each.uid == tenant.uid]
     if vague and len(same_pod) > 1:
         return ContainerUse(tenant=tenant)

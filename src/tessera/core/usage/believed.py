@@ -1,4 +1,4 @@
-"""What is believed of what a driver measures: a value that cannot be is as absent as one that is not reported."""
+"""Filters a driver's measurements: an impossible value counts as not reported."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReadin
 __all__ = ["believed", "possible"]
 
 _MOST_MIB = 4 << 20
-"""Of a GPU whose memory is not known; more than any has."""
+"""For a GPU with unknown memory; more than any has."""
 _MOST = {
     "gpu_percent": 100,
     "memory_percent": 100,
@@ -26,7 +26,7 @@ _MOST = {
     "ecc_corrected": 1 << 52,
     "ecc_uncorrected": 1 << 52,
 }
-"""The most that can be of each field; drivers write all bits of a field for a value that they do not have."""
+"""Upper bound of each field; drivers write all bits of a field for a value that they do not have."""
 _MOST_ROWS = 1 << 20
 
 
@@ -38,9 +38,9 @@ def possible(value: object, most: float) -> bool:
 
 
 def believed(reading: GpuReading, facts: GpuFacts) -> GpuReading:
-    """Return a reading without what cannot be: negative, not a number, more than the GPU has.
+    """Return a reading without impossible values: negative, not a number, more than the GPU has.
 
-    Instances that the GPU does not have are left out, and so are processes without a process id.
+    Unknown instances are left out, and so are processes without a process id.
     """
     most_mib = facts.memory_total_mib or _MOST_MIB
     instances = {each.placement: each for each in facts.instances}

@@ -1,4 +1,4 @@
-"""Which container a process runs in, by its control groups."""
+"""The container of a process, by its control groups."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ __all__ = ["owner_of"]
 _POD = re.compile(
     r"kubepods[^\n]*?/(?:[\w.-]*-)?pod(?P<uid>[0-9a-zA-Z_-]{4,253}?)(?:\.slice)?(?:/(?P<rest>[^\n]*))?(?:\n|$)"
 )
-"""A pod's control group below the kubelet's, the outermost: a container may name those below its own as it likes.
+"""A pod's control group below the kubelet's, the outermost: a container may name nested ones as it likes.
 
 Source: kubernetes/kubernetes `pkg/kubelet/cm/{cgroup_manager_linux,pod_container_manager_linux}.go`."""
 _CONTAINER = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*-)?(?P<id>[0-9a-f]{64})(?:\.scope)?(?:/|$)")

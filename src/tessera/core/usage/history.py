@@ -1,4 +1,4 @@
-"""What containers used of their devices since they were first seen: a short memory, for right-sizing."""
+"""What containers used of their devices since they were first observed: a short history, for right-sizing."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -15,18 +15,18 @@ HistoryKey: TypeAlias = tuple[tuple[str, str], DeviceId]
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container used of a device."""
+    """A container's usage of a device."""
 
     since_s: float
-    """When it was first seen, on the clock of whoever remembers."""
+    """When it was first observed, on the caller's clock."""
     peak_mib: int | None = None
-    """None where its memory was never known."""
+    """None if its memory was never known."""
     percent_sum: float = 0.0
     percent_count: int = 0
 
     @property
     def mean_percent(self) -> float | None:
-        """Its load on average; None where it was never known."""
+        """Its average load; None if it was never known."""
         return self.percent_sum / self.percent_count if self.percent_count else None
 
 
@@ -34,7 +34,7 @@ Histories: TypeAlias = Mapping[HistoryKey, History]
 
 
 def remembered(former: Histories, uses: Iterable[GpuUse], now_s: float) -> Histories:
-    """Return the histories after an observation; those of containers that are gone are forgotten."""
+    """Return the histories after an observation; those of deleted containers are forgotten."""
     found: dict[HistoryKey, History] = {}
     for device in (device for gpu in uses for device in gpu.devices):
         for each in device.containers:

@@ -1,4 +1,4 @@
-"""Noisy neighbours: which containers drive a GPU that lowers its clocks, or a shared device that is saturated."""
+"""Noisy neighbours: which containers cause a GPU to lower its clocks, or saturate a shared device."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -17,23 +17,23 @@ _Busy = TypeVar("_Busy")
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that slows down who else is on a GPU."""
+    """A cause that slows down other users of a GPU."""
 
     gpu: int
     """Index."""
     cause: str
     """Of throttling: `power-cap`; or `saturated`."""
     drivers: tuple[DeviceHolder, ...] = ()
-    """Containers that drive it, the busiest first; empty where loads are not known."""
+    """Containers that cause it, the busiest first; empty where loads are unknown."""
     affected: tuple[DeviceHolder, ...] = ()
     """The other containers."""
 
 
 def noises(gpu: GpuUse) -> Iterator[Noise]:
-    """Yield what slows down who is on a GPU: each cause of throttling, and each shared device that is saturated.
+    """Yield what slows down the users of a GPU: each cause of throttling, and each saturated shared device.
 
-    Of a throttled GPU the busiest containers drive it that together make half of the load; of a saturated device those
-    that take more than their equal part.
+    A throttled GPU is caused by the busiest containers that together make half of the load; a saturated device by
+    those that take more than their equal part.
     """
     containers = [(each, load) for device in gpu.devices for each, load in _loads(gpu, device)]
     for cause in causes(gpu.reading.clocks_event_reasons):
@@ -54,7 +54,7 @@ def _noise(gpu: GpuUse, cause: str, drivers: tuple[DeviceHolder, ...], everybody
 
 
 def _loads(gpu: GpuUse, device: DeviceUse) -> Iterator[tuple[ContainerUse, float | None]]:
-    """Yield the containers of a device with the part of the GPU that keeps busy, in percent of the whole GPU."""
+    """Yield the containers of a device with the part of the GPU that they keep busy, in percent of the whole GPU."""
     slices = gpu.facts.model.memory_slices
     part = device.instance.placement.size / slices if device.instance is not None and slices else 1.0
     for each in device.containers:

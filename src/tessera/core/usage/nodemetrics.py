@@ -1,7 +1,7 @@
-"""The metrics of a node's GPUs: their names, and the samples of what was observed.
+"""The metrics of a node's GPUs: their names, and the samples of an observation.
 
-Names and labels are DCGM exporter's where the meaning is equal, so that dashboards for it work. A value that is not
-known has no sample. Series per node are bounded: see `series_bound`.
+Names and labels are DCGM exporter's where the meaning is equal, so that its dashboards work. An unknown
+value has no sample. Series per node are bounded: see `series_bound`.
 Source: NVIDIA dcgm-exporter, `etc/default-counters.csv`, `internal/pkg/rendermetrics/render_metrics.go`.
 """
 
@@ -58,7 +58,7 @@ _GPU = {
         "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Uncorrected memory errors since the last load."
     ),
 }
-"""What is measured of a GPU as a whole, by the field of its reading."""
+"""Measurements of a whole GPU, by the field of its reading."""
 SM_ACTIVE = _gauge("DCGM_FI_PROF_SM_ACTIVE", "SMs that were busy (0-1).")
 _ACTIVITY = {
     "graphics_percent": _gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Time in which the graphics engine was active (0-1)."),
@@ -139,24 +139,24 @@ NODE_METRICS: tuple[Metric, ...] = (
 """All of them, in the order in which they are written."""
 
 _MOST_CONTAINERS = 2048
-"""Containers with a device that have series of their own; a kubelet runs 110 pods unless configured otherwise."""
+"""Most containers with series of their own; a kubelet runs 110 pods unless configured otherwise."""
 _CLASSES = ("application", "hardware", "other")
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent says of a device."""
+    """The agent's facts about a device."""
 
     device: DeviceId
     healthy: bool = True
     orphaned: bool = False
-    """Whether only processes of a pod that is gone use it."""
+    """Whether only processes of a deleted pod use it."""
     mode: str = ""
-    """Empty where it is not offered."""
+    """Empty where it is not advertised."""
     isolation: str = ""
 
 
 class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent has counted of a GPU since it started."""
+    """The agent's counts for a GPU since it started."""
 
     gpu: str
     """UUID."""
@@ -167,7 +167,7 @@ class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What is observed of a node's GPUs at one moment."""
+    """The observation of a node's GPUs at one moment."""
 
     node: str
     gpus: tuple[GpuUse, ...] = ()
@@ -180,7 +180,7 @@ _Samples: TypeAlias = defaultdict[str, list[Sample]]
 
 
 def series_bound(gpus: int, instances: int, containers: int) -> int:
-    """Return the most series of a node's GPUs.
+    """Return the maximum number of series of a node's GPUs.
 
     Args:
         gpus: its GPUs.
@@ -194,11 +194,11 @@ def series_bound(gpus: int, instances: int, containers: int) -> int:
 
 
 _MODES_A_DEVICE = ("whole", "mps", "memory-share")
-"""A device is offered in as many modes at once at the most."""
+"""Most modes of a device at once."""
 
 
 def node_families(usage: NodeUsage) -> tuple[Family, ...]:
-    """Return the metrics of a node's GPUs, without those that have no sample."""
+    """Return the metrics of a node's GPUs, without empty ones."""
     samples: _Samples = defaultdict(list)
     left = _MOST_CONTAINERS
     left_out = 0
@@ -261,7 +261,7 @@ def _add(samples: _Samples, metric: Metric, labels: Labels, value: float | None)
 
 
 def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
-    """Add what is measured of a GPU as a whole; a container's where it has the GPU to itself."""
+    """Add the measurements of a whole GPU; also a container's if it has the GPU exclusively."""
     facts, reading = gpu.facts, gpu.reading
     alone = gpu.devices[0].alone if facts.layout is None and gpu.devices else None
     whole = (*labels, *_pod_labels(alone)) if alone else labels
@@ -288,7 +288,7 @@ def _layout_text(layout: Layout | None) -> str:
 
 
 def _add_slices(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
-    """Add how much of a GPU is free in all, and in one piece, beside the instances that are allocated."""
+    """Add how much of a GPU is free in all, and in one piece, beside the allocated instances."""
     held = tuple(sorted(each.instance.placement for each in gpu.devices if each.instance and each.containers))
     model = gpu.facts.model
     free = model.memory_slices - sum(each.size for each in held)

@@ -1,4 +1,4 @@
-"""What is guaranteed of GPUs by quota, used of it and borrowed beyond it, as metrics."""
+"""Guaranteed, used and borrowed GPU quota, as metrics."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
@@ -16,7 +16,7 @@ from tessera.core.usage.processmetrics import (
 __all__ = ["QuotaUse", "quota_metrics"]
 
 _MOST: Final = 2048
-"""Amounts that have series: who may create quotas does not fill Prometheus."""
+"""Most amounts with series: users who create quotas must not fill Prometheus."""
 
 
 class QuotaUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -26,9 +26,9 @@ class QuotaUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
     quota: str
     """Its name; a ResourceQuota's after its namespace and `/`."""
     cohort: str = ""
-    """Whose unused quota may be borrowed; empty for none."""
+    """Cohort whose unused quota may be borrowed; empty for none."""
     flavor: str = ""
-    """Of which kind of node; empty for all."""
+    """Flavor: kind of node; empty for all."""
     resource: str
     guaranteed: float
     used: float

@@ -1,4 +1,4 @@
-"""Right-sizing: who was allocated too much or too little GPU memory, what would fit, and what that saves."""
+"""Right-sizing: containers with too much or too little GPU memory, what would fit, and the savings."""
 
 import enum
 
@@ -9,25 +9,25 @@ from tessera.core.gpu.gpumodels import GpuModel
 __all__ = ["Advice", "DeviceUsage", "Recommendation", "Sizing", "advise"]
 
 _HEADROOM = 1.2
-"""What fits has a fifth more than the most that was used: the next peak may be higher."""
+"""A fitting size has a fifth more than the observed peak: the next one may be higher."""
 _TIGHT = 0.95
 _UNIT_MIB = 1024
 _USUAL = frozenset({"default", "full"})
-"""Media engines of profiles that are named: those with more or fewer are for who asks for them."""
+"""Media engines of recommended profiles: those with more or fewer are left to pods that request them."""
 
 
 class Sizing(enum.StrEnum):
-    """How what was allocated compares with what was used."""
+    """How the allocation compares with the usage."""
 
     TOO_LITTLE = "too-little"
     """More than 95 % of it was used at some time."""
     TOO_MUCH = "too-much"
     """Less would have been enough, with a fifth to spare."""
     UNUSED = "unused"
-    """Nothing of it was used in all the time."""
+    """Nothing of it was ever used."""
     FITS = "fits"
     UNKNOWN = "unknown"
-    """It is unknown what was allocated, or what was used."""
+    """Allocation or usage is unknown."""
 
     @property
     def settled(self) -> bool:
@@ -36,27 +36,27 @@ class Sizing(enum.StrEnum):
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container was allocated of a device and used of it."""
+    """A container's allocation of a device, and its usage."""
 
     amount: bool = False
-    """Whether it has an amount of memory, which can be any."""
+    """Whether it is an amount of memory, which can be any."""
     allocated_mib: int | None = None
     peak_mib: int | None = None
-    """The most that it used."""
+    """Its peak."""
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done."""
+    """A recommendation."""
 
     verdict: Sizing
     fits: str = ""
-    """The MIG profile or the amount of memory that would fit: `1g.10gb`, `6 GiB`; empty where what it has does."""
+    """The MIG profile or the amount of memory that would fit: `1g.10gb`, `6 GiB`; empty where the present one does."""
     saved_mib: int = 0
-    """Memory that others could be allocated then."""
+    """Memory freed for others by it."""
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is recommended for a container on one device, and by what."""
+    """The recommendation for a container on one device, with its basis."""
 
     node: str
     gpu: int
@@ -68,7 +68,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     container: str
     allocated_mib: int | None = None
     peak_mib: int | None = None
-    """The most that it used in the time observed."""
+    """The peak in the time observed."""
     mean_percent: float | None = None
     observed_s: float = 0.0
     verdict: Sizing
@@ -80,8 +80,8 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
     """Return what would fit a container.
 
     Args:
-        observed: what it was allocated and used.
-        model: of the GPU; None where it is not known, and then no profile is named.
+        observed: allocation and usage.
+        model: of the GPU; None where unknown, and then no profile is recommended.
 
     """
     allocated_mib, peak_mib = observed.allocated_mib, observed.peak_mib
@@ -99,7 +99,7 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
 
 
 def _fitting(observed: DeviceUsage, model: GpuModel | None, least_mib: int) -> tuple[str, int]:
-    """Return the smallest profile, or amount, with room to spare and its memory; nothing where there is none."""
+    """Return the smallest profile, or amount, with room to spare and its memory; nothing for none."""
     needed_mib = max((observed.peak_mib or 0) * _HEADROOM, least_mib)
     if observed.amount:
         units = -int(-needed_mib // _UNIT_MIB)

@@ -6,7 +6,7 @@ __all__ = ["Cause", "causes"]
 
 
 class Cause(enum.StrEnum):
-    """What lowers clocks. Source: NVML, nvmlClocksEventReason*."""
+    """Causes of lowered clocks. Source: NVML, nvmlClocksEventReason*."""
 
     POWER_CAP = "power-cap"
     """The power limit."""
@@ -17,7 +17,7 @@ class Cause(enum.StrEnum):
     HARDWARE_SLOWDOWN = "hardware-slowdown"
     """The hardware lowers clocks: too hot, power brake, or a drop of the supply."""
     POWER_BRAKE = "power-brake"
-    """The machine's power supply asks for it."""
+    """The machine's power supply requests it."""
 
 
 _BITS = {
@@ -30,5 +30,5 @@ _BITS = {
 
 
 def causes(reasons: float | None) -> tuple[Cause, ...]:
-    """Return why clocks are lowered, by the bits that the driver reports; none if idle or set by a user."""
+    """Return why clocks are lowered, by the driver's bits; none if idle or set by a user."""
     return tuple(cause for cause, bit in _BITS.items() if int(reasons or 0) & bit)

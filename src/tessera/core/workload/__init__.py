@@ -1,1 +1,1 @@
-"""What does a pod ask for? Its need, the units it is counted in, and other systems' names for the same."""
+"""What does a pod request? Its need, its units, and other systems' names for the same."""

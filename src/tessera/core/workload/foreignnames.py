@@ -1,4 +1,4 @@
-"""Names by which pods ask other systems for parts of GPUs: whose they are, and how Tessera is asked for the same."""
+"""Names by which pods request parts of GPUs from other systems: their owners, and Tessera's equivalents."""
 
 import difflib
 import re
@@ -12,9 +12,9 @@ from tessera.core.workload.resources import GPU_MEMORY, SHARE_MEMORY
 __all__ = ["CLAIM", "FRACTION_ANNOTATIONS", "foreign_names", "names_foreign"]
 
 CLAIM = "resource.k8s.io/"
-"""Prefix under which a claim for dynamically allocated devices is kept as an ask."""
+"""Prefix under which a claim of dynamic resource allocation is kept as an ask."""
 FRACTION_ANNOTATIONS = ("gpu-memory", "gpu-fraction")
-"""The pod annotations by which KAI is asked for a part of a GPU. Source: kai-scheduler/KAI-Scheduler
+"""The pod annotations that request a part of a GPU from KAI. Source: kai-scheduler/KAI-Scheduler
 `pkg/common/constants/constants.go`."""
 
 
@@ -24,7 +24,7 @@ class _Foreign(msgspec.Struct, frozen=True):
     pattern: str
     owner: str
     instead: str
-    """Tessera's form for the same, empty where it shares no such device; `{count}` is the number asked for, where the
+    """Tessera's equivalent, empty where it shares no such device; `{count}` is the requested number, if the
     unit is the same, and `{gib}` that number of MiB in GiB."""
 
 
@@ -65,16 +65,16 @@ _FOREIGN = (
 
 _KNOWN = ("nvidia.com/gpu", "nvidia.com/gpu.shared", SHARE_MEMORY, GPU_MEMORY)
 _ALIKE = 0.83
-"""How alike a name has to be to one that Tessera knows: `nvidia/gpu` is, `nvidia.com/gpumemory` is not."""
+"""How similar a name has to be to one that Tessera knows: `nvidia/gpu` is, `nvidia.com/gpumemory` is not."""
 
 
 def names_foreign(resource: str) -> bool:
-    """Return whether a resource name belongs to another system that gives GPUs or other accelerators."""
+    """Return whether a resource name belongs to another system for GPUs or other accelerators."""
     return _owner(resource) is not None
 
 
 def foreign_names(asks: Iterable[Ask]) -> tuple[str, ...]:
-    """Return a sentence, without full stop, for each name asked for that is another system's or looks misspelled."""
+    """Return a sentence, without full stop, for each requested name that is another system's or looks misspelled."""
     sentences = (_replacement(ask) for ask in asks if ask.form is Form.EXACT)
     return tuple(dict.fromkeys(text for text in sentences if text))
 

@@ -31,45 +31,45 @@ PodKey = NewType("PodKey", str)
 
 
 class Isolation(enum.StrEnum):
-    """How far one pod is protected from another on the same GPU; a stronger grade serves a weaker ask."""
+    """How far one pod is isolated from another on the same GPU; a stronger grade serves a weaker request."""
 
     HARDWARE = "hardware"
     """Own slices of memory and compute: a whole GPU or a MIG instance."""
     DRIVER = "driver"
-    """Limits the driver enforces (MPS, per-cgroup memory); a fatal fault is shared."""
+    """Limits enforced by the driver (MPS, per-cgroup memory); a fatal fault is shared."""
     NONE = "none"
     """No limit is enforced: time-slicing and plain memory shares."""
 
     def covers(self, requested: "Isolation") -> bool:
-        """Return whether a share of this grade may serve a pod that asked for `asked`."""
+        """Return whether a share of this grade may serve a pod that requested `asked`."""
         order = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
         return order.index(self) >= order.index(requested)
 
 
 class Form(enum.StrEnum):
-    """The three ways a pod asks for GPU capacity."""
+    """The three forms of a request for GPU capacity."""
 
     EXACT = "exact"
     """Devices of a resource name: `nvidia.com/gpu`, `nvidia.com/gpu.shared`, `nvidia.com/mig-1g.10gb`."""
     SHARE = "share"
     """An amount of memory on one shared GPU, as gpushare's `aliyun.com/gpu-mem`; never a MIG instance."""
     NEED = "need"
-    """Memory, compute and isolation (`tessera.dev/gpu-memory`); any device that gives at least that serves."""
+    """Memory, compute and isolation (`tessera.dev/gpu-memory`); any device with at least that serves."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One container's ask for `count` devices of one kind, shares and needs on as many GPUs."""
+    """One container's request for `count` devices of one kind, shares and needs on as many GPUs."""
 
     resource: str
-    """The resource name as the pod wrote it; for `Form.EXACT` it decides what serves."""
+    """The resource name in the pod's spec; for `Form.EXACT` it decides which devices serve."""
     form: Form = Form.EXACT
     count: int = 1
     memory_mib: int = 0
     """Memory per device; 0 for exact asks."""
     compute_percent: int = 0
-    """Compute per device, 1 to 100; 0 means no claim to compute."""
+    """Compute per device, 1 to 100; 0 for no request of compute."""
     isolation: Isolation = Isolation.NONE
-    """The weakest grade that may serve; none for exact asks, whose name decides, unless the pod names a grade."""
+    """The weakest grade that may serve; none for exact requests, whose name decides, unless the pod names a grade."""
     container: str = ""
 
 
@@ -98,11 +98,11 @@ class SelectorTerm(msgspec.Struct, frozen=True, kw_only=True):
 
     expressions: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
-    """Expressions over node fields; Kubernetes knows `metadata.name` alone."""
+    """Expressions over node fields; Kubernetes supports only `metadata.name`."""
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """All that decides where a pod may run. Hashable; equal needs are interchangeable."""
+    """Everything that decides where a pod may run. Hashable; equal needs are interchangeable."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
@@ -130,11 +130,11 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     need: Need
     priority: int = 0
     owner: str = ""
-    """The workload that made it, `Kind/namespace/name`; empty for a bare pod."""
+    """Its workload, `Kind/namespace/name`; empty for a bare pod."""
 
 
 class ContainerNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container asks, in exact amounts so that nothing is rounded before it is added up."""
+    """One container's request, in exact amounts so that nothing is rounded before it is added up."""
 
     cpu: Fraction = Fraction(0)
     """Cores."""
@@ -146,7 +146,7 @@ class ContainerNeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EffectiveNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod must be given to run from its first init container to its end."""
+    """What a pod needs to run from its first init container to its end."""
 
     cpu: Fraction
     """Cores."""
@@ -156,13 +156,13 @@ class EffectiveNeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effective_need(containers: Sequence[ContainerNeed], init: Sequence[ContainerNeed] = ()) -> EffectiveNeed:
-    """Return what a pod needs at its worst moment, by Kubernetes' rule for init containers and sidecars.
+    """Return a pod's peak request, by Kubernetes' rule for init containers and sidecars.
 
     Init containers run one after another, each beside the sidecars started before it; then all containers run beside
     all sidecars. Amounts and counts are the largest sum over these steps. Devices are reused between steps as the
-    kubelet reuses them: an init container takes devices of containers that have not started yet, and only what it
-    needs beyond them is asked for in its own name. A need reused by an init container grows to the larger of the two;
-    it is one container's, and all its devices grow, so that as many GPUs as a container asks stay as many GPUs. All
+    kubelet reuses them: an init container gets devices of containers that have not started yet, and only what it
+    needs beyond them is requested in its own name. A need reused by an init container grows to the larger of the two;
+    it is one container's, and all its devices grow, so that a container's number of GPUs stays the same. All
     memory shares of one step lie on one GPU, as gpushare places them, so they become one ask.
 
     The order of asks: containers, then sidecars, then what init containers need beyond them.
@@ -192,7 +192,7 @@ def _asks(step: Iterable[ContainerNeed], form: Form) -> list[Ask]:
 
 
 def _devices(steps: list[list[ContainerNeed]]) -> list[Ask]:
-    """Return the exact asks: those of the last step, and what an init step needs beyond their number."""
+    """Return the exact requests: those of the last step, and what an init step needs beyond their number."""
     asks = _asks(steps[-1], Form.EXACT)
     held: dict[str, int] = {}
     for ask in asks:
@@ -235,7 +235,7 @@ def _needs(steps: list[list[ContainerNeed]]) -> list[Ask]:
 
 
 def reused(ask: Ask, devices: Sequence[Ask], running: Container[str]) -> tuple[int, ...]:
-    """Return which of the devices for a pod's needs an init container has: its own, or a container's not started yet.
+    """Return the devices of a pod's needs that an init container gets: its own, or a container's not started yet.
 
     Args:
         ask: what it asks.

@@ -1,4 +1,4 @@
-"""The extended resources by which pods ask for amounts of GPUs and for models; `core.gpu.sharing` names devices."""
+"""The extended resources by which pods request amounts of GPUs and models; `core.gpu.sharing` names devices."""
 
 __all__ = ["GPU_COMPUTE", "GPU_COUNT", "GPU_MEMORY", "MODEL_RESOURCE", "SHARE_COUNT", "SHARE_MEMORY", "SHARE_RESOURCES"]
 
@@ -23,6 +23,6 @@ SHARE_COUNT = "aliyun.com/gpu-count"
 which divide by it. Source: as above, `cmd/inspect/nodeinfo.go`."""
 
 SHARE_RESOURCES = (SHARE_MEMORY, GPU_MEMORY)
-"""Resources counted in units of memory; which GPU a pod gets is said by its assignment, never by its device ids."""
+"""Resources counted in units of memory; the assignment says which GPU a pod gets, not the device ids."""
 SCHEDULER_NAME = "tessera-scheduler"
-"""What pods name in `spec.schedulerName` that request an amount."""
+"""`spec.schedulerName` of pods that request an amount."""

@@ -1,7 +1,7 @@
 """Kubernetes quantities, read exactly, and the integer units the core counts in: milli-cpu, MiB, devices.
 
 Source of the grammar: kubernetes/apimachinery `pkg/api/resource/quantity.go` (`parseQuantityString`, `ParseQuantity`)
-and `suffix.go`. Where Kubernetes caps a quantity at 2^63 - 1 or reads a lone suffix as zero, this module refuses it:
+and `suffix.go`. Where Kubernetes caps a quantity at 2^63 - 1 or reads a lone suffix as zero, this module rejects it:
 both are mistakes in a manifest.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["MIB", "MOST_CPU_MILLI", "count", "cpu_milli", "memory_mib", "quantit
 MIB = 1 << 20
 """Bytes in one MiB."""
 MOST_CPU_MILLI = 1 << 40
-"""A thousand million cores, for which more is taken: no node has them, and sums of them stay within 64 bits."""
+"""A thousand million cores, the cap of cpu amounts: no node has them, and sums of them stay within 64 bits."""
 
 _LARGEST = (1 << 63) - 1
 _NANO = 10**9
@@ -69,7 +69,7 @@ def quantity(value: object, subject: str) -> Fraction:
 
 
 def _text(value: object) -> str:
-    """Return the value's text; that of a boolean or of anything but a scalar is no quantity."""
+    """Return the value's text; booleans and non-scalars are no quantities."""
     if isinstance(value, str):
         return value
     if isinstance(value, int) and value.bit_length() >= _MAX_TEXT:
@@ -117,7 +117,7 @@ def memory_mib(value: object, subject: str, *, capacity: bool = False) -> int:
 
 
 def count(value: object, subject: str) -> int:
-    """Return the whole number a quantity of devices stands for, as Kubernetes demands of extended resources.
+    """Return the whole number of a quantity of devices, as Kubernetes requires of extended resources.
 
     Raises:
         InvalidInput: not a quantity, negative, a fraction, or too large.

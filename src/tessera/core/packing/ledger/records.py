@@ -1,4 +1,4 @@
-"""What goes into the ledger and comes out of it: pods with what they hold, filtered nodes, and what cannot be held."""
+"""Input and output of the ledger: pods with their shares, filtered nodes, and conflicts."""
 
 import enum
 from typing import NamedTuple, TypeAlias
@@ -13,7 +13,7 @@ __all__ = ["Filtered", "GpuConflict", "Hold", "Holder", "HolderId", "Purpose", "
 
 
 class Purpose(enum.StrEnum):
-    """What shares are held for that are no pod's assignment."""
+    """Purposes other than a pod's assignment for which shares are held."""
 
     CLAIM = "claim"
     """A claim on the GPUNode, for a pod that is not bound yet."""
@@ -22,15 +22,15 @@ class Purpose(enum.StrEnum):
     NOMINATION = "nomination"
     """A pod that kube-scheduler is about to bind."""
     EXCHANGE = "exchange"
-    """What an assignment named before the agent corrected it: another pod's correction is to come."""
+    """A former assignment that the agent has corrected: another pod's correction is pending."""
     TRIAL = "trial"
-    """A pod that is placed to see what else would fit."""
+    """A pod placed in a trial."""
     RESERVATION = "reservation"
-    """What a node keeps from new pods."""
+    """Withheld from new pods on a node."""
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Identifies what is held for a purpose other than an assignment."""
+    """Identifies a holder other than an assignment."""
 
     purpose: Purpose
     uid: str
@@ -40,52 +40,52 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 HolderId: TypeAlias = str | Hold
-"""A pod's UID, where the shares are its assignment, or a hold."""
+"""A pod's UID, if the shares are its assignment, or a hold."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A pod on a node, with what it holds there; any pod counts, also one without GPU."""
+    """A pod on a node, with its shares there; pods without GPU count, too."""
 
     id: HolderId
-    """Tells holders of one name apart; what is put again under its id replaces what was known of it."""
+    """Distinguishes holders of the same name; putting an id again replaces its former holder."""
     key: PodKey
     node: NodeName
     need: Need
     shares: tuple[Share, ...] = ()
     priority: int = 0
     doubted: bool = False
-    """Whether nobody knows yet that the shares were granted. They are kept free where they can be held beside what
-    else is held, and are never in conflict with it."""
+    """Whether the shares are unverified. They are kept free if they fit beside what
+    else is in use, and never conflict with it."""
 
     @classmethod
     def of(cls, pod: SeenPod, node: NodeName) -> "Holder":
-        """Return a pod of a live cluster, which is on that node."""
+        """Return the holder of a pod of a live cluster, on its node."""
         return cls(holder_id(pod), pod.pod.key, node, pod.pod.need, pod.shares, pod.pod.priority)
 
 
 def holder_id(pod: SeenPod) -> str:
-    """Return what identifies a pod of a live cluster in the ledger."""
+    """Return the ledger's id of a pod of a live cluster."""
     return pod.uid or pod.pod.key
 
 
 class Filtered(NamedTuple):
-    """The nodes asked about, each in one of three."""
+    """The filtered nodes, each in one of three."""
 
     fitting: tuple[str, ...]
-    """In the order asked."""
+    """In the requested order."""
     failed: dict[str, str]
-    """Nodes where the pod does not fit now, each with the reason."""
+    """Nodes where the pod does not fit now, each with the obstacle."""
     hopeless: dict[str, str]
-    """Nodes where it would not fit even if nothing ran there, each with the reason."""
+    """Nodes where it would not fit even on an empty node, each with the obstacle."""
 
 
 class GpuConflict(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """Something that is recorded as held and cannot be; while it lasts, its GPU is closed for new shares."""
+    """An impossible allocation; while it lasts, its GPU is closed for new shares."""
 
     node: NodeName
     gpu: int
     """Index in the node."""
     pods: tuple[PodKey, ...]
-    """The pods that hold it, sorted."""
+    """Its pods, sorted."""
     problem: str
-    """What is wrong, without full stop."""
+    """The conflict, without full stop."""

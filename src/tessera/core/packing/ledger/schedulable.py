@@ -1,4 +1,4 @@
-"""A node as the scheduler places pods on it: managed GPUs without layout, and what is kept from new pods."""
+"""A node as the scheduler places pods on it: managed GPUs without layout, and reservations."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -16,23 +16,23 @@ from tessera.core.gpu.sharing import Sharing
 __all__ = ["MOST", "bounded_node", "schedulable_node"]
 
 MOST: Final = 1 << 40
-"""More cpu or memory than this is counted as this: no node has it."""
+"""Larger amounts of cpu or memory count as this: no node has them."""
 
 _NOTHING = Sharing(modes=())
 
 
 def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tuple[Share, ...]]:
-    """Return the node with the GPUs its agent reported, and the shares of them that are kept from new pods.
+    """Return the node with the GPUs its agent reported, and the reserved shares of them.
 
-    A node without an agent, whose `state` is None, is as it is; of GPUs that it offers no more, the last are kept from
-    new pods. A managed GPU is without its layout: what pods
-    use of it are instances, and what nobody uses may be repartitioned. Reserved are devices that
-    `state` wants to exist, for pods with exact requests, those that the kubelet may still give away (`offered`), and
+    A node without an agent, whose `state` is None, is unchanged; of GPUs that are no longer advertised, the last ones
+    are reserved. A managed GPU has no layout: what pods
+    use of it are instances, and unused ones may be repartitioned. Reserved are desired devices of
+    `state`, for pods with exact requests, those that the kubelet may still allocate (`offered`), and
     unhealthy devices.
-    Reservations are for `Ledger.put_node`: one that a pod holds already, or that cannot be held beside what pods hold,
-    reserves nothing more; a whole GPU that is reserved gives nothing new even while pods are on it.
+    Reservations are for `Ledger.put_node`: one that a pod uses already, or that conflicts with shares in use,
+    reserves nothing more; a reserved whole GPU takes no new pods even while pods are on it.
 
-    Before the agent has reported, nothing of the node's GPUs can be granted.
+    Before the agent has reported, no GPU of the node can be allocated.
     """
     if state is None:
         return node, tuple(named_share(gpu, None) for gpu in node.gpus[len(node.gpus) - node.lost :])
@@ -54,7 +54,7 @@ def _without_layout(gpu: Gpu) -> Gpu:
 
 
 def _unhealthy(gpu: Gpu, device: UnhealthyDevice) -> Iterator[Share]:
-    """Yield what keeps new pods off an unhealthy device: the whole GPU, or every client of the instance."""
+    """Yield the reservations of an unhealthy device: the whole GPU, or every client of the instance."""
     if device.placement is None:
         yield named_share(gpu, None)
         return
@@ -67,9 +67,9 @@ def _unhealthy(gpu: Gpu, device: UnhealthyDevice) -> Iterator[Share]:
 
 
 def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
-    """Yield what is the kubelet's of GPUs from which needs and shares are served: what it has, and what it shall get.
+    """Yield the kubelet's devices on GPUs that serve needs and shares: its present ones, and its desired ones.
 
-    Of a GPU that is the kubelet's wholly nothing need be reserved.
+    On a GPU that belongs to the kubelet entirely nothing need be reserved.
     """
     creating = {uuid for uuid, gpu in gpus.items() if gpu.sharing.creates_devices}
     allocating = {uuid for uuid, gpu in gpus.items() if gpu.sharing.scheduler_allocates}
@@ -85,7 +85,7 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
 
 
 def _overlapping(gpu: Gpu, offered: Placement | None) -> Iterator[Share]:
-    """Yield every client of the devices of a fixed layout that have something in common with one that is offered."""
+    """Yield every client of the devices of a fixed layout that overlap an advertised one."""
     for device in gpu.devices:
         if overlap(DeviceId(gpu.uuid, device.placement), DeviceId(gpu.uuid, offered), {gpu.uuid: gpu.model}):
             for _ in range(device.clients):
@@ -93,7 +93,7 @@ def _overlapping(gpu: Gpu, offered: Placement | None) -> Iterator[Share]:
 
 
 def bounded_node(node: Node) -> Node:
-    """Return the node with amounts that can be counted, and each GPU once."""
+    """Return the node with bounded amounts, and each GPU once."""
     if len({gpu.index for gpu in node.gpus}) == len(node.gpus) and max(node.cpu_milli, node.memory_mib) <= MOST:
         return node
     return msgspec.structs.replace(

@@ -1,7 +1,7 @@
-"""What a size of GPU request is worth: the prices of the one-dimensional cutting-stock problem.
+"""Prices of GPU request sizes, by the one-dimensional cutting-stock problem.
 
-The fewest GPUs that serve a mix of sizes, cut freely, are the optimum of a linear program over patterns of sizes that
-fit one GPU. Its dual prices say what part of a GPU one request of a size costs at best: a set of requests on one GPU
+The fewest GPUs that serve a mix of sizes, divided freely, are the optimum of a linear program over patterns of sizes
+that fit one GPU. Its dual prices are the part of a GPU that one request of a size costs: a set of requests on one GPU
 is worth at most 1, and an optimal pattern exactly 1.
 
 Source: Gilmore and Gomory, A Linear Programming Approach to the Cutting-Stock Problem, Operations Research 9 (1961).
@@ -19,7 +19,7 @@ __all__ = ["CuttingStock", "knapsack"]
 
 FULL: Final = 100
 _TOLERANCE: Final = 1e-6
-"""Of HiGHS: a pattern is better only by more than this."""
+"""HiGHS' tolerance: a pattern is better only by more than this."""
 
 
 class CuttingStock:
@@ -29,7 +29,7 @@ class CuttingStock:
         self._patterns: dict[tuple[int, ...], dict[int, int]] = {}
 
     def prices(self, demand: Mapping[int, int]) -> dict[int, float]:
-        """Return the price of each size, in GPUs, for a demand of so many requests of each size, 1 to 100 percent.
+        """Return the price of each size, in GPUs, for a demand of requests of each size, 1 to 100 percent.
 
         Patterns are generated as they are needed; ties between optimal prices go as HiGHS decides, the same each time
         for the same sequence of demands.
@@ -41,7 +41,7 @@ class CuttingStock:
         pool = dict(self._patterns)
         for size in sizes:
             pool.setdefault((size,), {size: FULL // size})
-        while True:  # ends: every round adds a pattern that was not there, and there are finitely many
+        while True:  # ends: every round adds a new pattern, and there are finitely many
             prices = _dual(sizes, [demand[size] / total for size in sizes], pool)
             worth, pattern = _best_pattern(sizes, prices)
             if worth <= 1 + _TOLERANCE:
@@ -51,9 +51,9 @@ class CuttingStock:
 
 
 def knapsack(sizes: Sequence[int], prices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the most worth that fits what is left of a GPU, `(rows, 101)`, for prices `(rows, len(sizes))`.
+    """Return the most worth that fits into the rest of a GPU, `(rows, 101)`, for prices `(rows, len(sizes))`.
 
-    Requests may be repeated; those of no worth are left out. Column c is for c percent left.
+    Requests may be repeated; worthless ones are left out. Column c is for c percent left.
     """
     best = np.zeros((len(prices), FULL + 1), dtype=np.int64)
     for room in range(1, FULL + 1):

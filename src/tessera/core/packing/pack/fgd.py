@@ -40,7 +40,7 @@ class Fgd(Policy):
         return True
 
     def forget(self, demand: Demand) -> None:
-        """Let go the gradient; see `Policy`."""
+        """Drop the gradient; see `Policy`."""
         self._gradients.pop(demand, None)
 
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
@@ -90,7 +90,7 @@ class Gradient:
             after = np.maximum(left - (percent_of(demand.need.asks, gpu_type) or 0), 0)
             gain[kind] = one[kind][:, after] - one[kind] + fragmentation.weight * (left - after)
         self.gain: Ints = gain.ravel()
-        self.opened: Ints = np.roll(fragmentation.many, 1) - fragmentation.many  # of no meaning where none is free
+        self.opened: Ints = np.roll(fragmentation.many, 1) - fragmentation.many  # meaningless where none is free
 
     def of_nodes(self, fleet: Fleet, nodes: Ints, room: Room) -> Ints:
         """Return the decrease for each of `nodes`, `(len(nodes),)`, where the best GPUs with `room` are taken."""

@@ -1,6 +1,6 @@
-"""Tessera's scores node by node, in plain loops that numba compiles: the same integers as the array form, sooner.
+"""Tessera's scores node by node, in plain loops compiled by numba: the same integers as the array form, faster.
 
-The array form in `tessera` is what the scores are; this is for fleets on which it is too slow, where the extra `fast`
+The array form in `tessera` defines the scores; this is for fleets on which it is too slow, if the extra `fast`
 is installed. Everything here is written so that numba can compile it, and runs uncompiled as well, which is how tests
 compare it with the array form.
 """
@@ -22,7 +22,7 @@ _NOWHERE: Final = -(1 << 39)
 
 
 class Tables(NamedTuple):
-    """What a mix makes of node states; see `potentials` and `fit.fragmentation`."""
+    """The tables of a mix; see `potentials` and `fit.fragmentation`."""
 
     fed_cpu: Ints
     """Steps of milli cpu in `fed_one` and `fed_many`."""
@@ -43,11 +43,11 @@ class Tables(NamedTuple):
     rates: Ints
     """The weight of the mix, what a unit of usable and one of value weigh, and what makes a step of the score."""
     scratch: Ints
-    """Room to work in: `(6, most of GPUs and cpu prices)`."""
+    """Scratch memory: `(6, most of GPUs and cpu prices)`."""
 
 
 class State(NamedTuple):
-    """What the nodes have left: see `Fleet`."""
+    """The free resources of nodes: see `Fleet`."""
 
     left: Ints
     kind: Ints
@@ -95,7 +95,7 @@ def _amounts(tables: Tables, state: State, pod: PodTables, nodes: Ints, room: ND
         worth[:] = 0
         for gpu in range(len(room)):
             kind[gpu], left[gpu] = state.kind[gpu, nodes[i]], state.left[gpu, nodes[i]]
-            if left[gpu]:  # what has nothing left is worth nothing
+            if left[gpu]:  # an exhausted GPU is worth nothing
                 usable += one[kind[gpu], then, left[gpu]] - one[kind[gpu], now, left[gpu]]
                 free += left[gpu] == _FULL
                 for price in range(len(prices)):
@@ -147,7 +147,7 @@ def _any(room: NDArray[np.int8], node: int) -> bool:
 
 
 def _take(gpus: Ints, sizes: Ints, count: int) -> int:
-    """Take so many devices of the GPUs with least left that can serve; return the first of them, 0 if there is none.
+    """Take devices of the GPUs with least left that can serve; return the first of them, 0 if there is none.
 
     The rows of `gpus` are types, what is left before and after, and whether each can serve.
     """
@@ -166,7 +166,7 @@ def _take(gpus: Ints, sizes: Ints, count: int) -> int:
 
 
 def _gained(value: Ints, prices: Ints, gpus: Ints, worth: Ints, cpu: int, less: int) -> int:
-    """Return the change of a node's value, see `potentials.Value`; `gpus` as for `_take`, `worth` to work in."""
+    """Return the change of a node's value, see `potentials.Value`; `gpus` as for `_take`, `worth` for scratch."""
     kind, left, after = gpus[0], gpus[1], gpus[2]
     worth[:] = 0
     for gpu in range(len(left)):
@@ -181,7 +181,7 @@ def _gained(value: Ints, prices: Ints, gpus: Ints, worth: Ints, cpu: int, less: 
 
 
 def _falling(left: Ints, ordered: Ints) -> Ints:
-    """Return what is left of the GPUs in `ordered`, the most first."""
+    """Return the rest of the GPUs in `ordered`, the most first."""
     for gpu in range(len(left)):
         at = gpu
         while at > 0 and ordered[at - 1] < left[gpu]:
@@ -192,14 +192,14 @@ def _falling(left: Ints, ordered: Ints) -> Ints:
 
 
 def _fed(cpus: Ints, one: Ints, many: Ints, ordered: Ints, cpu: int) -> int:
-    """Return what is usable of a node, as `potentials.Usable`."""
+    """Return the usable part of a node, as `potentials.Usable`."""
     free = 0
     while free < len(ordered) and ordered[free] == _FULL:
         free += 1
     level = _level(cpus, cpu)
     usable = 0
     for n in range(len(ordered)):
-        if ordered[n] == 0:  # nothing is left of the others
+        if ordered[n] == 0:  # the others are exhausted
             break
         while level > 0 and cpus[level - 1] * (n + 1) > cpu:
             level -= 1
@@ -210,7 +210,7 @@ def _fed(cpus: Ints, one: Ints, many: Ints, ordered: Ints, cpu: int) -> int:
 
 
 def _least(worth: Ints, prices: Ints, cpu: int) -> int:
-    """Return the value at the price of cpu at which it is least."""
+    """Return the value at the cpu price with the least value."""
     least: int = worth[0] + prices[0] * cpu
     for price in range(1, len(prices)):
         least = min(least, worth[price] + prices[price] * cpu)
@@ -245,8 +245,8 @@ plain: Final = Kernels(_amounts, _devices)
 def compiled() -> Kernels | None:
     """Return the kernels compiled by numba; None where it is not installed.
 
-    Loading them takes about a second. The first use on a machine compiles for some seconds more; numba keeps the result
-    beside this file or in the user's cache, and compiles each time where it can write to neither.
+    Loading takes about a second. The first use on a machine compiles for some seconds more; numba caches the result
+    beside this file or in the user's cache, and compiles each time if it can write to neither.
     """
     try:
         import numba  # noqa: PLC0415 - an extra, and slow to import
@@ -257,5 +257,5 @@ def compiled() -> Kernels | None:
         register_jitable(part)
     try:
         return Kernels(numba.njit(cache=True)(_amounts), numba.njit(cache=True)(_devices))
-    except RuntimeError:  # no place to keep the result
+    except RuntimeError:  # the result cannot be cached
         return Kernels(numba.njit()(_amounts), numba.njit()(_devices))

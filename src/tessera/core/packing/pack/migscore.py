@@ -23,7 +23,7 @@ from tessera.core.gpu.mig import Placement
 __all__ = ["NEVER", "MigPolicy", "MigTables", "occupy", "release", "state_of", "states", "tables"]
 
 NEVER = -(1 << 62)
-"""The score of a profile in a state where it has no place. All other scores are below 2 ** 40 in size."""
+"""The score of a profile in a state where it does not fit. All other scores are below 2 ** 40 in size."""
 
 _Ints = NDArray[np.int64]
 _Takes = tuple[tuple[int, int], ...]
@@ -31,20 +31,20 @@ _Takes = tuple[tuple[int, int], ...]
 
 
 class MigPolicy(enum.StrEnum):
-    """How the place of an instance is chosen."""
+    """How the placement of an instance is chosen."""
 
     FIRST_FIT = "first-fit"
     """The first GPU with room."""
     BEST_FIT = "best-fit"
-    """The GPU with the fewest free units."""
+    """The GPU with the fewest free memory slices."""
     MAX_ROOM = "max-room"
-    """The place that takes away the fewest placements, every profile counting alike."""
+    """The placement that blocks the fewest placements, every profile counting alike."""
     FRAGMENTATION_MIN = "fragmentation-min"
-    """The place that raises least the free units the mix cannot use."""
+    """The placement that adds least to the free memory slices that the mix cannot use."""
     PRICE = "price"
-    """The place that loses least of what the GPU could still hold, at the mix's cutting-stock prices."""
+    """The placement that loses least of the GPU's remaining capacity, at the mix's cutting-stock prices."""
     TESSERA = "tessera"
-    """Prices that hold for all mixes near the one seen, then fragmentation and GPUs in use before free ones."""
+    """Prices that hold for all mixes near the observed one, then fragmentation and GPUs in use before free ones."""
 
 
 class MigTables(msgspec.Struct, frozen=True, eq=False):
@@ -53,7 +53,7 @@ class MigTables(msgspec.Struct, frozen=True, eq=False):
     score: _Ints
     """(profiles, states): higher wins, comparable between states for one profile; NEVER where it does not fit."""
     start: NDArray[np.int8]
-    """(profiles, states): the best first unit, ties to the lowest; -1 where it does not fit."""
+    """(profiles, states): the best start, ties to the lowest; -1 where it does not fit."""
 
 
 class _Spot(NamedTuple):
@@ -66,18 +66,18 @@ class _Spot(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """What a model's placements leave to decide.
+    """The structure of a model's placements.
 
-    States with the same free spots and as many free units are of one class; all is worked out by class. Profiles that
-    take the same bits at the same starts are of one kind.
+    States with the same free spots and equally many free memory slices are of one class; everything is computed by
+    class. Profiles that take the same bits at the same starts are of one kind.
     """
 
     kinds: _Ints
     """(profiles,): their kind."""
     sizes: _Ints
-    """(kinds,): units an instance takes."""
+    """(kinds,): memory slices of an instance."""
     prior: tuple[int, ...]
-    """What the mix is taken for before anything arrived, by profile."""
+    """The prior of the mix, by profile."""
     spots: tuple[_Spot, ...]
     """By kind, then start."""
     class_of: _Ints
@@ -85,7 +85,7 @@ class _Shape(NamedTuple):
     after: _Ints
     """(spots, classes): the class after the spot is taken, -1 where it is not free."""
     free: _Ints
-    """(classes,): free units."""
+    """(classes,): free memory slices."""
     room: _Ints
     """(kinds, classes): how many instances of the kind alone still fit."""
     patterns: tuple[tuple[int, ...], ...]
@@ -123,10 +123,10 @@ def tables(model: GpuModel, policy: MigPolicy, mix: tuple[int, ...], *, churn_pe
     Args:
         model: the GPU model.
         policy: how to choose.
-        mix: arrivals seen so far, by profile. Below 64 in all, one of each profile that a GPU can hold without a media
+        mix: arrivals so far, by profile. Below 64 in all, one of each profile that a GPU can have without a media
             limit is added, which is all there is at first.
-        churn_permille: instances that left per thousand that came of late, 0 while the fleet only fills. Only
-            `tessera` looks at it: up to 500 it turns gradually from keeping all GPUs completable, which pays while
+        churn_permille: instances that left per thousand recent arrivals, 0 while the fleet only fills. Only
+            `tessera` uses it: up to 500 it turns gradually from keeping all GPUs completable, which pays while
             whatever is missing will still come, to keeping what is free usable at once.
 
     Costs some milliseconds once, 30 the first time a model is seen; the last 32 answers are kept.
@@ -199,7 +199,7 @@ _WEIGHT = 1 << 20
 
 
 def _completions(spots: tuple[_Spot, ...], after: _Ints, prices: _Ints) -> _Ints:
-    """Return the most price that instances in the free units can be worth together.
+    """Return the most price that instances in the free memory slices can be worth together.
 
     Args:
         spots: of the shape.
@@ -241,7 +241,7 @@ def _maximal(counts: set[tuple[int, ...]]) -> frozenset[tuple[int, ...]]:
 
 
 def _prices(shape: _Shape, mixes: Sequence[_Ints]) -> tuple[_Ints, _Ints]:
-    """Return, for each mix, what an instance of each kind is worth, and what a GPU then is; 0 for kinds without weight.
+    """Return, for each mix, the price of each kind, and of a GPU; 0 for kinds without weight.
 
     Prices are the duals of the fractional cutting-stock program that covers the mix with the fewest GPUs, times their
     common denominator, so they are exact. Of several optimal duals they are the vertex that Bland's rule reaches from
@@ -297,7 +297,7 @@ def _pivot(table: NDArray[np.object_], scale: int, leave: int, enter: int) -> tu
 
 
 _Choice = tuple[_Ints, _Ints]
-"""(kinds, classes) scores, and the numbers of the spots they are for; NEVER and -1 where the kind does not fit."""
+"""(kinds, classes) scores, and the numbers of their spots; NEVER and -1 where the kind does not fit."""
 
 
 def _by_gain(shape: _Shape, gain: _Ints) -> _Choice:
@@ -330,7 +330,7 @@ def _max_room(shape: _Shape, _weights: _Ints, _churn: int) -> _Choice:
 
 
 def _fragmentation(shape: _Shape, weights: _Ints) -> _Ints:
-    """Return, by class, the free units that remain when one kind takes all it can, summed over the mix.
+    """Return, by class, the free memory slices that remain when one kind takes all it can, summed over the mix.
 
     FGD's fragmentation with memory slices for GPU milli.
     Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023.
@@ -347,12 +347,12 @@ def _price(shape: _Shape, weights: _Ints, _churn: int) -> _Choice:
 
 
 def _tessera(shape: _Shape, weights: _Ints, churn: int) -> _Choice:
-    """Return the choice that loses least of P x value - fragmentation, less U x the GPU's free units before.
+    """Return the choice that loses least of P x value - fragmentation, less U x the GPU's free memory slices before.
 
     The value is what the GPU could still hold, in GPUs, at cutting-stock prices averaged over the mix and each mix with
     one kind half as frequent again or by a third rarer: duals of one mix have ties, and jump when the mix changes a
-    little. Fragmentation is the mean over the mix, in units. U, which opens a new GPU last, leaves room for what asks
-    for a whole one. P and U go from 252 and 1/2 to 12 and 1/5 with churn: where instances leave, what is missing to
+    little. Fragmentation is the mean over the mix, in slices. U, which opens a new GPU last, leaves room for requests
+    of a whole one. P and U go from 252 and 1/2 to 12 and 1/5 with churn: where instances leave, what is missing to
     complete a GPU need not come before something else leaves.
     Source: constants chosen on about a hundred mixes of H100-80GB, checked on others by `bench/mig.py --random 30`.
     """

@@ -1,4 +1,4 @@
-"""The packer: decides node and GPUs of one pod after the other, and keeps scores of nodes that did not change."""
+"""The packer: decides node and GPUs of one pod after the other, and keeps scores of unchanged nodes."""
 
 import random
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ __all__ = ["Choice", "Packer"]
 
 
 class Choice(NamedTuple):
-    """Where a pod goes: the node's index in the fleet, and a share a device in the order of its asks."""
+    """Where a pod goes: the node's index in the fleet, and a share for each device in the order of its asks."""
 
     node: int
     shares: tuple[Share, ...]
@@ -27,15 +27,15 @@ class Packer(Scores):
     Among the nodes that fit, those that serve the pod in the weakest sufficient mode are preferred, then the highest
     score, then the first in `rank`. A pod is refused only if no node fits.
 
-    Cost of a decision with kept scores: the nodes that changed since this kind of need was last asked for.
+    Cost of a decision with kept scores: the nodes that changed since this kind of need was last placed.
 
     Args:
         fleet: the working state.
         policy: a name of `POLICIES`, or a policy made for this fleet.
-        rank: the place of each node in the order in which ties go, 0 first; the order of the nodes by default.
-        mix: needs and their frequencies as known beforehand; None to learn them from arrivals.
+        rank: the rank of each node for ties, 0 first; the order of the nodes by default.
+        mix: needs with known frequencies; None to learn them from arrivals.
         keep_scores: False scores every node for every decision; the choices are the same.
-        rng: the generator that policy `random` draws from.
+        rng: the generator of policy `random`.
 
     """
 
@@ -59,9 +59,9 @@ class Packer(Scores):
         return kind
 
     def place(self, kind: int, *, again: bool = False) -> Choice | None:
-        """Choose node and shares for one pod and grant them; None if no node fits.
+        """Choose node and shares for one pod and take them; None if no node fits.
 
-        `again` is for a pod that was asked for before, because it waited or moves: it is no arrival to learn from.
+        `again` is for a pod that was tried before, because it was pending or moves: it is not learned as an arrival.
         """
         if not again:
             self.arrive(kind)
@@ -86,7 +86,7 @@ class Packer(Scores):
         return None
 
     def release(self, kind: int, choice: Choice) -> None:
-        """Take back what a pod was granted."""
+        """Release a pod's shares."""
         need = self._needs[kind]
         self.fleet.give(choice.node, need, choice.shares)
         self.leave()

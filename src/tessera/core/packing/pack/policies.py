@@ -38,7 +38,7 @@ POLICIES: Final[Mapping[str, Maker]] = {
     "fragmentation-min": _plain(Cutting),
     "tessera": _plain(Tessera.fastest),
 }
-"""Makers of policies by name, each of a fleet and a generator, which `random` alone draws from."""
+"""Constructors of policies by name, each from a fleet and a generator, which only `random` uses."""
 
 
 def make_policy(name: str, fleet: Fleet, rng: random.Random | None) -> Policy:

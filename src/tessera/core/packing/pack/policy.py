@@ -1,4 +1,4 @@
-"""What a packing policy is: a score for every node that fits, and the choice of GPUs inside the chosen one."""
+"""The interface of packing policies: a score for every node that fits, and the choice of GPUs inside the chosen one."""
 
 import random
 from collections.abc import Hashable, Sequence
@@ -17,14 +17,14 @@ UNFIT: Final = int(np.iinfo(np.int64).min)
 """The score of a node that does not fit."""
 
 Mix = tuple[tuple[Need, int], ...]
-"""Needs and how often each is asked for."""
+"""Needs and their frequencies."""
 
 
 class Policy(Tightest):
     """First fit: all nodes that fit are equal, so the first in rank wins; the base of all other policies.
 
-    Scores are integers below 2 ** 40 in size, and depend on nothing but the need, the mix and the state of the node
-    they are for, so that scores kept for unchanged nodes equal scores computed anew.
+    Scores are integers below 2 ** 40 in size, and depend only on the need, the mix and the state of their
+    node, so scores kept for unchanged nodes equal recomputed ones.
     """
 
     names_gpus: ClassVar[bool] = False
@@ -34,12 +34,12 @@ class Policy(Tightest):
         self.fleet = fleet
 
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
-        """Return a score for each of `nodes`, the highest wins; of no meaning where the pod does not fit.
+        """Return a score for each of `nodes`, the highest wins; meaningless where the pod does not fit.
 
         Args:
             demand: the pod.
             nodes: node indices.
-            room: what `demand.room` says of these nodes.
+            room: `demand.room` of these nodes.
 
         """
         del demand, room
@@ -55,21 +55,21 @@ class Policy(Tightest):
         return int(row.argmax())
 
     def changed(self, need: Need, node: int, pods: int) -> None:
-        """Take note that `pods` of this need came to a node, or left it if negative."""
+        """Note that `pods` of this need came to a node, or left it if negative."""
 
     def forget(self, demand: Demand) -> None:
-        """Let go what is remembered of a demand."""
+        """Drop what is cached for a demand."""
 
     def outlook(self) -> Hashable:
-        """Return what of the whole fleet scores depend on beside its shape; where it changes, all scores do."""
+        """Return the part of the fleet on which scores depend besides its shape; when it changes, all scores do."""
         return None
 
     def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
-        """Adopt a mix; return whether kept scores are of no use any more.
+        """Adopt a mix; return whether kept scores are invalid now.
 
         Args:
-            mix: needs and how often each is asked for.
-            leaving_permille: pods that left lately for each thousand that came.
+            mix: needs with frequencies.
+            leaving_permille: pods that left for each thousand recent arrivals.
 
         """
         del mix, leaving_permille

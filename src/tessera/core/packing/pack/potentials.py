@@ -1,4 +1,4 @@
-"""The two potentials of a node that Tessera's policy keeps high: usable idle GPU, and value still completable."""
+"""The two potentials of a node that Tessera's policy keeps high: usable idle GPU, and completable value."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -16,17 +16,17 @@ __all__ = ["CPU_PRICES", "UNIT", "Usable", "Value"]
 UNIT: Final = 16_000_000
 """One GPU of value."""
 CPU_PRICES: Final = np.array([200 * i for i in range(7)], dtype=np.int64)
-"""Value of a milli cpu, 0 to 12 / 160 GPU a core; the price that leaves a node least is the one that binds."""
+"""Value of a milli cpu, 0 to 12 / 160 GPU a core; the price with the least value of a node is the one that binds."""
 _RESERVE: Final = UNIT // 20
-"""Extra value of a GPU whose model pods name, times the load that names it, in proportion to what is left of it."""
+"""Extra value of a GPU whose model pods name, times the load that names it, in proportion to its rest."""
 _FREE: Final = UNIT // 20
 """Extra value of a GPU that is entirely free, so that GPUs in use are taken first."""
 _RARE: Final = 10
-"""Every size that was seen counts as this part of the mean size more, so that few arrivals do not decide its price."""
+"""Every observed size counts as this part of the mean size more, so that few arrivals do not decide its price."""
 
 
 class Usable:
-    """Idle GPU of nodes that pods of the mix can use, no more of it than the node's cpu can feed.
+    """Idle GPU of nodes that pods of the mix can use, limited by what the node's cpu can feed.
 
     The GPUs of a node are fed one after the other, the emptiest first: pods for one GPU can use the n-th if its idle
     part holds one of them, and the cpu is enough to fill n GPUs with them. Pods for several use whole groups of free
@@ -71,7 +71,7 @@ class Usable:
         self._nth: Ints = np.arange(1, most + 1)[:, None]
 
     def of(self, nodes: Ints, left: Ints, cpu: Ints) -> Ints:
-        """Return what is usable of each of `nodes` if that much is left of its GPUs and cpu, `(len(nodes),)`.
+        """Return the usable part of each of `nodes` with this much of its GPUs and cpu left, `(len(nodes),)`.
 
         Args:
             nodes: node indices.
@@ -90,7 +90,7 @@ class Usable:
 
 
 class Value:
-    """How much of an optimal cutting of the mix a node can complete, in `UNIT` a GPU.
+    """How much of an optimal division for the mix a node can complete, in `UNIT` a GPU.
 
     For each price of cpu, a node is worth its cpu at that price and what its GPUs can still hold, every size costing
     less by the cpu its pods take on the mean; the least over the prices is its value. A GPU of the most memory in the
@@ -98,7 +98,7 @@ class Value:
     need them.
 
     Attributes:
-        table: the value of what is left of a GPU, `(cpu prices, types x 101)`.
+        table: the value of the rest of a GPU, `(cpu prices, types x 101)`.
 
     """
 
@@ -111,7 +111,7 @@ class Value:
         self.table: Ints = np.ascontiguousarray(np.stack(tables, axis=1)).reshape(len(CPU_PRICES), -1)
 
     def of(self, nodes: Ints, left: Ints, cpu: Ints) -> Ints:
-        """Return the value of each of `nodes` if that much is left of its GPUs and cpu, `(len(nodes),)`."""
+        """Return the value of each of `nodes` with this much of its GPUs and cpu left, `(len(nodes),)`."""
         at = self._fleet.kind.take(nodes, 1) * (FULL + 1) + left
         worth = np.add.reduce(self.table.take(at, axis=1), axis=1) + CPU_PRICES[:, None] * cpu
         value: Ints = np.minimum.reduce(worth)
@@ -138,14 +138,14 @@ class Value:
 
 
 def _size(pod: Typical, kind: GpuType) -> int:
-    """Return the percent of one GPU that a device of the pod takes; 0 where none can be had."""
+    """Return the percent of one GPU that a device of the pod takes; 0 for none."""
     if pod.models and kind.model.name not in pod.models:
         return 0
     return percent_of(pod.asks, kind) or 0
 
 
 def _worth(kind: GpuType, pods: Sequence[Typical], stock: CuttingStock) -> Ints:
-    """Return the most worth that fits what is left of a GPU, for every price of cpu, `(cpu prices, 101)`."""
+    """Return the most worth that fits into the rest of a GPU, for every price of cpu, `(cpu prices, 101)`."""
     demand: dict[int, int] = {}
     cpu: dict[int, int] = {}
     for pod in pods:
@@ -162,14 +162,14 @@ def _worth(kind: GpuType, pods: Sequence[Typical], stock: CuttingStock) -> Ints:
 
 
 def _sizes(fleet: Fleet) -> list[int]:
-    """Return the percent of the largest GPU's memory that each type has; `FULL` where memory is not known."""
+    """Return the percent of the largest GPU's memory that each type has; `FULL` for unknown memory."""
     present = fleet.census > 0
     most = max((kind.memory_mib for kind, there in zip(fleet.types, present, strict=True) if there), default=0)
     return [-(-FULL * kind.memory_mib // most) if kind.memory_mib and most else FULL for kind in fleet.types]
 
 
 def _extras(fleet: Fleet, pods: Sequence[Typical]) -> Iterator[Ints]:
-    """Yield for each GPU type what is left of a GPU is worth beside what it can hold, `(101,)`."""
+    """Yield for each GPU type the worth of a GPU's rest beyond its capacity, `(101,)`."""
     left = np.arange(FULL + 1)
     for reserve in _reserves(fleet, pods):
         yield reserve * left // FULL + _FREE * (left == FULL)

@@ -21,7 +21,7 @@ __all__ = ["BestFit", "Clustering", "DotProduct", "Packing"]
 
 
 class _Sized(Policy):
-    """A policy that looks at what a pod asks for beside what a node has left."""
+    """A policy that compares a pod's request with a node's free resources."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)

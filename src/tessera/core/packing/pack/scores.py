@@ -1,4 +1,4 @@
-"""Scores of all nodes for every kind of need, kept for nodes that did not change; the mix is learned from arrivals."""
+"""Scores of all nodes for every kind of need, kept for unchanged nodes; the mix is learned from arrivals."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,37 +15,37 @@ from tessera.core.workload.need import Need
 __all__ = ["Scores"]
 
 _TIER: Final = 1 << 40
-"""What a tier weighs: more than any difference of scores."""
+"""Weight of a tier: more than any difference of scores."""
 _LEARN_FIRST: Final = 20
 _LEARN_EVERY: Final = 500
-"""Arrivals after which the mix is looked at: 20, 40, 80, ..., then every 500."""
+"""Arrivals after which the mix is learned: 20, 40, 80, ..., then every 500."""
 _MOVED_PERCENT: Final = 5
 _FEW: Final = 12
-"""Changes that are sooner rescored, with nodes that come twice, than looked through."""
+"""Up to this many changes are rescored even if nodes repeat, because that is faster than deduplicating."""
 _LOG: Final = 1024
-"""Changes that are remembered one by one at most."""
+"""Most changes that are remembered one by one."""
 _SMALL: Final = 64
-"""Nodes that are sooner scored together than parted into those that fit and those that do not."""
+"""Up to this many nodes are scored together, because that is faster than separating those that fit."""
 _STATES: Final = 1 << 12
-"""States of nodes that are remembered for a need."""
+"""Node states remembered for a need."""
 _MOST_KEPT: Final = 256
-"""Needs whose scores are kept where needs come without end; about 0.4 MB each on 5,000 nodes."""
+"""Kept needs if there is no limit on different ones; about 0.4 MB each on 5,000 nodes."""
 _MOST_NEEDS: Final = 2048
-"""The most needs that are distinguished; beyond it the most requested quarter is kept."""
+"""Most needs that are distinguished; above it the most frequent quarter is kept."""
 _LEAVING_STEP: Final = 200
-"""Permille by which the pods that leave must differ from what was learned."""
+"""Permille by which the share of leaving pods must differ from the learned one."""
 
 
 class _Kept:
-    """What is kept of one kind of need.
+    """The kept scores of one kind of need.
 
     Attributes:
         demand: the need on this fleet.
         row: the score of every node in rank order.
-        gpus: the GPU to take there, where the policy names it.
-        fresh: length of the log of changes when the row was last brought up to date; -1 for never.
+        gpus: the GPU to take there, if the policy names it.
+        fresh: length of the change log at the last update of the row; -1 for never.
         full: number of releases when nothing fitted any more; -1 where something may.
-        served: by state of a node whether the need can be served there, where only trying shows it.
+        served: by state of a node whether the need can be served there, if only a trial shows it.
 
     """
 
@@ -68,15 +68,15 @@ class Scores:
 
     Args:
         fleet: the working state; every change of it is reported by `note` or `touch`.
-        policy: made for this fleet.
-        rank: the place of each node in the order in which ties go, 0 first; the order of the nodes by default.
-        mix: needs and their frequencies as known beforehand; None to learn them from arrivals.
+        policy: for this fleet.
+        rank: the rank of each node for ties, 0 first; the order of the nodes by default.
+        mix: needs with known frequencies; None to learn them from arrivals.
         keep_scores: False scores every node each time; the scores are the same.
         devices_only: whether cpu, memory, pods and admission are judged elsewhere. Then a node that fits can serve the
-            pod; otherwise several devices may turn out not to go together.
+            pod; otherwise several devices may turn out not to fit together.
 
     Attributes:
-        shape: that of the fleet for which all is compiled.
+        shape: that of the fleet when everything was compiled.
         changes: length of the log of changes.
         stamp: its length after the last change of each node, `(nodes,)`.
 
@@ -111,9 +111,9 @@ class Scores:
         self.stamp: Ints = np.zeros_like(self._nodes)
         self._arrived: list[int] = []  # arrivals of each kind
         self._arrivals = 0
-        self._learned: list[int] = []  # arrivals of each kind when the mix was learned last
+        self._learned: list[int] = []  # arrivals of each kind when the mix was last learned
         self._leaving = 0  # pods that left per thousand that came, then
-        self._noted = 0, 0  # arrivals and releases when it was looked at last
+        self._noted = 0, 0  # arrivals and releases at that time
         self._learn_at = 0 if mix is None else -1
         self._mix: Mix = mix or ()
         if mix is not None:
@@ -149,7 +149,7 @@ class Scores:
         return self._choices(self._of(kind), nodes)[0]
 
     def shares(self, kind: int, node: int) -> tuple[Share, ...] | None:
-        """Return the shares that a pod gets on a node that fits by its row; None if they do not go together."""
+        """Return a pod's shares on a node that fits by its row; None if they do not fit together."""
         return self._shares_at(kind, int(self._place[node]), node)
 
     def _shares_at(self, kind: int, at: int, node: int) -> tuple[Share, ...] | None:
@@ -166,7 +166,7 @@ class Scores:
         return self._shares[known]
 
     def arrive(self, kind: int) -> None:
-        """Count an arrival; learn anew when arrivals have doubled, the mix has moved, or pods leave as they did not."""
+        """Count an arrival; learn again when arrivals doubled, the mix moved, or the share of leaving pods changed."""
         if self._arrivals == self._learn_at:
             came = self._arrivals - self._noted[0]
             leaving = min(1000 * (self._released - self._noted[1]) // came, 1000) if came else 0
@@ -186,12 +186,12 @@ class Scores:
         self._released += 1
 
     def note(self, need: Need, node: int, pods: int) -> None:
-        """Take note that the fleet changed: so many pods of this need came to a node, or left it if negative."""
+        """Note a change of the fleet: pods of this need came to a node, or left it if negative."""
         self.policy.changed(need, node, pods)
         self.touch(node)
 
     def touch(self, node: int) -> None:
-        """Take note that a node changed."""
+        """Note that a node changed."""
         at = self.changes - self._before
         if at == _LOG:
             self._changed[:_FEW] = self._changed[-_FEW:]
@@ -201,7 +201,7 @@ class Scores:
         self.stamp[node] = self.changes
 
     def renew(self, policy: Policy) -> None:
-        """Start anew with a policy made for the fleet as it is now, with what was learned; every score is stale."""
+        """Start again with a policy for the current fleet, keeping what was learned; every score is stale."""
         self.policy = policy
         self._kept = [None] * len(self._needs)
         self._opened.clear()
@@ -216,11 +216,11 @@ class Scores:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are more needs than it pays to distinguish, so that `thin` is due."""
+        """Whether there are more needs than are worth distinguishing, so that `thin` is due."""
         return len(self._needs) > _MOST_NEEDS
 
     def thin(self) -> None:
-        """Forget the needs that were asked for least; those that are left have new ids."""
+        """Forget the least frequent needs; the others have new ids."""
         left = sorted(range(len(self._needs)), key=lambda kind: -self._arrived[kind])[: _MOST_NEEDS // 4]
         learned = self._learned + [0] * (len(self._needs) - len(self._learned))
         self._needs = [self._needs[kind] for kind in left]
@@ -262,7 +262,7 @@ class Scores:
             kept.gpus[at] = named
 
     def _since(self, fresh: int) -> Ints:
-        """Return the nodes that changed since the log had that length; each once where that is worth the look."""
+        """Return the nodes that changed since the log had that length; each once if that is worth the effort."""
         if self.changes - fresh < _FEW:
             return self._changed[fresh - self._before : self.changes - self._before]
         return (self.stamp > fresh).nonzero()[0]
@@ -288,13 +288,13 @@ class Scores:
         return scores, named
 
     def _of_fitting(self, demand: Demand, nodes: Ints, room: Room) -> tuple[Ints, Ints]:
-        """Return the policy's choices for a demand, scores of no meaning on nodes where it does not fit."""
+        """Return the policy's choices for a demand, with meaningless scores on nodes where it does not fit."""
         found, gpus = self.policy.choices(demand, nodes, room)
         tiers = demand.tiers(self.fleet, nodes)
         return found if tiers is None else found - _TIER * tiers, gpus
 
     def _served(self, kept: _Kept, node: int) -> bool:
-        """Return whether all devices of a need go together on a node; nodes of one state are tried once."""
+        """Return whether all devices of a need fit together on a node; nodes of one state are tried once."""
         state = self.fleet.kind[:, node].tobytes() + self.fleet.state(node)
         if state not in kept.served:
             if len(kept.served) >= _STATES:

@@ -19,11 +19,11 @@ __all__ = ["Cutting", "SliceScores", "needs_new_instance"]
 _NOWHERE: Final = -(1 << 39)
 _SLICING: Final = {Mode.MIG, Mode.WHOLE}
 _READY: Final = 1 << 38
-"""The score of an instance that exists already: no place is lost by it."""
+"""The score of an existing instance: it blocks no placement."""
 
 
 class SliceScores:
-    """Scores of MIG placements on every GPU of a fleet, for pods that are served by cutting one."""
+    """Scores of MIG placements on every GPU of a fleet, for pods that need a new instance."""
 
     def __init__(self, fleet: Fleet, mix: Mix, policy: MigPolicy, *, churn_permille: int = 0) -> None:
         self._fleet = fleet
@@ -50,7 +50,7 @@ class SliceScores:
         return scores
 
     def forget(self, demand: Demand) -> None:
-        """Let go what is remembered of a demand."""
+        """Drop what is cached for a demand."""
         self._flat.pop(demand, None)
 
     def start(self, node: int, row: int, way: NewInstance) -> int:
@@ -62,7 +62,7 @@ class SliceScores:
         return int(self._tables[kind].start[profile, state])
 
     def _flatten(self, demand: Demand) -> tuple[Ints, Ints]:
-        """Return for each GPU type where its states begin in one array of scores; state 0 of none is no place."""
+        """Return for each GPU type where its states begin in one array of scores; state 0 of none is no placement."""
         offsets = np.zeros(len(self._fleet.types), dtype=np.int64)
         rows: list[Ints] = [np.array([_READY], dtype=np.int64)]
         at = 1
@@ -72,7 +72,7 @@ class SliceScores:
                 profile = model.profiles.index(profile_of(model, option.profile or ""))
                 offsets[kind] = at
                 score = np.maximum(self._tables[kind].score[profile], _NOWHERE)
-                # The scores do not look at the last bit of the state where it says that media engines are in use.
+                # The scores ignore the last bit of the state if it says that media engines are in use.
                 rows.append(np.tile(score, (1 << state_bits(model)) // states(model)))
                 at += 1 << state_bits(model)
         return offsets, np.concatenate(rows)
@@ -93,7 +93,7 @@ class Cutting(Policy):
         return True
 
     def forget(self, demand: Demand) -> None:
-        """Let go the scores by state; see `Policy`."""
+        """Drop the scores by state; see `Policy`."""
         self.slices.forget(demand)
 
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
@@ -123,7 +123,7 @@ def needs_new_instance(demand: Demand) -> bool:
 
 
 def _counts(kind: GpuType, mix: Mix) -> tuple[int, ...]:
-    """Return how often each profile of a model is asked for; a whole GPU counts as the largest profile."""
+    """Return how often each profile of a model is requested; a whole GPU counts as the largest profile."""
     counts = [0] * len(kind.model.profiles)
     at = {profile.name: i for i, profile in enumerate(kind.model.profiles)}
     largest = max(kind.model.profiles, key=lambda profile: profile.size).name

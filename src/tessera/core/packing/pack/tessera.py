@@ -1,7 +1,7 @@
 """Tessera's own policy: the node and GPU that lose least of what the expected pods could still use.
 
 Two losses are weighed. Usable: idle GPU that pods of the mix can still use, as FGD counts it, but for all kinds of
-pods, without those that ask no GPU, and cut to what the node's cpu can feed. Value: how much of an optimal cutting of
+pods, without those that request no GPU, and limited by what the node's cpu can feed. Value: how much of an optimal
 the mix the node can still complete, at the cutting-stock prices of the sizes, the node's cpu priced too. A pod that
 loses exactly its own price keeps the node completable to an optimal pattern. GPUs of models that pods name are worth
 more. MIG instances go by `migscore`. The mix is learned from arrivals, and so is whether pods leave.
@@ -33,17 +33,17 @@ __all__ = ["Tessera"]
 
 _NOWHERE: Final = -(1 << 39)
 _WEIGH_VALUE: Final = 12
-"""A GPU of value lost weighs as much as this many GPUs of usable idle lost."""
+"""A GPU of lost value weighs as much as this many GPUs of lost usable idle."""
 _STEP_MILLI: Final = 160
 """Milli GPU of loss that make one step of the score: within a step the order of nodes decides, which packs."""
 _STEP_LEAVING_MILLI: Final = 20
 """The same where pods leave and freed room is spread over the nodes."""
 _LEAVING_PERMILLE: Final = 250
-"""Pods that left per thousand that came, from which on pods for several GPUs are protected."""
+"""Pods that left per thousand arrivals, above which pods for several GPUs are protected."""
 _GAIN: Final = 10 * UNIT // 1000
 """`UNIT` a percent."""
 _LARGE: Final = 2048
-"""GPUs from which on it is worth it to load compiled kernels."""
+"""GPUs above which it is worth it to load compiled kernels."""
 _MOST_WEIGHT: Final = 1 << 20
 """Mixes are scaled down to this total weight, so that no sum leaves 63 bits."""
 
@@ -88,7 +88,7 @@ class Tessera(Cutting):
         return super().learn(mix, leaving_permille)
 
     def forget(self, demand: Demand) -> None:
-        """Let go all tables of a demand; see `Policy`."""
+        """Drop all tables of a demand; see `Policy`."""
         super().forget(demand)
         self._compiled.pop(demand, None)
         self._gradients.pop(demand, None)
@@ -153,7 +153,7 @@ class Tessera(Cutting):
         return scores, gpus
 
     def _in_tables(self) -> Tables:
-        """Return what was learned as the kernels read it."""
+        """Return what was learned in the kernels' form."""
         types, most = len(self.fleet.types), len(self.fleet.kind)
         used, lost, weight = self._usable, self._fragmentation, max(self._fragmentation.weight, 1)
         return Tables(
@@ -202,7 +202,7 @@ class Tessera(Cutting):
         return sizes
 
     def _steps(self, gain: Ints, worth: Ints) -> Ints:
-        """Return how many steps are gained (lost where negative), rounded down.
+        """Return how many steps are gained (negative for lost), rounded down.
 
         Args:
             gain: usable idle gained, weight times percent; 10 milli a percent.
@@ -216,7 +216,7 @@ class Tessera(Cutting):
 
 
 class _Known(NamedTuple):
-    """What the policy needs to know of a demand."""
+    """What the policy needs to know about a demand."""
 
     new_instance: bool
     """Whether it is served by a new MIG instance."""
@@ -229,7 +229,7 @@ class _Known(NamedTuple):
 
     @classmethod
     def of(cls, demand: Demand, fleet: Fleet) -> "_Known":
-        """Return what there is to know of a demand on a fleet."""
+        """Return what the policy needs to know about a demand on a fleet."""
         count = sum(devices.ask.count for devices in demand.devices)
         ways = [way for devices in demand.devices for tier in devices.tiers[:1] for way in tier]
         sizes = [percent_of(demand.need.asks, kind) or 0 for kind in fleet.types]
@@ -248,7 +248,7 @@ def _able(room: Room, shape: tuple[int, int]) -> NDArray[np.int8]:
 
 
 def _taken(count: int, left: Ints, room: Counts, sizes: Ints) -> Ints:
-    """Return what is left of the GPUs when the pod takes those with least left that can serve it, `(gpus, nodes)`."""
+    """Return the rest of the GPUs when the pod takes those with least left that can serve it, `(gpus, nodes)`."""
     order = np.where(room > 0, left, FULL + 1).argsort(axis=0, kind="stable")
     chosen = np.zeros_like(left)
     np.put_along_axis(chosen, order[:count], 1, axis=0)
@@ -257,7 +257,7 @@ def _taken(count: int, left: Ints, room: Counts, sizes: Ints) -> Ints:
 
 
 def _for_many(pods: Sequence[Typical]) -> tuple[Typical, ...]:
-    """Return the pods weighed by the square of their GPUs.
+    """Return the pods weighted by the square of their GPUs.
 
     Where pods leave, room is freed GPU by GPU and small pods take it first; what keeps nodes free must weigh more.
     """

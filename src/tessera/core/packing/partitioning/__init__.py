@@ -1,16 +1,16 @@
 """Demand-driven partitioning: the desired devices of managed GPUs for pods with exact requests.
 
 Such pods are scheduled by what nodes advertise, so a device must be advertised before its pod can be bound. This module
-decides which: a batch of pending pods is planned as `core.packing.plan` plans any pods, with the devices that are
-desired already as existing ones, so that nothing is created where something idle serves. What the plan gives to exact
-requests is desired; idle devices stay desired for a while, unless they are in the way. Devices that pods hold are never
-given up.
+decides which: a batch of pending pods is planned as `core.packing.plan` plans any pods, with desired devices as
+existing ones, so that nothing is created where an idle one serves. What the plan assigns to exact
+requests is desired; idle devices stay desired for a while, unless they are in the way. Devices in use are never
+destroyed.
 
 Needs and memory shares are placed by the scheduler's extender without this module, which makes room for those that
-idle desired devices alone keep out.
+only idle desired devices block.
 
-What it decides is carried out by the node's agent (`spec.desired` of its GPUNode), which has the last word: an instance
-in use is never destroyed, and an assignment of a pod wins over a desired device.
+The node's agent carries it out (`spec.desired` of its GPUNode) and decides in the end: an instance
+in use is never destroyed, and a pod's assignment takes precedence over a desired device.
 """
 
 from tessera.core.packing.partitioning.observing import observe_cluster

@@ -1,4 +1,4 @@
-"""Managed GPUs: which devices are desired on them, which pods use, and what agrees with what."""
+"""Managed GPUs: their desired devices, the devices in use, and which of them agree."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,34 +31,34 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     node: NodeName
     gpu: Gpu
-    """With the layout that exists."""
+    """With the existing layout."""
     present: frozenset[DeviceId]
     """What is desired now."""
     offered: frozenset[DeviceId] = frozenset()
-    """What the kubelet may give away, desired or not any more; of a fixed GPU, which is always its own, nothing."""
+    """Devices that the kubelet may allocate, desired or not any more; none of a fixed GPU, which is the kubelet's."""
     held: frozenset[DeviceId] = frozenset()
-    """Devices that pods hold for exact requests."""
+    """Devices that pods use for exact requests."""
     other: tuple[Share, ...] = ()
-    """Shares that pods hold otherwise: amounts, and MIG instances created for their needs."""
+    """Other shares in use: amounts, and MIG instances created for needs."""
 
     @property
     def idle(self) -> frozenset[DeviceId]:
-        """What is desired and free."""
+        """Desired and free devices."""
         return self.present - self.held
 
     @property
     def disputed(self) -> bool:
-        """Whether something is desired that lies across what pods hold, or a server claims for them."""
+        """Whether a desired device overlaps one in use, or claimed by a server."""
         return any(not self.agrees((*self.held, device), self.other) for device in self.idle)
 
     @property
     def leaving(self) -> frozenset[DeviceId]:
-        """What is no longer desired and may still be given away: its agent is taking it back."""
+        """Devices that are no longer desired and may still be allocated: the agent is withdrawing them."""
         return self.offered - self.present - self.held
 
     @property
     def lacking(self) -> frozenset[DeviceId]:
-        """What is desired and is not there; the whole GPU is there where MIG is off."""
+        """Desired devices that do not exist; the whole GPU exists where MIG is off."""
         layout = self.gpu.sharing.layout
         there: set[Placement | None] = {None} if layout is None else set(layout)
         return frozenset(device for device in self.present if device[1] not in there)
@@ -95,9 +95,9 @@ def managed_gpus(observed: PartitioningState) -> Iterator[ManagedGpu]:
 
 
 def _held(managed: ManagedGpu, shares: Iterable[Share]) -> ManagedGpu:
-    """Return the GPU with what pods hold of it.
+    """Return the GPU with its devices in use.
 
-    A record is what somebody wrote on a pod: an instance that the GPU cannot have, or not beside the others, is no
+    A record is an annotation of a pod: an instance that the GPU does not support, or not beside the others, is no
     device, and must not become desired.
     """
     possible = {None, *placements(managed.gpu.model)}
@@ -131,7 +131,7 @@ def desired_of(gpu: str, devices: Iterable[DeviceId]) -> DesiredDevices:
 
 
 def reserved(managed: ManagedGpu) -> tuple[Share, ...]:
-    """Return the idle desired devices of a GPU as shares, where they agree with what pods hold."""
+    """Return the idle desired devices of a GPU as shares, if they agree with its devices in use."""
     return _beside(managed, managed.idle)
 
 
@@ -144,9 +144,9 @@ def _beside(managed: ManagedGpu, devices: Iterable[DeviceId]) -> tuple[Share, ..
 
 
 def with_guesses(observed: PartitioningState) -> PartitioningState:
-    """Return what was observed, pods whose devices are not recorded yet holding idle devices of their nodes.
+    """Return the observation, with pods of unknown devices using idle devices of their nodes.
 
-    The kubelet gave them what is desired, or what is being taken back from it at the same time.
+    The kubelet gave them desired devices, or ones that are being withdrawn at the same time.
     """
     idle: dict[tuple[NodeName, str], list[Share]] = defaultdict(list)
     gpus = tuple(managed_gpus(observed))
@@ -159,12 +159,12 @@ def with_guesses(observed: PartitioningState) -> PartitioningState:
 
 
 def _leaving(managed: ManagedGpu) -> tuple[Share, ...]:
-    """Return the devices that are being taken back, where they agree with what pods hold."""
+    """Return the devices that are being withdrawn, if they agree with those in use."""
     return _beside(managed, managed.leaving)
 
 
 def _guessed(running: Running, idle: Mapping[tuple[NodeName, str], list[Share]]) -> Running:
-    """Return a pod with idle devices of the names it asks; what is taken is idle no more."""
+    """Return a pod with idle devices of the requested names; these are no longer idle."""
     node = running.assignment.node
     shares = []
     for ask in (ask for ask in running.pod.need.asks if ask.form is Form.EXACT):
@@ -185,7 +185,7 @@ def shown(devices: Iterable[DeviceId]) -> str:
 
 
 def _is_exact(share: Share) -> bool:
-    """Return whether a share was handed out by the kubelet under a name of NVIDIA's device plugin."""
+    """Return whether the kubelet allocated a share under a name of NVIDIA's device plugin."""
     return share.resource.startswith("nvidia.com/")
 
 

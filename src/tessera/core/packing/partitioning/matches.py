@@ -14,7 +14,7 @@ __all__ = ["served_as_it_is"]
 def served_as_it_is(snapshot: Snapshot, gpus: Iterable[ManagedGpu]) -> tuple[Assignment, ...]:
     """Return which pending pods get which idle desired devices: by priority, then in order of arrival.
 
-    A pod is served where all that it asks is there on one node that admits it and has cpu, memory and room for a pod;
+    A pod is served if one node has everything it requests, admits it and has cpu, memory and a pod slot for it;
     of several the first. Cost: the nodes with idle devices for each kind of pod.
     """
     return _Matching(snapshot, gpus).found()

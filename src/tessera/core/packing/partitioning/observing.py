@@ -1,4 +1,4 @@
-"""A cluster as partitioning observes it."""
+"""A cluster as observed for partitioning."""
 
 from collections.abc import Iterator
 
@@ -11,9 +11,9 @@ __all__ = ["observe_cluster"]
 
 
 def observe_cluster(cluster: Cluster) -> PartitioningState:
-    """Return what partitioning decides upon: nodes whose agents report, what pods hold by record, pending pods.
+    """Return the input of partitioning: nodes whose agents report, recorded allocations of pods, pending pods.
 
-    Pods that ask no GPU, or are ending, are not pending for one.
+    Pods that request no GPU, or are terminating, are not pending for one.
     """
     without_node = (each for each in cluster.pods if each.phase is Phase.WAITING and not each.ending)
     pending = {each.pod.key for each in without_node if any(ask.count for ask in each.pod.need.asks)}
@@ -28,14 +28,14 @@ def observe_cluster(cluster: Cluster) -> PartitioningState:
 def _running(cluster: Cluster) -> Iterator[Running]:
     for each in cluster.pods:
         if each.node is not None:
-            # What was only guessed is guessed better among what is desired.
+            # Guessed devices are better guessed among the desired ones.
             shares = each.shares if each.record is Record.RECORDED else ()
             assignment = Assignment(pod=each.pod.key, node=each.node, shares=shares)
             yield Running(pod=each.pod, assignment=assignment)
 
 
 def _claimed(cluster: Cluster) -> Iterator[Running]:
-    """Yield what servers claim for pods that are not observed yet: they may be on their way."""
+    """Yield the servers' claims for pods that are not observed yet: these may be on their way."""
     known = {each.uid for each in cluster.pods}
     for node in cluster.nodes:
         for claim in node.state.claims if node.state else ():

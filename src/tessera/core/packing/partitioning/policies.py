@@ -1,4 +1,4 @@
-"""Several policies, each about its own nodes: which applies where, and what is decided for all of them together."""
+"""Several policies, each for its own nodes: which applies where, and the decision for all of them together."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,20 +20,20 @@ __all__ = ["Budget", "PartitioningPolicy", "advance_all", "applying"]
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """How many GPUs may be under change at once."""
+    """How many GPUs may be changed at once."""
 
     gpus: int = 0
-    """A number; 0 where `percent` says it."""
+    """A number; 0 to use `percent`."""
     percent: int = 100
     """Percent of all GPUs, rounded up."""
 
     def of(self, gpus: int) -> int:
-        """Return the number for a policy with so many GPUs, at least one."""
+        """Return the number for a policy with this many GPUs, at least one."""
         return self.gpus or max(1, math.ceil(gpus * self.percent / 100))
 
 
 class PartitioningPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides about partitioning on the nodes that a policy applies to."""
+    """The partitioning settings of the nodes that a policy applies to."""
 
     name: str
     term: SelectorTerm | None = None
@@ -55,7 +55,7 @@ def applying(policies: Iterable[PartitioningPolicy], node: Node) -> Partitioning
 def advance_all(
     memories: Mapping[str, Memory], policies: Iterable[PartitioningPolicy], observed: PartitioningState, now_s: float
 ) -> tuple[dict[str, Memory], dict[str, PartitioningDecision]]:
-    """Return by policy what is to be remembered and done; nodes without policy go by the policy named empty.
+    """Return the new state and the actions, by policy; nodes without policy belong to the policy named empty.
 
     The policy of highest priority places pods first; the others see those that it could not place.
     """
@@ -79,7 +79,7 @@ def advance_all(
 
 
 def _own(observed: PartitioningState, policy: PartitioningPolicy, names: set[NodeName]) -> PartitioningState:
-    """Return what was observed of some nodes."""
+    """Return the observation of some nodes."""
     return PartitioningState(
         nodes=tuple(node for node in observed.nodes if node.name in names),
         states=tuple(state for state in observed.states if state.name in names),

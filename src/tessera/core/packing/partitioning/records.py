@@ -1,4 +1,4 @@
-"""What demand-driven partitioning looks at, remembers and decides."""
+"""Input, state and result of demand-driven partitioning."""
 
 import math
 from collections.abc import Mapping
@@ -18,41 +18,41 @@ class PartitioningLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How soon, how often and how much may be changed."""
 
     idle_s: float = 1.0
-    """A batch ends at the latest when so long no pod has come; sooner where pods have come for a shorter time."""
+    """A batch ends at the latest when no pod has come for this long; sooner if its pods came within a shorter time."""
     longest_s: float = 10.0
-    """A batch ends in any case so long after its first pod."""
+    """A batch ends in any case this long after its first pod."""
     keep_s: float = 300.0
-    """How long a desired device that is free stays, where nothing else needs its place."""
+    """How long a free desired device stays, if nothing else needs its place."""
     rest_s: float = 30.0
     """How long a device that has just become desired is kept from pods that need its place; against thrash. They are
     served elsewhere meanwhile, where they can be."""
     starving_s: float = 300.0
-    """A pod that has waited so long goes before others of its priority, and no rest holds it up."""
+    """A pod that was pending for this long goes before others of its priority, and no rest delays it."""
     stuck_s: float = 300.0
-    """A GPU that does not have what is desired of it after so long is left alone for as long."""
+    """A GPU that does not have its desired devices after this time is skipped for as long."""
     most_changing: int = 0
-    """GPUs that may be under change at once; 0 for any number."""
+    """GPUs that may be changed at once; 0 for any number."""
     policy: str = "tessera"
     """Packing policy, of `core.packing.plan.PLAN_POLICIES`."""
 
 
 class PartitioningState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is decided upon."""
+    """The input."""
 
     nodes: tuple[Node, ...] = ()
     """Their GPUs are those of the states."""
     states: tuple[GpuNodeState, ...] = ()
     running: tuple[Running, ...] = ()
-    """Pods that are bound or claimed, with what is theirs. A pod that the kubelet has just given devices to, and whose
-    record nobody has written yet, has no shares: it is taken to hold desired devices of its node."""
+    """Pods that are bound or claimed, with their devices. A pod whose devices from the kubelet are not recorded yet has
+    no shares: it is assumed to use desired devices of its node."""
     pending: tuple[Pod, ...] = ()
     """In order of arrival."""
     fixed: frozenset[NodeName] = frozenset()
-    """Nodes whose policy forbids to repartition them."""
+    """Nodes whose policy forbids repartitioning."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered between two looks, moments on one monotonic clock; lost at a restart without harm."""
+    """The state between two passes, in times of one monotonic clock; losing it in a restart is harmless."""
 
     arrived: Mapping[PodKey, float] = {}
     """When a pending pod was first observed."""
@@ -61,9 +61,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     desired: Mapping[DeviceId, float] = {}
     """Since when a device is desired."""
     served: frozenset[DeviceId] = frozenset()
-    """Desired devices that a pod has had since they became desired."""
+    """Desired devices that a pod has used since they became desired."""
     left_alone: Mapping[str, float] = {}
-    """Until when a GPU that did not get what was desired of it is left alone."""
+    """Until when a GPU that did not get its desired devices is skipped."""
     planned_s: float = -math.inf
     """When a batch was planned last."""
     left: frozenset[PodKey] = frozenset()
@@ -71,7 +71,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change and why, for an event of its node."""
+    """A change and its reason, for an event of its node."""
 
     node: NodeName
     reason: str
@@ -81,12 +81,12 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitioningDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to write."""
+    """The decision."""
 
     desired: tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...] = ()
-    """All that is desired of each node where that changes."""
+    """The complete desired devices of each node where they change."""
     events: tuple[NodeEvent, ...] = ()
     pending: tuple[PendingPod, ...] | None = None
-    """Pods that no change would place, and why; None where no batch was planned."""
+    """Pods that no change would place, and why; None if no batch was planned."""
     again_s: float | None = None
-    """When something may change though nothing new is observed; None for never."""
+    """When time alone may change the decision; None for never."""

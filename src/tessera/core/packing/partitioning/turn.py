@@ -1,4 +1,4 @@
-"""One look at the cluster: what is planned for the pods that are pending, and which devices each GPU should have."""
+"""One partitioning pass: the plan for the pending pods, and the resulting desired devices of each GPU."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,21 +43,21 @@ _RESERVED = "desired devices of GPU {}"
 def advance(
     memory: Memory, observed: PartitioningState, now_s: float, limits: PartitioningLimits
 ) -> tuple[Memory, PartitioningDecision]:
-    """Return what is to be remembered and done after a look at the cluster.
+    """Return the new state and the decision for an observation.
 
-    The same look again changes nothing once what was decided is done. Cost: one plan a batch, three where some pods
-    cannot be placed and needs wait.
+    Repeating the observation changes nothing once the decision is carried out. Cost: one plan a batch, three if pods
+    cannot be placed and needs are pending.
     """
     return _Look(memory, observed, now_s, limits).decide()
 
 
 class _Planned(msgspec.Struct, frozen=True):
-    """What a plan gives of one GPU."""
+    """A plan's assignments on one GPU."""
 
     exact: frozenset[DeviceId] = frozenset()
     other: tuple[Share, ...] = ()
     urgent: bool = False
-    """Whether a pod that starves gets some of it."""
+    """Whether a starving pod gets some of it."""
 
 
 class _Look:
@@ -107,9 +107,9 @@ class _Look:
     # The batch
 
     def _batch_is_over(self) -> bool:
-        """Return whether to plan now: at once for pods that were planned for before, at the end of a batch for new.
+        """Return whether to plan now: at once for pods that were planned for before, at a batch's end for new ones.
 
-        The next pod is awaited for as long as pods have been coming: a lone one is hardly kept for others.
+        The wait for the next pod is as long as pods have been coming: a lone one is hardly delayed.
         """
         new = [since_s for since_s in self.arrived.values() if since_s > self.before.planned_s]
         if not new:
@@ -121,7 +121,7 @@ class _Look:
         return self.now_s >= over_s
 
     def _planned(self) -> tuple[dict[str, _Planned], tuple[PendingPod, ...]]:
-        """Plan for pods with exact requests, and for those others that idle desired devices alone keep out."""
+        """Plan for pods with exact requests, and for other pods that only idle desired devices block."""
         pods = self._kept_out() | {pod.key for pod in self.observed.pending if _asks_exactly(pod.need)}
         snapshot = self._snapshot(lambda pod: pod.key in pods)
         made = self._least_changing(snapshot)
@@ -144,10 +144,10 @@ class _Look:
         return found, made.pending
 
     def _least_changing(self, snapshot: Snapshot) -> Plan:
-        """Return a plan in which pods get the devices that are there, where that leaves no more pods waiting.
+        """Return a plan that uses existing devices, if it leaves no more pods pending.
 
-        What has just become desired is planned around like what pods hold, so that nobody who can be served elsewhere
-        waits for its rest; it makes way for a pod that starves.
+        Devices that have just become desired are kept, so that no pod that can be served elsewhere
+        waits for them; they give way to a starving pod.
         """
         resting = {each: self._rests_until_s(each) for managed in self.managed.values() for each in managed.idle}
         resting = {each: until_s for each, until_s in resting.items() if until_s > self.now_s}
@@ -165,7 +165,7 @@ class _Look:
     def _served_first(self, snapshot: Snapshot, resting: AbstractSet[DeviceId]) -> Plan:
         """Return a plan that leaves resting devices where they are.
 
-        First come the pods that are served without any change, then the others around them. Where some wait then, and
+        First come the pods that are served without any change, then the others around them. If some stay pending, and
         planning for all together places more, that is the plan.
         """
         gpus = self._usable(snapshot)
@@ -185,7 +185,7 @@ class _Look:
         return max(kept, around, key=lambda each: placed_by_priority(snapshot, each.assignments))
 
     def _around(self, snapshot: Snapshot, held: tuple[Running, ...], served: tuple[Assignment, ...]) -> Plan:
-        """Return a plan for the pods that are not served yet, with these assignments in it."""
+        """Return a plan for the pods that are not served yet, including these assignments."""
         pods = {pod.key: pod for pod in snapshot.pending}
         running = tuple(Running(pod=pods.pop(each.pod), assignment=each) for each in served)
         rest = Snapshot(nodes=snapshot.nodes, running=(*held, *running), pending=tuple(pods.values()))
@@ -193,7 +193,7 @@ class _Look:
         return msgspec.structs.replace(made, assignments=(*served, *made.assignments))
 
     def _kept_out(self) -> set[PodKey]:
-        """Return the pods without exact requests that do not fit beside all that is desired."""
+        """Return the pods without exact requests that do not fit beside all desired devices."""
         others = {pod.key for pod in self.observed.pending if not _asks_exactly(pod.need)}
         if not others or not any(managed.idle for managed in self.managed.values()):
             return set()
@@ -204,19 +204,19 @@ class _Look:
         return others - {assignment.pod for assignment in made.assignments}
 
     def _usable(self, snapshot: Snapshot) -> list[ManagedGpu]:
-        """Return the GPUs of a snapshot that are neither unhealthy nor left alone."""
+        """Return the GPUs of a snapshot that are neither unhealthy nor skipped."""
         names = {node.name for node in snapshot.nodes}
         closed = self.unhealthy | self.left_alone.keys()
         return [managed for gpu, managed in self.managed.items() if managed.node in names and gpu not in closed]
 
     def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
-        """Return the cluster as it is planned upon, with these pods pending."""
+        """Return the snapshot to plan, with these pods pending."""
         nodes = tuple(
             msgspec.structs.replace(node, gpus=tuple(map(self._as_planned, node.gpus))) for node in self.observed.nodes
         )
         closed = {(node.name, gpu.index) for node in nodes for gpu in node.gpus if gpu.sharing == _CLOSED}
         running = tuple(_without(each, closed) for each in self.observed.running)
-        pending = tuple(  # those that starve before others of their priority
+        pending = tuple(  # starving pods before others of their priority
             msgspec.structs.replace(pod, priority=2 * pod.priority + self._starves(pod.key))
             for pod in self.observed.pending
             if chosen(pod)
@@ -224,9 +224,9 @@ class _Look:
         return _consistent(Snapshot(nodes=nodes, running=running, pending=pending))
 
     def _as_planned(self, gpu: Gpu) -> Gpu:
-        """Return a managed GPU as if it had no instances but those in use; all such GPUs are of one type.
+        """Return a managed GPU as if it had only its instances in use; all such GPUs are of one type.
 
-        One that is unhealthy or left alone offers nothing.
+        An unhealthy or skipped GPU offers nothing.
         """
         unmanaged = gpu.uuid not in self.managed and creates_by_name(gpu)
         if unmanaged or gpu.uuid in self.unhealthy or gpu.uuid in self.left_alone:
@@ -238,10 +238,10 @@ class _Look:
     def _starves(self, pod: PodKey) -> bool:
         return self.now_s - self.arrived[pod] >= self.limits.starving_s
 
-    # What becomes of a GPU
+    # The result for a GPU
 
     def _leave_alone(self) -> None:
-        """Give up for a while on GPUs that did not get what was desired."""
+        """Skip for a while the GPUs that did not get their desired devices."""
         for gpu, managed in self.managed.items():
             if gpu in self.left_alone or not managed.lacking:
                 continue
@@ -266,7 +266,7 @@ class _Look:
         return kept
 
     def _rested(self, new: Mapping[str, frozenset[DeviceId]], urgent: set[str]) -> dict[str, frozenset[DeviceId]]:
-        """Return the changes without those that would take away what has just become desired."""
+        """Return the changes without those that would remove devices that have just become desired."""
         rested = {}
         for gpu, devices in new.items():
             gone = self.managed[gpu].present - devices
@@ -278,13 +278,13 @@ class _Look:
         return rested
 
     def _rests_until_s(self, device: DeviceId) -> float:
-        """Return until when a desired device is kept for the pods it was desired for; one that a pod had was theirs."""
+        """Return until when a desired device is kept for its pods; one that a pod has used is free."""
         return self.since[device] + (0.0 if device in self.served else self.limits.rest_s)
 
     def _limited(self, new: Mapping[str, frozenset[DeviceId]], disputed: set[str]) -> dict[str, frozenset[DeviceId]]:
-        """Return as many of the changes as may be under way at once, those that add most first.
+        """Return as many of the changes as are allowed at once, those that add most first.
 
-        A GPU that is changing anyway may change further, and what pods hold is given up at once.
+        A GPU that is changing anyway may change further, and devices in use are released at once.
         """
         if not self.limits.most_changing:
             return dict(new)
@@ -295,7 +295,7 @@ class _Look:
             self.again.append(self.now_s + self.limits.idle_s)
         return {gpu: new[gpu] for gpu in new if gpu in changing or gpu in others[:room]}
 
-    # What is said
+    # Events
 
     def _now(self, changed: Mapping[str, frozenset[DeviceId]], gpu: str) -> frozenset[DeviceId]:
         return changed.get(gpu, self.managed[gpu].present)
@@ -327,7 +327,7 @@ class _Look:
 
 
 def _reservations(gpus: Iterable[ManagedGpu], devices: AbstractSet[DeviceId]) -> Iterator[Running]:
-    """Yield what stands for pods that hold these idle desired devices."""
+    """Yield placeholder pods that use these idle desired devices."""
     for managed in gpus:
         shares = tuple(share for share in reserved(managed) if device_of(managed.gpu, share) in devices)
         if shares:
@@ -349,7 +349,7 @@ def _without(running: Running, closed: set[tuple[NodeName, int]]) -> Running:
 
 
 def _consistent(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without the nodes on which pods hold what cannot be held together."""
+    """Return the snapshot without the nodes with conflicting allocations."""
     broken = broken_nodes(snapshot)
     nodes = tuple(node for node in snapshot.nodes if node.name not in broken)
     names = {node.name for node in nodes}

@@ -1,6 +1,6 @@
-"""Kubernetes objects of a model server, as a function of what is asked of it.
+"""Kubernetes objects of a model server, as a function of its spec.
 
-`engines` says what runs, `pods` the pod around it, `objects` all else.
+`engines` is the program, `pods` the pod around it, `objects` everything else.
 """
 
 from tessera.core.serving.render.objects import KIND, job, render

@@ -1,4 +1,4 @@
-"""How an engine is started: its program and options, its ports, where it says that it is alive and ready."""
+"""How an engine is started: its program and options, its ports, its liveness and readiness."""
 
 import re
 from typing import Final
@@ -14,11 +14,11 @@ __all__ = ["DRAIN_SECONDS", "HTTP_PORT", "METRICS_PORT", "Port", "Program", "bat
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
 DRAIN_SECONDS: Final = 15
-"""A replica that ends serves on for so long before it gets SIGTERM: until no proxy sends it new requests."""
+"""A terminating replica serves this long before it gets SIGTERM: until no proxy sends it new requests."""
 _MARGIN_SECONDS: Final = 5
 """Between the engine's own end and the kubelet's SIGKILL."""
 _CONNECTION_AGE_MS: Final = 300_000
-"""A gRPC connection is begun anew after this time, and may then reach another replica. Source:
+"""A gRPC connection is closed after this time, so that the next may reach another replica. Source:
 triton-inference-server/server#6177: clients stay with the first replica for ever otherwise."""
 
 
@@ -38,9 +38,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...]
     ports: tuple[Port, ...]
     live: str
-    """Path that answers while the engine works."""
+    """Path of the liveness probe."""
     ready: str
-    """Path that answers when the model is loaded."""
+    """Path of the readiness probe."""
 
 
 # The share of the device is known only to the container: which device serves a request for memory is decided when the
@@ -66,7 +66,7 @@ if first("TESSERA_GPU_MODE") not in ("", "whole", "mig"):
     options.append(f"--kv-cache-memory-bytes={cache}")
 os.execvp("vllm", ["vllm", "serve", model, *options])
 """
-"""Program that starts vLLM within the memory that the container was given.
+"""Program that starts vLLM within the container's share of memory.
 
 Its arguments: MiB for everything but weights and KV cache, the model's folder, and options of `vllm serve`.
 """
@@ -95,7 +95,7 @@ def program(server: ModelServer, subject: str) -> Program:
     """Return what the container runs.
 
     Raises:
-        InvalidInput: an option that the engine does not have, or that another field decides.
+        InvalidInput: an option that the engine does not have, or that another field sets.
 
     """
     spec, place = server.spec, f"{subject}: spec.args"
@@ -111,7 +111,7 @@ def program(server: ModelServer, subject: str) -> Program:
 
 
 def _ending_seconds(server: ModelServer) -> int:
-    """Return how long the engine may answer what it has, after `DRAIN_SECONDS`."""
+    """Return how long the engine may finish its requests, after `DRAIN_SECONDS`."""
     return server.spec.termination_grace_period_seconds - DRAIN_SECONDS - _MARGIN_SECONDS
 
 
@@ -160,7 +160,7 @@ def _vllm(server: ModelServer) -> Program:
 
 
 def batch_limits(server: ModelServer) -> Batch | None:
-    """Return the largest batch that vLLM is given on a part of a GPU; None on whole GPUs."""
+    """Return the largest batch of vLLM on a part of a GPU; None on whole GPUs."""
     gpu = server.spec.gpu
     size = re.search(r"\.([0-9]+)gb", gpu.resource or "")
     gib = gpu.memory_gib or (int(size[1]) if size else 0)

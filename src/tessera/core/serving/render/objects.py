@@ -16,7 +16,7 @@ __all__ = ["KIND", "job", "render"]
 KIND: Final = "ModelServer"
 API_VERSION: Final = "tessera.dev/v1alpha1"
 _SHARED_START_SECONDS: Final = 180
-"""Between two replicas that are added, where they may share a GPU: vLLM measures free memory as it starts, and one
+"""Between two replicas that are added where they may share a GPU: vLLM measures free memory as it starts, and one
 that starts beside it would be counted."""
 
 
@@ -24,12 +24,12 @@ def render(server: ModelServer, subject: str, *, prometheus: str = "") -> tuple[
     """Return the objects of a model server, the Deployment first.
 
     Args:
-        server: what is asked.
-        subject: the server, as errors name it.
-        prometheus: URL of the Prometheus that KEDA asks.
+        server: its spec.
+        subject: the server, for errors.
+        prometheus: URL of the Prometheus that KEDA queries.
 
     Raises:
-        InvalidInput: what is asked cannot be carried out; names the field.
+        InvalidInput: the spec is invalid; names the field.
 
     """
     runs = program(server, subject)
@@ -49,7 +49,7 @@ def render(server: ModelServer, subject: str, *, prometheus: str = "") -> tuple[
 def _object(
     server: ModelServer, version: str, kind: str, spec: dict[str, Any], more: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return an object of the server's name, owned by it where it is one in a cluster."""
+    """Return an object of the server's name, owned by the ModelServer if it is one in a cluster."""
     metadata: dict[str, Any] = {"name": server.name, "labels": labels(server) | (more or {})}
     if server.namespace:
         metadata["namespace"] = server.namespace
@@ -81,7 +81,7 @@ def _deployment(server: ModelServer, runs: Program) -> dict[str, Any]:
 
 
 def _annotations(server: ModelServer) -> dict[str, str]:
-    """Return what `tessera metrics` reads of the Deployment."""
+    """Return the annotations of the Deployment for `tessera metrics`."""
     scaling, found = server.spec.autoscaling, dict[str, str]()
     if scaling.slots is not None:
         found[SLOTS] = f"{scaling.slots}"
@@ -96,7 +96,7 @@ def _service(server: ModelServer, runs: Program) -> dict[str, Any]:
     expose = server.spec.expose
     address = {"clusterIP": "None"} if expose.type == "Headless" else {"type": expose.type}
     ports = [{"name": each.name, "port": each.number, "targetPort": each.target} for each in runs.ports]
-    # What is outside of the cluster has no use for the metrics.
+    # Clients outside of the cluster do not need the metrics.
     outside = expose.type == "LoadBalancer"
     spec = {
         **address,
@@ -131,13 +131,13 @@ def _target(server: ModelServer) -> dict[str, str]:
 
 
 def _behavior(server: ModelServer) -> dict[str, Any]:
-    """Return how fast replicas come and go: at once where each has its own device, one by one where they may share."""
+    """Return how fast replicas scale: at once with exclusive devices, one by one where they may share."""
     if isolation(server) is Isolation.HARDWARE:
         up = {"type": "Percent", "value": 100, "periodSeconds": 15}
         policies = [up, {"type": "Pods", "value": 4, "periodSeconds": 15}]
     else:
         policies = [{"type": "Pods", "value": 1, "periodSeconds": _SHARED_START_SECONDS}]
-    # Tessera's metric holds a decision to have fewer back for twenty minutes already.
+    # Tessera's metric already delays scaling down by twenty minutes.
     window = 0 if server.spec.autoscaling.metric == "tessera" else 600
     down = [{"type": "Pods", "value": 1, "periodSeconds": 60}]
     return {
@@ -150,7 +150,7 @@ def _autoscaler(server: ModelServer) -> dict[str, Any]:
     scaling = server.spec.autoscaling
     metric: dict[str, Any]
     if scaling.metric == "tessera":
-        # One for each replica that is asked for: the autoscaler's arithmetic gives the number itself.
+        # One for each desired replica: the autoscaler's arithmetic gives the number itself.
         named = {"name": REPLICAS, "selector": _selector(server)}
         target = {"type": "AverageValue", "averageValue": "1"}
         metric = {"type": "External", "external": {"metric": named, "target": target}}
@@ -159,7 +159,7 @@ def _autoscaler(server: ModelServer) -> dict[str, Any]:
         metric = {"type": "Pods", "pods": {"metric": {"name": QUEUE_TIME}, "target": target}}
     spec = {
         "scaleTargetRef": _target(server),
-        # The step to zero is the controller's: clusters refuse 0 here before Kubernetes 1.37.
+        # Scaling to zero is the controller's: clusters refuse 0 here before Kubernetes 1.37.
         "minReplicas": max(1, server.least),
         "maxReplicas": server.most,
         "metrics": [metric],
@@ -179,7 +179,7 @@ def _scaled_object(server: ModelServer, subject: str, prometheus: str) -> dict[s
         "serverAddress": prometheus,
         "query": queue_time_query(server.spec.engine, server.name, server.namespace),
         "threshold": f"{server.spec.autoscaling.queue_time_millis / 1000:g}",
-        # Without the series there is nothing to go by: no answer must not read as no wait.
+        # Without the series there is no value: no answer must not read as no wait.
         "ignoreNullValues": "false",
     }
     spec = {
@@ -196,12 +196,12 @@ def _scaled_object(server: ModelServer, subject: str, prometheus: str) -> dict[s
 def job(server: ModelServer, command: tuple[str, ...], *, parallelism: int, completions: int) -> dict[str, Any]:
     """Return a Job that runs a program on the same image, model and parts of GPUs as a model server.
 
-    Each pod has an index, `JOB_COMPLETION_INDEX`, by which it knows its part of the work; one that fails is tried three
+    Each pod has an index, `JOB_COMPLETION_INDEX`, which selects its part of the work; a failed one is tried three
     times, and the others go on.
 
     Args:
         server: image, model and part of a GPU.
-        command: the program; none for that of the image.
+        command: the program; empty for that of the image.
         parallelism: pods at once.
         completions: parts of the work.
 

@@ -38,9 +38,9 @@ def labels(server: ModelServer) -> dict[str, str]:
 
 
 def isolation(server: ModelServer) -> Isolation | None:
-    """Return the isolation that the pod asks for; None for what the form of its request has by default.
+    """Return the isolation that the pod requests; None for the default of its request's form.
 
-    A device asked for by its exact name is asked for alone, unless the name says that it is shared: an administrator
+    A device requested by its exact name is exclusive, unless the name says that it is shared: an administrator
     may offer shared devices under the names of whole ones.
     """
     gpu = server.spec.gpu
@@ -65,7 +65,7 @@ def pod_template(server: ModelServer, program: Program, *, serving: bool = True)
     Args:
         server: the model server.
         program: what the container runs.
-        serving: whether it listens; a job does not, and the server's Service must not find its pods.
+        serving: whether it listens; a Job does not, and the server's Service must not select its pods.
 
     """
     spec = server.spec
@@ -129,7 +129,7 @@ def _spread(server: ModelServer) -> dict[str, Any]:
 
 def _container(server: ModelServer, program: Program, *, serving: bool) -> dict[str, Any]:
     spec = server.spec
-    # The user has no home of its own in the image; caches of compiled kernels go where it may write.
+    # The user has no home of its own in the image; caches of compiled kernels need a writable folder.
     own = {"HOME": "/tmp", "USER": "server"}  # noqa: S108  # an emptyDir of the pod
     env = [{"name": name, "value": value} for name, value in own.items() if name not in {e.name for e in spec.env}]
     container: dict[str, Any] = {
@@ -200,5 +200,5 @@ def _mounts(server: ModelServer) -> list[dict[str, Any]]:
 
 
 def _has_shared_memory(server: ModelServer) -> bool:
-    """Return whether the pod may have /dev/shm of its own: a client of MPS must see that of the MPS daemon."""
+    """Return whether the pod may have /dev/shm of its own: an MPS client must see that of the MPS daemon."""
     return isolation(server) is Isolation.HARDWARE

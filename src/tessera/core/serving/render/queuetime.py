@@ -1,4 +1,4 @@
-"""The queue time of a model server as an expression for Prometheus."""
+"""The queue time of a model server as a PromQL expression."""
 
 from typing import Final
 
@@ -26,10 +26,10 @@ _WINDOW_S: Final = 120
 
 
 def queue_time_query(engine: Engine, server: str, namespace: str) -> str:
-    """Return the seconds that a request of a server waited on average, as an expression for Prometheus.
+    """Return the average wait of a server's requests in seconds, as a PromQL expression.
 
-    `increase` counts restarts right, and a server without requests waits for nothing; where requests wait and none got
-    its turn, the wait is at least the window. A server without series has no value.
+    `increase` handles restarts, and a server without requests has no wait; if requests wait and none was started,
+    the wait is at least the window. A server without series has no value.
     """
     waited, served, waiting, scale = _COUNTERS[engine]
     where = f'serving_tessera_dev_server="{server}"' + (f',namespace="{namespace}"' if namespace else "")

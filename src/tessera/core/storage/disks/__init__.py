@@ -1,1 +1,1 @@
-"""What is done with a node's local disks: found, left alone, assembled, formatted once, mounted, offered as volumes."""
+"""Preparing a node's local disks: found, left alone, assembled, formatted once, mounted, offered as volumes."""

@@ -1,4 +1,4 @@
-"""A node's block devices as they were observed, and which of them are selected."""
+"""A node's observed block devices, and which of them are selected."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -36,13 +36,13 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """What low-level probing found on a device."""
 
     kind: str
-    """As blkid names it: `ext4`, `linux_raid_member`, `LVM2_member`; `gpt partition table`; `several` at once."""
+    """blkid's name: `ext4`, `linux_raid_member`, `LVM2_member`; `gpt partition table`; `several` at once."""
     uuid: str = ""
     label: str = ""
 
 
 class ArrayMember(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device's RAID superblock says."""
+    """A device's RAID superblock."""
 
     array: str
     """UUID of the array as mdadm writes it: four groups of eight digits with colons."""
@@ -54,17 +54,17 @@ class ArrayMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """A place where a device is mounted."""
+    """A mount of a device."""
 
     path: str
     read_only: bool = False
 
 
 class BlockDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A block device: what the kernel knows of it and, where it was probed, what is on it."""
+    """A block device: the kernel's facts and, if it was probed, its content."""
 
     name: str
-    """The kernel's: `nvme0n1`, `md127`."""
+    """The kernel's name: `nvme0n1`, `md127`."""
     kind: Literal["disk", "partition", "array", "other"]
     size_bytes: int
     model: str = ""
@@ -79,10 +79,10 @@ class BlockDevice(msgspec.Struct, frozen=True, kw_only=True):
     slaves: tuple[str, ...] = ()
     """Devices that it is built on."""
     array_state: str = ""
-    """Of an array, as md calls it: `clean`, `inactive`, `broken`, `clear`."""
+    """State of an array, as md calls it: `clean`, `inactive`, `broken`, `clear`."""
     mounts: tuple[Mount, ...] = ()
     probed: bool = False
-    """Whether its content was looked for; without that, no signature means nothing."""
+    """Whether its content was probed; if not, a missing signature means nothing."""
     problem: str = ""
     """Why it could not be read."""
     signature: Signature | None = None
@@ -95,10 +95,10 @@ class BlockDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The path where the disks are to be mounted, as it is."""
+    """The mount path of the disks, as observed."""
 
     source: str = ""
-    """What is mounted there: the kernel's name of a block device, or of what else it is; empty where nothing is."""
+    """What is mounted there: the kernel's name of a block device, or of anything else; empty for nothing."""
     empty: bool = True
     """Whether no file is there, or no such folder."""
     read_only: bool = False
@@ -110,26 +110,26 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
     """The UUIDs that a new array and filesystem get.
 
     They are recorded on the node before the first of them is written, and the record is removed when the filesystem is
-    complete. What bears them while the record is there was never used, so it may be created again.
+    complete. Devices with these UUIDs were never used while the record exists, so they may be created again.
     """
 
     array: str
     filesystem: str
     disks: tuple[str, ...] = ()
-    """Names of the disks that they are for: other disks get others, as these may bear them still."""
+    """Names of their disks: other disks get other UUIDs, as these may still have them."""
 
 
 class ObservedDisks(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node's disks are at one moment. Selected disks, and arrays on them, were probed."""
+    """A node's disks at one moment. Selected disks, and arrays on them, were probed."""
 
     devices: tuple[BlockDevice, ...]
     target: Target = Target()
     unfinished: Creation | None = None
-    """A creation that was begun and not completed."""
+    """A creation that was started and not completed."""
 
 
 def selected(devices: Iterable[BlockDevice], patterns: Iterable[str]) -> tuple[BlockDevice, ...]:
-    """Return the whole disks that a pattern names, in the order of their names, numbers by value.
+    """Return the whole disks that match a pattern, ordered by name, numbers by value.
 
     A pattern is a path, or a name in `/dev/disk/by-id`; `*`, `?` and `[...]` match as in a shell.
     """
@@ -143,5 +143,5 @@ def selected(devices: Iterable[BlockDevice], patterns: Iterable[str]) -> tuple[B
 
 
 def _order(device: BlockDevice) -> tuple[int, str]:
-    """Return what sorts nvme10n1 behind nvme9n1."""
+    """Return a sort key that puts nvme10n1 behind nvme9n1."""
     return len(device.name), device.name

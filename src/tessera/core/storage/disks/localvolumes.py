@@ -1,7 +1,7 @@
-"""The rest of a node's disks as local PersistentVolumes: a folder each, erased before anybody else gets it.
+"""The rest of a node's disks as local PersistentVolumes: a folder each, erased before the next claim gets it.
 
 Kubernetes binds, mounts and unmounts them; a volume whose claim is gone is `Released`. Only then, or while no volume
-names it, is a folder erased. Volumes are made on empty folders alone, so none shows a former user's files.
+names it, is a folder erased. Volumes are created only on empty folders, so none shows a former user's files.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,11 +28,11 @@ _NOTHING: Final[Mapping[int, str]] = {}
 
 
 class VolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What is desired of local volumes on a node."""
+    """The desired local volumes of a node."""
 
     count: int = 0
     reserved_bytes: int = 0
-    """Of the disks, what no volume gets: the room of models, data sets and images."""
+    """The part of the disks without volumes: the room of models, data sets and images."""
 
 
 class Folder(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class LocalVolume(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MakeFolder(msgspec.Struct, frozen=True, tag_field="do", tag="make-folder"):
-    """Make the empty folder of a volume."""
+    """Create the empty folder of a volume."""
 
     number: int
 
@@ -78,7 +78,7 @@ VolumeAction = MakeFolder | EraseFolder | CreateVolume | DeleteVolume
 
 
 class VolumePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to be done now; what follows from it is planned when it was seen."""
+    """The actions to take now; their consequences are planned after the next observation."""
 
     actions: tuple[VolumeAction, ...] = ()
     notes: tuple[str, ...] = ()
@@ -91,14 +91,14 @@ def plan_volumes(
     volumes: Iterable[LocalVolume],
     named: Mapping[int, str] = _NOTHING,
 ) -> VolumePlan:
-    """Return what to do with each volume; at most one action each.
+    """Return the action for each volume; at most one each.
 
     Args:
         spec: what is desired.
-        size_bytes: of the filesystem on the disks, which has to be mounted: below its path is otherwise another disk.
-        folders: those that are there.
+        size_bytes: of the filesystem on the disks, which must be mounted: otherwise another disk is at its path.
+        folders: the existing ones.
         volumes: the PersistentVolumes of this node.
-        named: PersistentVolumes beside these that name the folder of a volume, by its number.
+        named: other PersistentVolumes that name the folder of a volume, by its number.
 
     """
     there = {each.number: each for each in folders}
@@ -127,7 +127,7 @@ def _named_by(number: int, volume: str) -> str:
 def _planned(
     number: int, volume: LocalVolume | None, folder: Folder | None, capacity: int, *, desired: bool
 ) -> tuple[VolumeAction | None, str]:
-    """Return what to do with one volume, and what is worth knowing of it."""
+    """Return the action for one volume, and a note about it."""
     if volume is None:
         return _offered(number, folder, capacity), ""
     if volume.phase == "Released":
@@ -143,7 +143,7 @@ def _planned(
 
 
 def _offered(number: int, folder: Folder | None, capacity: int) -> VolumeAction | None:
-    """Return the next step to a volume that is not there yet; None where it would have no room."""
+    """Return the next step for a missing volume; None if there is no room."""
     if folder is None:
         return MakeFolder(number) if capacity else None
     if not folder.empty:

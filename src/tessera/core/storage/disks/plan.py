@@ -1,8 +1,8 @@
-"""What is done with a node's local disks: found, left alone, assembled, formatted once, mounted.
+"""The plan for a node's local disks: found, left alone, assembled, formatted once, mounted.
 
-Nothing on a disk is ever written over, with one exception: what an interrupted creation left, which the node's record
-names by its UUIDs (`Creation`). All else that a selected disk may hold is either recognised and kept, or the plan is
-a refusal that says why. The plan is made again after each step, so a step that was interrupted is planned again.
+Nothing on a disk is ever overwritten, with one exception: what an interrupted creation left, which the node's record
+names by its UUIDs (`Creation`). Anything else on a selected disk is either recognised and kept, or the plan is
+a refusal with the reason. The plan is made again after each step, so an interrupted step is planned again.
 """
 
 import re
@@ -42,29 +42,29 @@ _LEVEL = "raid0"
 _IDLE = frozenset({"inactive", "clear"})
 """States in which md has an array's name and does not run it. Source: Documentation/admin-guide/md.rst."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,11}", re.ASCII)
-"""What is a label for XFS, which takes 12 bytes, for ext4, and a name for mdadm."""
+"""A name that is valid as a label of XFS, which has 12 bytes, of ext4, and as a name for mdadm."""
 
 
 class DiskSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What is desired of a node's local disks."""
+    """The desired local disks of a node."""
 
     name: str = "tessera"
-    """Of the array, and label of the filesystem: by it they are recognised."""
+    """Of the array, and label of the filesystem: they are recognised by it."""
     select: tuple[str, ...] = CLOUD_DISKS
     """Paths, or names in `/dev/disk/by-id`, with wildcards."""
     filesystem: Filesystem = "ext4"
-    """For one that is made; one that exists is kept as it is."""
+    """For a new one; an existing one is kept."""
     mount: str = "/mnt/disks/tessera"
 
 
 class DiskState(StrEnum):
-    """How far a node's disks are."""
+    """State of a node's disks."""
 
     READY = "ready"
     PENDING = "pending"
-    """Steps have to be done."""
+    """There are steps to take."""
     LOST = "disk lost"
-    """A disk of the array is gone, and with it what was on the array."""
+    """A disk of the array is gone, and with it the array's content."""
     REFUSED = "refused"
     """An administrator has to decide; nothing is done."""
     NONE = "no disks"
@@ -72,11 +72,11 @@ class DiskState(StrEnum):
 
 
 class Content(StrEnum):
-    """What a selected disk holds."""
+    """Content of a selected disk."""
 
     BLANK = "blank"
     UNFINISHED = "unfinished"
-    """What an interrupted creation left."""
+    """Left by an interrupted creation."""
     MEMBER = "member"
     """Part of the array of this name."""
     FILESYSTEM = "filesystem"
@@ -85,7 +85,7 @@ class Content(StrEnum):
 
 
 class DiskFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A selected disk and what was found on it."""
+    """A selected disk and its content."""
 
     device: str
     size_bytes: int
@@ -97,13 +97,13 @@ class DiskFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiskPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to be done, or why nothing is."""
+    """The steps to take, or why there are none."""
 
     state: DiskState
     steps: tuple[Step, ...] = ()
     disks: tuple[DiskFinding, ...] = ()
     device: str = ""
-    """The device with the filesystem, as far as it is there."""
+    """The device with the filesystem, as far as it exists."""
     mount: str = ""
     """Where it is mounted; empty while it is not, or is no longer whole."""
     size_bytes: int = 0
@@ -112,11 +112,11 @@ class DiskPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing is done."""
     advice: str = ""
     notes: tuple[str, ...] = ()
-    """What is worth knowing and stops nothing."""
+    """Notes that stop nothing."""
 
 
 class _Scene(NamedTuple):
-    """What a plan is made of."""
+    """The input of a plan."""
 
     observed: ObservedDisks
     spec: DiskSpec
@@ -125,13 +125,13 @@ class _Scene(NamedTuple):
 
     @property
     def arrays(self) -> list[BlockDevice]:
-        """The arrays that hold any of the disks, active or not."""
+        """The arrays on any of the disks, active or not."""
         names = {disk.name for disk in self.disks}
         return [each for each in self.observed.devices if each.kind == "array" and not names.isdisjoint(each.slaves)]
 
     @property
     def begun(self) -> Creation | None:
-        """The creation on these disks that was interrupted."""
+        """The interrupted creation on these disks."""
         unfinished = self.observed.unfinished
         return unfinished if unfinished is not None and unfinished.disks == self.names else None
 
@@ -141,10 +141,10 @@ class _Scene(NamedTuple):
 
 
 def check_spec(spec: DiskSpec) -> DiskSpec:
-    """Return a spec that can be carried out.
+    """Return a valid spec.
 
     Raises:
-        InvalidInput: its name is no label, it selects nothing, or its path is not one below `/`.
+        InvalidInput: its name is not a label, it selects nothing, or its path is not one below `/`.
 
     """
     if not _NAME.fullmatch(spec.name):
@@ -161,12 +161,12 @@ def check_spec(spec: DiskSpec) -> DiskSpec:
 
 
 def plan_disks(observed: ObservedDisks, spec: DiskSpec, fresh: Creation) -> DiskPlan:
-    """Return the steps that make the selected disks ready, none where they are, or why nothing may be done.
+    """Return the steps that prepare the selected disks, none where they are ready, or why nothing may be done.
 
     Args:
-        observed: the node as it is, selected disks and arrays probed.
-        spec: what is desired.
-        fresh: UUIDs that nothing bears yet, for what may have to be created.
+        observed: the node, with selected disks and arrays probed.
+        spec: the desired disks.
+        fresh: unused UUIDs, for what may have to be created.
 
     """
     scene = _Scene(observed, spec, selected(observed.devices, spec.select), fresh)
@@ -231,7 +231,7 @@ def _finding(disk: BlockDevice, scene: _Scene) -> DiskFinding:
 
 
 def _content(disk: BlockDevice, scene: _Scene) -> tuple[Content, str]:
-    """Return what a disk holds, and the same in words."""
+    """Return the content of a disk, and the same in words."""
     if reason := _claimed(disk):
         return Content.FOREIGN, reason
     arrays = {each.name: each for each in scene.arrays}
@@ -245,7 +245,7 @@ def _content(disk: BlockDevice, scene: _Scene) -> tuple[Content, str]:
 
 
 def _member_content(disk: BlockDevice, member: ArrayMember, scene: _Scene, *, used: bool) -> tuple[Content, str]:
-    """Return what a member of an array is; `used` says whether the array is mounted."""
+    """Return the content of an array's member; `used` is whether the array is mounted."""
     name, unfinished = scene.spec.name, scene.observed.unfinished
     begun = unfinished is not None and member.array == unfinished.array
     if reason := _mounted(disk):
@@ -258,7 +258,7 @@ def _member_content(disk: BlockDevice, member: ArrayMember, scene: _Scene, *, us
 
 
 def _plain_content(disk: BlockDevice, scene: _Scene) -> tuple[Content, str]:
-    """Return what a disk is that is no member of an array."""
+    """Return the content of a disk that is no member of an array."""
     signature, unfinished = disk.signature, scene.observed.unfinished
     if signature is not None and signature.kind in _FILESYSTEMS and signature.label == scene.spec.name:
         begun = unfinished is not None and signature.uuid == unfinished.filesystem and not disk.mounts
@@ -274,7 +274,7 @@ def _plain_content(disk: BlockDevice, scene: _Scene) -> tuple[Content, str]:
 
 
 def _claimed(device: BlockDevice) -> str:
-    """Return why a device must not be written to, whatever is on it; empty where there is no such reason."""
+    """Return why a device must not be written to, whatever is on it; empty for no reason."""
     if device.problem or not device.probed:
         return f"cannot be read: {device.problem or 'it was not probed'}"
     if device.partitions:
@@ -297,7 +297,7 @@ def _signed(signature: Signature) -> str:
 
 
 def _plan_array(scene: _Scene, members: list[BlockDevice], unused: list[str]) -> DiskPlan:
-    """Return what is done with an array of this name: none of it is ever written over."""
+    """Return the plan for an array of this name: none of it is ever overwritten."""
     name = scene.spec.name
     facts = [each.member for each in members if each.member is not None]
     uuid, expected = facts[0].array, facts[0].devices
@@ -317,7 +317,7 @@ def _plan_array(scene: _Scene, members: list[BlockDevice], unused: list[str]) ->
 
 
 def _array_refusal(scene: _Scene, members: list[BlockDevice], arrays: int, expected: int) -> DiskPlan | None:
-    """Return the refusal of members that are not those of one array."""
+    """Return the refusal of members of different arrays."""
     name, names = scene.spec.name, {disk.name for disk in scene.disks}
     there = {each.name for each in scene.observed.devices}
     more = sorted({slave for array in scene.arrays for slave in array.slaves if slave in there} - names)
@@ -349,10 +349,10 @@ def _path(device: BlockDevice) -> str:
 
 
 def _plan_use(scene: _Scene, device: BlockDevice, array: str = "") -> DiskPlan:
-    """Return what is done with the device of this name: it is mounted.
+    """Return the plan for the device of this name: it is mounted.
 
     Args:
-        scene: what the plan is made of.
+        scene: the input of the plan.
         device: the array, or the disk with the filesystem.
         array: UUID of the array.
 
@@ -372,7 +372,7 @@ def _plan_use(scene: _Scene, device: BlockDevice, array: str = "") -> DiskPlan:
 
 
 def _use_refusal(scene: _Scene, device: BlockDevice) -> DiskPlan | None:
-    """Return why a device of this name is not used as it is."""
+    """Return why a device of this name cannot be used as it is."""
     target, signature = scene.observed.target, device.signature
     holders = f"is in use by {', '.join(device.holders)}" if device.holders else ""
     if reason := _claimed(device) or holders:
@@ -388,7 +388,7 @@ def _use_refusal(scene: _Scene, device: BlockDevice) -> DiskPlan | None:
 
 
 def _refuse_without_filesystem(scene: _Scene, device: BlockDevice) -> DiskPlan:
-    """Return the refusal of an array of this name on which nothing is found: no creation ends like that."""
+    """Return the refusal of an array of this name without content: no creation ends like that."""
     reason = f"array {scene.spec.name} ({device.name}) has no filesystem: something wrote over it, or never made one"
     disks = " ".join(disk.path for disk in scene.disks)
     anew = f"`mdadm --stop {device.path}`, `wipefs --all {disks}`, apply again"
@@ -396,7 +396,7 @@ def _refuse_without_filesystem(scene: _Scene, device: BlockDevice) -> DiskPlan:
 
 
 def _occupied(scene: _Scene) -> DiskPlan | None:
-    """Return the refusal of a path where nothing can be mounted without hiding something."""
+    """Return the refusal of a path where a mount would hide something."""
     target, path = scene.observed.target, scene.spec.mount
     if target.source:
         return _refuse(f"{shown(target.source)} is mounted at {path}", "unmount it, or choose another path")
@@ -406,14 +406,14 @@ def _occupied(scene: _Scene) -> DiskPlan | None:
 
 
 def _plan_creation(scene: _Scene) -> DiskPlan:
-    """Return the steps from disks that hold nothing to a mounted filesystem; those done before are not done again."""
+    """Return the steps from empty disks to a mounted filesystem; finished ones are skipped."""
     if refusal := _occupied(scene):
         return refusal
     disks, arrays = scene.disks, scene.arrays
     for each in arrays:
         if each.holders or each.mounts:
             return _refuse(f"{each.name}, left by an interrupted creation, is in use", "see what uses it, and end that")
-    # 1. Go on with an array that is complete.
+    # 1. Continue with a complete array.
     complete = [
         each for each in arrays if each.array_state not in _IDLE and {*each.slaves} == {disk.name for disk in disks}
     ]
@@ -421,10 +421,10 @@ def _plan_creation(scene: _Scene) -> DiskPlan:
         array = complete[0]
         if array.problem or not array.probed:
             return _refuse(f"{array.name}, left by an interrupted creation, {_claimed(array)}", "see the kernel's log")
-        # Blank disks may hold, where the data of an array begin, what a former array had there: it is still no data.
+        # Blank disks may have remains of a former array where the data of an array begins: it is still no data.
         wipe = (WipeSignatures(devices=(array.path,)),) if array.signature or array.partitions else ()
         return DiskPlan(state=DiskState.PENDING, steps=(*wipe, *_format(scene, array.path, scene.observed.unfinished)))
-    # 2. Remove what an interrupted creation left, which the record names; only then record what is written next.
+    # 2. Remove what an interrupted creation left, by the record; only then record what is written next.
     steps: list[Step] = [StopArray(device=each.path) for each in arrays]
     marked = tuple(disk.path for disk in disks if disk.signature or disk.member)
     steps += [WipeSignatures(devices=marked)] if marked else []

@@ -1,4 +1,4 @@
-"""The steps that make disks ready, one command each."""
+"""The steps that prepare disks, one command each."""
 
 from typing import Literal
 
@@ -72,7 +72,7 @@ class MakeFilesystem(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", 
 
 
 class MountFilesystem(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="mount"):
-    """Mount a filesystem at a folder, which is made where it is missing."""
+    """Mount a filesystem at a folder, which is created if missing."""
 
     device: str
     path: str

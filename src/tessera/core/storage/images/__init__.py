@@ -1,1 +1,1 @@
-"""Which node pulls which image next, which nodes hold a pod's images, and what images share."""
+"""Which node pulls which image next, which nodes have a pod's images, and what images share."""

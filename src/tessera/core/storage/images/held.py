@@ -1,4 +1,4 @@
-"""Which nodes hold the images of a pod: of nodes that are as good for its GPUs, one that pulls least is taken."""
+"""Which nodes have the images of a pod: of nodes that are as good for its GPUs, one that pulls least is chosen."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,7 +6,7 @@ __all__ = ["HeldImages"]
 
 
 class HeldImages:
-    """The images that nodes report, looked up by image."""
+    """The images that nodes report, by image."""
 
     def __init__(self, nodes: Mapping[str, Mapping[str, int]] | None = None) -> None:
         self._images: dict[str, Mapping[str, int]] = {}
@@ -15,7 +15,7 @@ class HeldImages:
             self.put(node, images)
 
     def put(self, node: str, images: Mapping[str, int]) -> None:
-        """Take what a node holds now: bytes by the full name of each image."""
+        """Set a node's images: bytes by the full name of each image."""
         if self._images.get(node, {}) == images:
             return
         self.drop(node)
@@ -32,7 +32,7 @@ class HeldImages:
                 del self._bytes[image]
 
     def bytes_held(self, images: Iterable[str]) -> Mapping[str, int]:
-        """Return how much of these images nodes hold, in bytes; a node that holds none of them is not named."""
+        """Return the bytes of these images that each node has; nodes without any are left out."""
         found: dict[str, int] = {}
         for image in dict.fromkeys(images):
             for node, size in self._bytes.get(image, {}).items():

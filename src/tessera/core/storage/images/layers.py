@@ -1,6 +1,6 @@
 """What images have in common: shared layers, what a node would pull, and the base that would save most.
 
-Layers are compressed, as registries keep and send them. A layer that several images have is pulled once by a node.
+Layers are compressed, as in registries and transfers. A layer that several images have is pulled once by a node.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Host, and port where it is not the default one: `docker.io`, `registry.example:5000`."""
     repository: str
     tag: str = ""
-    """Empty where the digest alone names the image."""
+    """Empty if only the digest names the image."""
     digest: str = ""
 
     @property
@@ -38,10 +38,10 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     """Compressed."""
     step: str = ""
-    """The build step that made it, where equal texts mean the same step; empty where the text does not say enough."""
+    """The build step that made it; equal texts mean the same step; empty where the text is not specific enough."""
 
     def same_step(self, other: "Layer") -> bool:
-        """Return whether both come from the same build step, be it built once or twice."""
+        """Return whether both come from the same build step, built once or twice."""
         return self.digest == other.digest or (self.step != "" and self.step == other.step)
 
 
@@ -50,7 +50,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     digest: str
-    """What the name stands for in the registry, for all platforms."""
+    """Digest of its name in the registry, for all platforms."""
     repository: str
     """Registry and repository."""
     platform: str
@@ -60,12 +60,12 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Compressed size; a layer that it has twice counts once."""
+        """Compressed size; a repeated layer counts once."""
         return sum(_sizes((self,)).values())
 
 
 class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What an image weighs alone and beside the others."""
+    """The size of an image alone and beside the others."""
 
     name: str
     digest: str
@@ -89,9 +89,9 @@ class NodePull(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     missing: tuple[str, ...]
-    """The images that it lacks."""
+    """The missing images."""
     bytes: int
-    """Of layers that no image has which it holds."""
+    """Of layers that none of its images has."""
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     layers: int
     """How many."""
     rebuilt: tuple[str, ...]
-    """Images whose lowest build steps are the same, and whose layers are others: to be built again on this base."""
+    """Images with the same lowest build steps and other layers: rebuild them on this base."""
     saved_bytes: int
     """What a node without any of the images would pull less."""
 

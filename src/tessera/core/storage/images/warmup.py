@@ -1,8 +1,8 @@
 """Which node pulls which image next, before pods need it.
 
-A node pulls an image when it has its *turn*. Turns are given in the order of demand: images of pending pods, most pods
-first, then the others in the order listed. A turn lasts until the node reports the end of the pull; so many are given
-at once that no node and no registry has more than its limit. A pull that failed gets another turn after a while, which
+A node pulls an image in its *turn*. Turns are assigned in the order of demand: images of pending pods, most pods
+first, then the others in the listed order. A turn lasts until the node reports the end of the pull; at any time
+no node and no registry has more turns than its limit. A failed pull gets another turn after a while, which
 doubles each time.
 """
 
@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 _UNSEEN_S = 120.0
-"""A turn of which a node says nothing for so long is over: no agent runs there."""
+"""A turn without a report from its node for this long is over: no agent runs there."""
 _LONGEST_S = 3600.0
-"""A turn that lasts longer is over: another node has use for it."""
+"""A turn that lasts longer is over: another node may use it."""
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 10.0, 600.0
 _MOST_PROBLEMS = 16
 
@@ -41,24 +41,24 @@ class Warmup(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     images: tuple[str, ...]
-    """Full names, in the order in which they are pulled."""
+    """Full names, in pulling order."""
     nodes: frozenset[str]
-    """The nodes that it selects."""
+    """The selected nodes."""
     per_node: int = 1
-    """Images that a node pulls at once."""
+    """Concurrent pulls of a node."""
     per_registry: int = 10
-    """Pulls from one registry at once, by all nodes together."""
+    """Concurrent pulls from one registry, by all nodes together."""
     disk_percent: int = 80
-    """A node whose disk for images is at least so full pulls nothing."""
+    """A node whose image disk is at least this full pulls nothing."""
     pinned: bool = True
-    """Whether they are kept from the kubelet's garbage collection."""
+    """Whether they are protected from the kubelet's garbage collection."""
     secrets: tuple[str, ...] = ()
     """Secrets with credentials."""
     digests: tuple[tuple[str, str], ...] = ()
-    """What images were resolved to."""
+    """The resolved digests."""
 
     def is_full(self, node: "NodeImages") -> bool:
-        """Return whether a node that it selects has too little disk left."""
+        """Return whether a selected node has too little disk left."""
         return node.name in self.nodes and node.disk_percent >= self.disk_percent
 
 
@@ -67,15 +67,15 @@ class DesiredImage(msgspec.Struct, frozen=True, kw_only=True):
 
     image: str
     digest: str = ""
-    """What its name was resolved to, on the node that pulled it first; empty before."""
+    """Its resolved digest, on the node that pulled it first; empty before."""
     pinned: bool = False
     secrets: tuple[str, ...] = ()
     attempt: int = 0
-    """Number of the pull that has its turn, or had it last; 0 for none."""
+    """Number of the pull in its present or last turn; 0 for none."""
 
 
 class ObservedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node reports of an image."""
+    """A node's report of an image."""
 
     image: str
     state: Literal["Missing", "Pulling", "Present", "Failed"]
@@ -84,25 +84,25 @@ class ObservedImage(msgspec.Struct, frozen=True, kw_only=True):
     """On disk."""
     pinned: bool = False
     attempt: int = 0
-    """Number of the last pull that began."""
+    """Number of the last pull that was started."""
     failed_s: float = 0.0
     """When it failed, in seconds since 1970."""
     reason: str = ""
 
 
 class NodeImages(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, what was last desired of it and what it reports."""
+    """A node, its former desired images and its report."""
 
     name: str
     ready: bool = True
     desired: tuple[DesiredImage, ...] = ()
     observed: tuple[ObservedImage, ...] = ()
     disk_percent: int = 0
-    """How full the disk is on which its images lie."""
+    """How full the disk with its images is."""
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A pull that has its turn, for the time that it was given: what a controller remembers."""
+    """A pull's turn and its start: the controller's memory."""
 
     node: str
     image: str
@@ -110,7 +110,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class ImageProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node has not an image."""
+    """Why a node does not have an image."""
 
     node: str
     image: str
@@ -135,7 +135,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ready: int = 0
     """Nodes that have all images."""
     pulling: int = 0
-    """Nodes that pull one of them."""
+    """Nodes that are pulling one of them."""
     pinned: int = 0
     """Nodes that have all of them pinned."""
     images: tuple[ImageSummary, ...] = ()
@@ -144,7 +144,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What an agent does next about an image."""
+    """An agent's next actions for its images."""
 
     kind: Literal["pull", "pin", "unpin"]
     image: DesiredImage
@@ -162,13 +162,13 @@ def plan(
     turns: Mapping[Turn, float],
     now_s: float,
 ) -> dict[str, tuple[DesiredImage, ...]]:
-    """Return the desired images of each node, and whose turn it is; the same again where nothing changed.
+    """Return the desired images of each node with the current turns; unchanged where nothing changed.
 
     Args:
         warmups: in the order of their names.
-        nodes: those that any of them selects, and those of which something was desired before.
+        nodes: those that any warmup selects, and those with former desired images.
         demand: number of pending pods by the image that they need.
-        turns: when each turn was given that is remembered; one that is not counts from now.
+        turns: when each remembered turn was assigned; others count from now.
         now_s: seconds since 1970.
 
     """
@@ -180,7 +180,7 @@ def plan(
     for warmup in warmups:
         for registry in map(_registry, warmup.images):
             per_registry[registry] = min(warmup.per_registry, per_registry.get(registry, warmup.per_registry))
-    # 1. Keep the turns that are not over; note what could have one.
+    # 1. Keep the turns that are not over; collect candidates.
     waiting: list[tuple[int, int, int, str]] = []
     for node in nodes:
         seen = {each.image: each for each in node.observed}
@@ -193,7 +193,7 @@ def plan(
             elif node.ready and not full and _is_due(image, found, now_s):
                 attempt = max(image.attempt, found.attempt) + 1
                 waiting.append((-demand.get(image.image, 0), place, attempt, node.name))
-    # 2. Give others, in the order of demand.
+    # 2. Assign others, in the order of demand.
     for _, place, attempt, name in sorted(waiting):
         image = desired[name][place]
         registry = _registry(image.image)
@@ -209,7 +209,7 @@ def _registry(image: str) -> str:
 
 
 def _listed(warmups: Sequence[Warmup], node: NodeImages) -> tuple[DesiredImage, ...]:
-    """Return the images of all warmups that select a node, with the attempts that were desired."""
+    """Return the images of all warmups that select a node, with their former attempts."""
     attempts = {each.image: each.attempt for each in node.desired}
     found: dict[str, DesiredImage] = {}
     for warmup in warmups:
@@ -230,7 +230,7 @@ def _is_right(found: ObservedImage | None, digest: str) -> bool:
 
 
 def _lasts(node: NodeImages, image: DesiredImage, found: ObservedImage, given_s: float, now_s: float) -> bool:
-    """Return whether a turn was given for an image and is not over."""
+    """Return whether an image has a turn that is not over."""
     begun = found.attempt >= image.attempt
     ended = begun and found.state != "Pulling"
     if not image.attempt or not node.ready or ended or _is_right(found, image.digest):
@@ -239,17 +239,17 @@ def _lasts(node: NodeImages, image: DesiredImage, found: ObservedImage, given_s:
 
 
 def _is_due(image: DesiredImage, found: ObservedImage, now_s: float) -> bool:
-    """Return whether an image without a turn could have one."""
+    """Return whether an image without a turn is a candidate."""
     resting = found.state == "Failed" and now_s - found.failed_s < back_off_s(found.attempt)
     return not resting and not _is_right(found, image.digest)
 
 
 def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> Summary:
-    """Return how far a warmup is.
+    """Return the status of a warmup.
 
     Args:
         warmup: the warmup.
-        nodes: all nodes; those that it does not select are left out.
+        nodes: all nodes; unselected ones are ignored.
         demand: number of pending pods by the image that they need.
 
     """
@@ -260,7 +260,7 @@ def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, in
     for image in warmup.images:
         have = [found for each in seen.values() if (found := each.get(image)) and found.state == "Present"]
         known = Counter(each.digest for each in have if each.digest)
-        # Resolved once: by the node that was first, or by most where several were at the same time.
+        # Resolved once: by the first node, or by most if several were at the same time.
         digest = digests.get(image) or min(known, key=lambda each: (-known[each], each), default="")
         count = sum(each.digest == digest for each in have)
         images.append(ImageSummary(image=image, digest=digest, nodes=count, pending_pods=demand.get(image, 0)))
@@ -293,12 +293,12 @@ def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[ImageProb
 def next_steps(
     desired: Sequence[DesiredImage], observed: Sequence[ObservedImage], pinned_here: Iterable[str]
 ) -> tuple[Step, ...]:
-    """Return what an agent does next: what it must unpin, what it must pin, and the pulls that have their turn.
+    """Return an agent's next actions: what it must unpin, what it must pin, and the pulls in their turn.
 
     Args:
-        desired: what the node shall have.
-        observed: what it has; `attempt` is that of the last pull that ended.
-        pinned_here: images that Tessera pinned.
+        desired: of the node.
+        observed: the node's images; `attempt` is that of the last pull that ended.
+        pinned_here: images pinned by Tessera.
 
     """
     seen = {each.image: each for each in observed}

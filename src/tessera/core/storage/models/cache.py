@@ -1,7 +1,7 @@
 """Which models a node keeps on its disk: what it fetches next, what makes room, what pods are offered.
 
-The controller writes what a node should have, and the node reports what it has. A revision that the kubelet may
-choose, or that a pod has, stays; what is to go is offered no more first.
+The controller writes the desired models, and the node reports its own. A revision that the kubelet may
+allocate, or that a pod uses, stays; one that must go is withdrawn first.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 MOST_OF_NODE = 128
-"""Models desired on a node; of more the last in order are left out."""
+"""Most models of a node; the last in order are left out."""
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 10.0, 600.0
 _MOST_PROBLEMS = 16
 
@@ -47,14 +47,14 @@ class ModelCache(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: str
     nodes: frozenset[str] = frozenset()
-    """The nodes that it selects."""
+    """The selected nodes."""
     endpoint: str = ""
     region: str = ""
     secret: str = ""
     revision: str = ""
-    """The one to have; empty for what the source has."""
+    """The desired revision; empty for the source's."""
     interval_s: int = 0
-    """How often the source is looked at; 0 for once."""
+    """Interval of checks of the source; 0 for once."""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     priority: int = 0
@@ -82,7 +82,7 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """What is the same as long as the same files are meant: a change of it is fetched at once."""
+        """Its identity while the same files are meant: a change of it is fetched at once."""
         rows = msgspec.json.encode(
             (self.source, self.endpoint, self.region, self.secret, self.revision, self.include, self.exclude)
         )
@@ -90,24 +90,24 @@ class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node reports of a model."""
+    """A node's report of a model."""
 
     name: str
     state: Literal["Missing", "Fetching", "Ready", "Failed"] = "Missing"
-    """How the last look at the source went, or that it goes on; with a revision the model is there in any case."""
+    """Result of the last check of the source, or that it is running; with a revision the model is there in any case."""
     revision: str = ""
-    """What new pods get; empty where there is none."""
+    """What new pods get; empty for none."""
     bytes: int = 0
     files: int = 0
     fetched_bytes: int = 0
-    """Of the fetch that goes on."""
+    """Of the current fetch."""
     total_bytes: int = 0
     containers: int = 0
-    """Containers that have it, in whichever revision."""
+    """Containers that use it, in any revision."""
     identity: str = ""
-    """Of what was fetched last."""
+    """Of the last fetch."""
     checked_s: float = 0.0
-    """When the source was seen to have this revision, in seconds since 1970."""
+    """When the source was last observed to have this revision, in seconds since 1970."""
     failed_s: float = 0.0
     failures: int = 0
     """In a row."""
@@ -115,7 +115,7 @@ class ObservedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeModels(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, what was last desired of it and what it reports."""
+    """A node, its former desired models and its report."""
 
     name: str
     ready: bool = True
@@ -125,11 +125,11 @@ class NodeModels(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why the node cannot have any model."""
     peer: str = ""
-    """Where it gives chunks to other nodes; empty where it does not."""
+    """Its address for peers; empty for none."""
 
 
 class ModelProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node has not a model, or not the one that its source has now."""
+    """Why a node does not have a model, or not its source's current revision."""
 
     node: str
     reason: str
@@ -155,24 +155,24 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model on the disk, for the question what makes room."""
+    """A model on the disk, as a candidate to make room."""
 
     name: str
     current: str
-    """The revision that new pods get; empty where there is none."""
+    """The revision that new pods get; empty for none."""
     kept: tuple[Kept, ...]
     held: frozenset[str] = frozenset()
-    """Revisions that pods have."""
+    """Revisions in use by pods."""
     priority: int = 0
     pinned: bool = False
 
     def may_go_for(self, other: "CachedModel") -> bool:
-        """Return whether what new pods get of it makes room for another model."""
+        """Return whether the revision that new pods get makes room for another model."""
         return not self.pinned and self.priority < other.priority and self.current not in self.held
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision that makes room; where it is the current one of its model, it is offered no more before it goes."""
+    """A revision that makes room; if it is the current one of its model, it is withdrawn first."""
 
     model: str
     revision: str
@@ -185,13 +185,13 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
 def models_of_nodes(
     caches: Sequence[ModelCache], nodes: Sequence[NodeModels], demand: Mapping[str, int], unread: Collection[str] = ()
 ) -> dict[str, tuple[DesiredModel, ...]]:
-    """Return the desired models of each node, in the order in which it is fetched: priority, pending pods, name.
+    """Return the desired models of each node, in fetching order: priority, pending pods, name.
 
     Args:
-        caches: all that can be carried out.
-        nodes: all that have an agent.
-        demand: number of pending pods by the model that they ask for.
-        unread: names of those that cannot be carried out as they are now: nodes keep what was desired before.
+        caches: all valid ones.
+        nodes: all with an agent.
+        demand: number of pending pods by requested model.
+        unread: names of invalid ones: nodes keep their former desired models.
 
     """
     order = sorted(caches, key=lambda each: (-each.priority, -demand.get(each.name, 0), each.name))
@@ -206,7 +206,7 @@ def models_of_nodes(
 
 
 def summary(cache: ModelCache, nodes: Iterable[NodeModels], demand: Mapping[str, int]) -> ModelSummary:
-    """Return how far the nodes of a model are."""
+    """Return the status of a model on its nodes."""
     mine = [each for each in nodes if each.name in cache.nodes]
     seen = {node.name: {each.name: each for each in node.observed}.get(cache.name) for node in mine}
     there = [each for each in seen.values() if each is not None]
@@ -241,14 +241,14 @@ def _problems(nodes: Iterable[NodeModels], seen: Mapping[str, ObservedModel | No
 
 
 def back_off_s(failures: int) -> float:
-    """Return how long after so many failures in a row a model is not tried again."""
+    """Return how long after failures in a row a model is not tried again."""
     return min(_FIRST_BACK_OFF_S * 2.0 ** min(failures - 1, 16), _LONGEST_BACK_OFF_S)
 
 
 def next_fetch(
     desired: Iterable[DesiredModel], observed: Mapping[str, ObservedModel], now_s: float
 ) -> DesiredModel | None:
-    """Return the first model whose source is to be looked at now; None where there is none."""
+    """Return the first model whose source is to be checked now; None for none."""
     return next((each for each in desired if _is_due(each, observed.get(each.name), now_s)), None)
 
 
@@ -263,7 +263,7 @@ def _is_due(model: DesiredModel, found: ObservedModel | None, now_s: float) -> b
 
 
 def peers_of(model: DesiredModel, nodes: Iterable[NodeModels]) -> tuple[str, ...]:
-    """Return the addresses of the nodes on which what this source has is desired."""
+    """Return the addresses of the nodes with the same desired source."""
 
     def wants(node: NodeModels) -> bool:
         return any((each.source, each.endpoint) == (model.source, model.endpoint) for each in node.desired or ())
@@ -272,21 +272,21 @@ def peers_of(model: DesiredModel, nodes: Iterable[NodeModels]) -> tuple[str, ...
 
 
 def environment_name(model: str) -> str:
-    """Return the variable by which a container learns where a model is."""
+    """Return the environment variable with a model's path."""
     return f"TESSERA_MODEL_{model.upper().replace('-', '_')}_PATH"
 
 
 def folder_name(model: str) -> str:
-    """Return where a container finds a model."""
+    """Return a model's path in a container."""
     return f"/models/{model}"
 
 
 def victims(
     model: CachedModel, others: Iterable[CachedModel], *, missing_bytes: int, subject: str
 ) -> tuple[Victim, ...]:
-    """Return what of other models makes room for one that lacks so many bytes.
+    """Return which other models make room for one that lacks so many bytes.
 
-    First what no new pod gets any more, least recently used first; then models of lower priority that are not pinned,
+    First what no new pod gets, least recently used first; then models of lower priority that are not pinned,
     the lowest first. A model never makes room for one of its own priority, so that two do not take turns.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where each byte of a read-only EROFS image lies: one file that the kernel mounts in place of thousands.
+"""The layout of a read-only EROFS image: one file that the kernel mounts in place of thousands.
 
 Only what a data set needs is written: folders and regular files, uncompressed, each file in one run of blocks. The same
 files give the same bytes on every machine.
@@ -51,7 +51,7 @@ class PackedFile(msgspec.Struct, frozen=True):
 
 
 class ImageLayout(msgspec.Struct, frozen=True):
-    """An image but for the content of its files.
+    """An image without the content of its files.
 
     Args:
         head: its first bytes, a whole number of blocks.
@@ -81,7 +81,7 @@ class _Node:
 def image_layout(files: Iterable[tuple[str, int]]) -> ImageLayout:
     """Return the layout of an image with these files, by path and size.
 
-    Content comes in the order of the paths, so that who reads the image from begin to end reads folder by folder.
+    Content is ordered by path, so that reading the image from begin to end reads folder by folder.
 
     Args:
         files: paths that `checked_objects` has let pass.

@@ -1,7 +1,7 @@
-"""What proves an object that was uploaded in parts: its ETag, the MD5 of the parts' MD5s, once their size is known.
+"""The checksum of an object uploaded in parts: its ETag, the MD5 of the parts' MD5s, once their size is known.
 
-No listing has the size of the parts. It follows from the size of the object and the number of parts, where programs
-that upload use whole MiB.
+Listings do not have the size of the parts. It follows from the size of the object and the number of parts, if the
+uploading program used whole MiB.
 """
 
 import re
@@ -13,15 +13,15 @@ __all__ = ["is_assumed", "part_bytes", "proof_of"]
 _ETAG = re.compile(r"[0-9a-f]{32}-([1-9][0-9]{0,4})")
 _MIB = 2**20
 _USUAL = (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1024)
-"""MiB of the parts that programs make unless told otherwise, and of what people tell them."""
+"""MiB of the parts of common programs by default, and common settings."""
 
 
 def part_bytes(size: int, etag: str) -> int:
-    """Return how large the parts of an object are likely to be; 0 where its ETag is none of parts, or several may be.
+    """Return the likely size of an object's parts; 0 if its ETag is not of parts, or several are possible.
 
     Args:
         size: bytes of the object.
-        etag: as its store lists it.
+        etag: from the store's listing.
 
     """
     match = _ETAG.fullmatch(etag)
@@ -37,14 +37,14 @@ def part_bytes(size: int, etag: str) -> int:
 
 
 def proof_of(found: StoredObject | ModelFile) -> str:
-    """Return the checksum that proves content, as `StoredObject.checksum`; empty where none does.
+    """Return the checksum that verifies content, as `StoredObject.checksum`; empty where none does.
 
-    That of parts is `md5-<bytes of a part>:<ETag>`, and wrong where they are of another size than assumed.
+    That of parts is `md5-<bytes of a part>:<ETag>`, and wrong if they are of another size than assumed.
     """
     size = 0 if found.checksum else part_bytes(found.size, found.etag)
     return f"md5-{size}:{found.etag}" if size else found.checksum
 
 
 def is_assumed(checksum: str) -> bool:
-    """Return whether a checksum is one of parts: content that does not have it may be right."""
+    """Return whether a checksum is one of parts: content that differs from it may be right."""
     return checksum.startswith("md5-")

@@ -1,4 +1,4 @@
-"""Whether a revision is kept as files of their own or as one image, which holds them all."""
+"""Whether a revision is kept as single files or as one image."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 __all__ = ["Pack", "is_packed"]
 
 Pack = Literal["Auto", "Never", "Always"]
-"""Whether files are packed: where they are many and small, never, or whatever they are."""
+"""When files are packed: if they are many and small, never, or always."""
 
 _MANY = 1000
 _SMALL_BYTES = 256 * 1024
@@ -19,7 +19,7 @@ def is_packed(sizes: Sequence[int], pack: Pack, *, can_mount: bool = True) -> bo
 
     Args:
         sizes: of the files, in bytes.
-        pack: what is desired.
+        pack: the setting.
         can_mount: whether the node can mount an image; without it `Auto` packs nothing.
 
     """

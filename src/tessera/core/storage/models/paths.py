@@ -11,7 +11,7 @@ from tessera.errors import InvalidInput, shown
 __all__ = ["NOTES", "checked_objects", "checked_path", "selected"]
 
 NOTES = ".tessera"
-"""The folder at the top of a destination that holds Tessera's own notes."""
+"""The folder at the top of a destination with Tessera's own metadata."""
 
 _COMPONENT_BYTES = 255
 _PATH_BYTES = 4000
@@ -24,7 +24,7 @@ def checked_path(path: str, *, source: str) -> str:
     """Return a path that stays below its folder.
 
     Raises:
-        InvalidInput: it would not, or no file can have this name.
+        InvalidInput: it would not, or is not a valid file name.
 
     """
     parts = path.split("/")
@@ -49,10 +49,10 @@ def checked_path(path: str, *, source: str) -> str:
 
 
 def checked_objects(objects: Iterable[StoredObject], *, source: str) -> tuple[StoredObject, ...]:
-    """Return the objects that become files, in the order of their paths; markers of folders (`a/`, no bytes) do not.
+    """Return the objects that become files, ordered by path; markers of folders (`a/`, no bytes) do not.
 
     Raises:
-        InvalidInput: a name leads out of the folder, two names are one file where case or Unicode form does not count,
+        InvalidInput: a name leads out of the folder, two names are one file regardless of case or Unicode form,
             or one is both file and folder.
 
     """

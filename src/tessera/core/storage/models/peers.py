@@ -1,8 +1,8 @@
 """Which node reads a chunk from the store for all, whom the others ask for it, and when a peer is given up.
 
-A node takes over from peers only what the store's own checksum of the whole object proves in the end, and passes on
-only what it has read from the store itself, or what is proven: so whoever gave a wrong chunk has made it wrong, and is
-named (docs/decisions/0034-nodes-give-each-other-chunks.md).
+A node accepts from peers only what the store's own checksum of the whole object verifies in the end, and serves
+only what it has read from the store itself, or what is verified: so a peer that served a wrong chunk made it wrong, and
+is reported (docs/decisions/0034-nodes-give-each-other-chunks.md).
 """
 
 import hashlib
@@ -43,15 +43,15 @@ _Chunk = TypeVar("_Chunk", bound=Hashable)
 
 
 class PeerPatience(msgspec.Struct, frozen=True):
-    """How long peers are waited for, in seconds.
+    """Timeouts of peers, in seconds.
 
     Args:
-        silent_s: a peer that sends nothing for so long, or does not take a connection, is gone.
-        chunk_s: a chunk that takes longer in all is asked of the next one.
-        held_s: how long a peer keeps a question that it cannot answer yet; less than `silent_s`.
-        first_away_s: how long a peer that failed is not asked, which doubles with each failure.
+        silent_s: a peer that sends nothing for this long, or does not accept a connection, is gone.
+        chunk_s: a chunk that takes longer in all is requested from the next one.
+        held_s: how long a peer keeps a request that it cannot answer yet; less than `silent_s`.
+        first_away_s: how long a failed peer is avoided, which doubles with each failure.
         longest_away_s: no pause is longer.
-        absent_s: how long a peer that has nothing of an object is not asked for that.
+        absent_s: how long a peer that has nothing of an object is not asked for it.
 
     """
 
@@ -64,10 +64,10 @@ class PeerPatience(msgspec.Struct, frozen=True):
 
 
 def content_key(checksum: str, size: int) -> str:
-    """Return the name that the same content has on all nodes; empty where the store's checksum proves nothing.
+    """Return the name of content that is the same on all nodes; empty if no checksum verifies it.
 
     Args:
-        checksum: of the whole content, as the store lists it or `proof_of` makes it.
+        checksum: of the whole content, from the store's listing or by `proof_of`.
         size: bytes.
 
     """
@@ -77,10 +77,10 @@ def content_key(checksum: str, size: int) -> str:
 
 
 class Owners:
-    """Who reads which chunk from the store: rendezvous hashing, with a bound on what one member owns of all.
+    """Which node reads which chunk from the store: rendezvous hashing, with a limit on what one member owns.
 
-    Whoever knows the same contents and members computes the same owners; who knows a member more or less differs in
-    what that one owns, and in little else.
+    Nodes with the same contents and members compute the same owners; one member more or less changes
+    what that one owns, and little else.
 
     Args:
         contents: number of chunks by the key of the content.
@@ -109,11 +109,11 @@ class Owners:
         return _mixed(place ^ self._seeds)
 
     def owner(self, key: str, chunk: int) -> str:
-        """Return who reads a chunk from the store."""
+        """Return the owner of a chunk: the node that reads it from the store."""
         return self._members[self._owners[key, chunk]]
 
     def row(self, key: str, chunk: int) -> tuple[str, ...]:
-        """Return all members in the order in which they stand in for each other: the owner first."""
+        """Return all members in the order in which they replace each other: the owner first."""
         owner = self._owners[key, chunk]
         others = (int(each) for each in np.argsort(self._scores(key, chunk))[::-1] if each != owner)
         return tuple(self._members[each] for each in (owner, *others))
@@ -131,7 +131,7 @@ def _mixed(values: _Words) -> _Words:
 
 
 class Peers:
-    """What a node has found out about its peers; what the clock says is handed in.
+    """A node's knowledge of its peers; the time is passed in.
 
     Args:
         me: the node's own address.
@@ -147,24 +147,24 @@ class Peers:
         self._absent_until: dict[tuple[str, str], float] = {}
         self._unheld_until: dict[tuple[str, str], float] = {}
         self.liars: dict[str, str] = {}
-        """Who gave what the store does not have, and what that was."""
+        """Peers that served wrong data, and what it was."""
 
     def begin(self) -> None:
-        """Forget who lacks what, when another fetch begins; who is away, and who lied, stays so."""
+        """Forget which peers lack what, when another fetch begins; absent and dropped peers stay so."""
         self._absent_until.clear()
         self._unheld_until.clear()
 
     def whom(self, owners: Owners, key: str, chunk: int, now: float, besides: Collection[str] = ()) -> str:
-        """Return the peer to ask for a chunk; empty where the node is to read it from the store.
+        """Return the peer to ask for a chunk; empty if the node should read it from the store.
 
-        That is where it is its turn, or three others were asked in vain.
+        That is if it is its owner, or three others were asked in vain.
 
         Args:
             owners: of all chunks.
             key: of its content.
             chunk: index.
             now: seconds of a monotonic clock.
-            besides: who was asked already, or is not to be asked.
+            besides: peers that were asked already, or must not be asked.
 
         """
         if len(besides) >= _TRIES:
@@ -177,9 +177,9 @@ class Peers:
         return ""
 
     def holder(self, owners: Owners, key: str, chunk: int, now: float) -> str:
-        """Return the peer that is asked whether it has a chunk already, before the node reads it for all; or nothing.
+        """Return a peer to ask whether it has a chunk already, before the node reads it for all; or nothing.
 
-        A node that joins others which have the model is to read nothing from the store.
+        A node that joins others which have the model reads nothing from the store.
         """
         row = owners.row(key, chunk)
         peer = next((each for each in row if each != self._me), "")
@@ -194,11 +194,11 @@ class Peers:
         )
 
     def served(self, peer: str) -> None:
-        """Note that a peer gave a chunk."""
+        """Note that a peer served a chunk."""
         self._failures.pop(peer, None)
 
     def failed(self, peer: str, now: float) -> None:
-        """Note that a peer is gone, or slow: it is let alone for a while, each time longer."""
+        """Note that a peer is gone, or slow: it is avoided for a while, each time longer."""
         wait = self._patience.first_away_s * 2.0 ** min(self._failures[peer], 16)
         self._failures[peer] += 1
         self._away_until[peer] = now + min(wait, self._patience.longest_away_s)
@@ -208,7 +208,7 @@ class Peers:
         self._absent_until[peer, key] = now + self._patience.absent_s
 
     def holds_not(self, peer: str, key: str, now: float) -> None:
-        """Note that a peer has not all of an object yet."""
+        """Note that a peer does not have all of an object yet."""
         self._unheld_until[peer, key] = now + self._patience.absent_s
 
     def lied(self, peer: str, what: str) -> bool:
@@ -219,7 +219,7 @@ class Peers:
 
 
 def meeting_pause_s(pause_s: float, listed: int) -> float:
-    """Return how long a node waits until it lists all nodes again, as long as the others may do so, too.
+    """Return how long a node waits until it lists all nodes again, with all others doing so, too.
 
     Args:
         pause_s: at least.
@@ -230,12 +230,12 @@ def meeting_pause_s(pause_s: float, listed: int) -> float:
 
 
 def order_of_doubt(givers: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:
-    """Return chunks of a wrong object in the order in which others are asked about them.
+    """Return chunks of a wrong object in the order in which others are asked for them.
 
-    One of each giver first, so that whoever gave many wrong ones is found with the fewest questions.
+    One of each peer first, so that a peer with many wrong ones is found with the fewest requests.
 
     Args:
-        givers: who gave each chunk, in an order that is the same on all nodes.
+        givers: the peer of each chunk, in an order that is the same on all nodes.
 
     """
     rounds: defaultdict[str, int] = defaultdict(int)
@@ -247,9 +247,9 @@ def order_of_doubt(givers: Mapping[_Chunk, str]) -> tuple[_Chunk, ...]:
 
 
 def asking_order(count: int, me: str, members: int) -> tuple[int, ...]:
-    """Return the order in which a node asks for so many chunks that others own.
+    """Return the order in which a node requests chunks that others own.
 
-    Early ones are asked for early, because their owners have them first; nearby ones in another order on each node, so
+    Early ones are requested early, because their owners have them first; nearby ones in another order on each node, so
     that not all ask the same owner at once.
     """
     block = max(1, 2 * members)

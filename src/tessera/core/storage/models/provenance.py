@@ -1,7 +1,7 @@
-"""Who gave which chunk of an object that nodes fetch together, whether all of it is right, and which peer lied.
+"""The origin of each chunk of a shared object, whether all of it is right, and which peer was wrong.
 
-What a peer gave is unproven until the whole object has the store's checksum. What others gave in its place says then
-who lied: whoever gave something else than what is in the proven object.
+A peer's chunks are unverified until the whole object has the store's checksum. Replaced chunks then show
+which peer was wrong: the one whose chunk differs from the verified object.
 """
 
 from tessera.core.storage.models.multipart import is_assumed
@@ -10,14 +10,14 @@ from tessera.core.storage.models.revisions import chunk_count
 __all__ = ["EARLIER", "STORE", "Provenance"]
 
 STORE, EARLIER = "", "?"
-"""Who gave a chunk, where that is no peer: the store, or an attempt of a process that has ended."""
+"""Origin of a chunk that is no peer's: the store, or an earlier attempt."""
 
 
 class Provenance:
     """Of one object.
 
     Args:
-        listed: the checksum that the store lists.
+        listed: the checksum in the store's listing.
         size: bytes.
 
     """
@@ -26,33 +26,33 @@ class Provenance:
         self.listed = listed
         self.digests = [""] * chunk_count(size)
         self.givers: dict[int, str] = {}
-        """Who gave each chunk that is there."""
+        """The origin of each present chunk."""
         self.proven = False
         self.provable = True
-        """Whether the ETag that the store listed is a checksum at all."""
+        """Whether the ETag in the store's listing is a checksum at all."""
         self.doubted: set[str] = set()
-        """Peers that are asked for none of it: others gave something else."""
+        """Peers that are asked for none of it: their chunks differed from others'."""
         self.said: list[tuple[int, str, str]] = []
-        """Chunk, peer and digest of what was replaced by what others gave."""
+        """Chunk, peer and digest of replaced chunks."""
         self.alone = False
         """Whether peers are asked for none of it any more."""
         self.summed = 0
-        """Chunks that are in the checksum which is computed."""
+        """Chunks that are included in the running checksum."""
         self.stale = False
         """Whether one of them was replaced since."""
 
     def restart(self) -> None:
-        """Let the checksum be computed anew."""
+        """Restart the checksum."""
         self.summed = 0
         self.stale = False
 
     @property
     def lies(self) -> dict[str, int]:
-        """Whoever gave what is not in the proven object, and which chunk."""
+        """The peers whose chunks differ from the verified object, and which chunks."""
         return {peer: chunk for chunk, peer, digest in self.said if digest != self.digests[chunk]}
 
     def drop(self, peer: str) -> list[int]:
-        """Take out what a peer gave; return which chunks that were."""
+        """Discard a peer's chunks; return which these were."""
         found = [chunk for chunk, giver in self.unproven.items() if giver == peer]
         for chunk in found:
             self.said.append((chunk, peer, self.digests[chunk]))
@@ -61,19 +61,19 @@ class Provenance:
 
     @property
     def unproven(self) -> dict[int, str]:
-        """Who gave the chunks that are not from the store."""
+        """The peers of the chunks that are not from the store."""
         return {chunk: giver for chunk, giver in sorted(self.givers.items()) if giver != STORE}
 
     @property
     def is_summed(self) -> bool:
-        """Whether there is nothing left to sum, or no use in it."""
+        """Whether there is nothing left to add, or no use in it."""
         return self.stale or not self.provable or self.summed == len(self.digests)
 
     def is_right_with(self, computed: str) -> bool:
-        """Return whether all of it is what the store has, given the checksum of what was summed."""
+        """Return whether all of it is the store's, by the running checksum."""
         if len(self.givers) < len(self.digests):
             return False
-        # What the store has itself given is right, where nobody knows how large the parts of its ETag are.
+        # The store's own chunks are right, if the size of its ETag's parts is unknown.
         if not self.provable or (is_assumed(self.listed) and not self.unproven):
             return not self.unproven
         whole = self.summed == len(self.digests) and not self.stale

@@ -1,4 +1,4 @@
-"""Which revisions stay on the disk, and which go when it is full."""
+"""Which revisions stay on the disk, and which are evicted when it is full."""
 
 from collections.abc import Collection, Iterable
 
@@ -15,8 +15,8 @@ class Kept(msgspec.Struct, frozen=True):
     Args:
         revision: its name.
         last_used: seconds of any clock; the greatest is the most recent.
-        freed_bytes: what its removal frees: files that other revisions share count for none.
-        protected: why it must stay (`current`, `pinned`, `in use by process 17`); empty where it may go.
+        freed_bytes: what its removal frees: files shared with other revisions count nothing.
+        protected: why it must stay (`current`, `pinned`, `in use by process 17`); empty if it may be evicted.
 
     """
 
@@ -35,10 +35,10 @@ def superseded(kept: Iterable[Kept], keep: int) -> tuple[str, ...]:
 def make_room(
     kept: Collection[Kept], *, needed_bytes: int, free_bytes: int, reserve_bytes: int, subject: str
 ) -> tuple[str, ...]:
-    """Return the revisions to evict, least recently used first, so that what is needed fits beside the reserve.
+    """Return the revisions to evict, least recently used first, so that the needed bytes fit beside the reserve.
 
     Raises:
-        Unavailable: it would not fit even then; nothing is to be evicted.
+        Unavailable: they would not fit even then; nothing is to be evicted.
 
     """
     missing = needed_bytes + reserve_bytes - free_bytes

@@ -1,4 +1,4 @@
-"""When a request is made again, how long to wait before, and when to give up."""
+"""When a request is retried, the backoff before, and when to give up."""
 
 import msgspec
 
@@ -6,15 +6,15 @@ __all__ = ["Attempts", "Patience", "RateLimit"]
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """How long a transfer without progress is waited for, in seconds.
+    """Timeouts of a transfer without progress, in seconds.
 
     Args:
-        stall_s: a connection that brings less than `progress_bytes` in this time is closed, and another one made.
-        give_up_s: without progress for so long, over all attempts, the transfer fails. The last attempt may be silent
-            for `stall_s` more, and so may what is read at that moment of other objects: less than a minute in all.
+        stall_s: a connection with less than `progress_bytes` in this time is replaced.
+        give_up_s: without progress for this long, over all attempts, the transfer fails. The last attempt may hang
+            for `stall_s` more, and so may concurrent reads of other objects: less than a minute in all.
         first_wait_s: the wait after the first failure, which doubles with each.
         longest_wait_s: no wait is longer.
-        progress_bytes: what counts as progress; the end of what is read does, too.
+        progress_bytes: what counts as progress; the end of a read does, too.
 
     """
 
@@ -26,7 +26,7 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class Attempts:
-    """The attempts to read one range: what the clock says is handed in.
+    """The attempts to read one range; the time is passed in.
 
     Args:
         patience: how long.
@@ -42,11 +42,11 @@ class Attempts:
         self._failures = 0
 
     def start(self, now: float) -> None:
-        """Note that a connection is tried: its own patience starts, that of all attempts goes on."""
+        """Note a new connection: its own timeout starts, that of all attempts continues."""
         self._begun = now
 
     def progress(self, now: float, size: int) -> None:
-        """Note bytes that came; a trickle is no progress."""
+        """Count bytes that arrived; a trickle is no progress."""
         self._since_mark += size
         if self._since_mark >= self._patience.progress_bytes:
             self._mark = self._begun = now
@@ -54,12 +54,12 @@ class Attempts:
             self._failures = 0
 
     def pause(self, seconds: float) -> None:
-        """Note time that we ourselves took, for the bandwidth limit: it is no stall."""
+        """Note time spent in the bandwidth limit: it is no stall."""
         self._mark += seconds
         self._begun += seconds
 
     def has_stalled(self, now: float) -> bool:
-        """Return whether this connection has brought too little for too long."""
+        """Return whether this connection has delivered too little for too long."""
         return now - self._begun >= self._patience.stall_s
 
     def wait_after_failure(self, now: float, jitter: float, asked_s: float = 0.0) -> float | None:
@@ -67,8 +67,8 @@ class Attempts:
 
         Args:
             now: seconds of the clock.
-            jitter: a random number from 0 to 1, so that many nodes do not come back at once.
-            asked_s: what the store asked for (`Retry-After`).
+            jitter: a random number from 0 to 1, so that many nodes do not retry at once.
+            asked_s: requested by the store (`Retry-After`).
 
         """
         self._since_mark = 0
@@ -79,7 +79,7 @@ class Attempts:
 
 
 class RateLimit:
-    """A limit in bytes per second, as times before which nothing more may be read.
+    """A limit in bytes per second, as a time before which nothing more may be read.
 
     Args:
         bytes_per_second: positive.

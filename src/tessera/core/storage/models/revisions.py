@@ -1,4 +1,4 @@
-"""A revision of a model: its files with their digests, and the name that follows from them."""
+"""A revision of a model: its files with their digests, and the name derived from them."""
 
 import hashlib
 
@@ -7,18 +7,18 @@ import msgspec
 __all__ = ["CHUNK_BYTES", "Manifest", "ModelFile", "StoredObject", "chunk_count", "chunk_range", "revision_of"]
 
 CHUNK_BYTES = 8 * 2**20
-"""What is fetched, verified and resumed at once; a multiple of every disk's block size."""
+"""The unit of fetching, verifying and resuming; a multiple of every disk's block size."""
 
 
 class StoredObject(msgspec.Struct, frozen=True):
-    """An object as its store lists it.
+    """An object in its store's listing.
 
     Args:
         path: its name below the source, with `/` between folders.
         size: bytes.
-        etag: what changes when the object changes, as the store sends it; empty where it gives none.
+        etag: changes when the object changes, as the store sends it; empty for none.
         checksum: of the whole content, `md5:<hex>`, `sha1:<hex>`, `sha256:<hex>` or `git:<hex>`, git's id of it; empty
-            where the store gives none.
+            for none.
         ranges: whether the store serves parts of it.
 
     """
@@ -57,7 +57,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def revision(self) -> str:
-        """The revision's name, which follows from paths, sizes and content alone."""
+        """The revision's name, derived from paths, sizes and content alone."""
         return revision_of(self.files)
 
     @property

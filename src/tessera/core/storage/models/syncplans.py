@@ -12,7 +12,7 @@ from tessera.errors import Unavailable
 __all__ = ["MirrorPlan", "Span", "SyncPlan", "parents_of", "plan_mirror", "plan_sync", "refuse_empty", "spans"]
 
 _INTERLEAVED = 8
-"""Files whose chunks are fetched side by side: a file's checksum is made in order, so that one file keeps one core."""
+"""Files fetched side by side: a file's checksum is computed in order, so that one file keeps one core busy."""
 
 
 class SyncPlan(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class SyncPlan(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """What is the same as long as the same objects are to be fetched: the name under which a sync is resumed."""
+        """Its identity while the same objects are to be fetched: the name under which a sync is resumed."""
         rows = msgspec.json.encode(self.fetched)
         return hashlib.sha256(rows).hexdigest()[:32]
 
@@ -45,7 +45,7 @@ class MirrorPlan(msgspec.Struct, frozen=True):
     Args:
         kept: files that stay, by their paths.
         fetched: what is new.
-        removed: paths of files that the store has no more.
+        removed: paths of files that left the store.
 
     """
 
@@ -77,14 +77,14 @@ def plan_sync(
 ) -> SyncPlan:
     """Return which files are taken from older revisions and which are fetched.
 
-    A file is unchanged when its size and the store's checksum of the content are the same, under any name and from any
-    source, or, where the store has no checksum, when source, path, size and ETag are.
+    A file is unchanged if its size and the store's checksum of the content are the same, under any name and from any
+    source, or, if the store has no checksum, if source, path, size and ETag are.
 
     Args:
         objects: the listing, checked.
         source: where it is from.
-        revisions: those on the disk, by name; of several that have a file the first is taken.
-        damaged: revision and path of files that are not to be trusted.
+        revisions: those on the disk, by name; of several with a file the first is used.
+        damaged: revision and path of damaged files.
 
     """
     known: dict[tuple[str, ...], tuple[str, ModelFile]] = {}
@@ -108,7 +108,7 @@ def plan_sync(
 def plan_mirror(
     objects: tuple[StoredObject, ...], source: str, manifest: Manifest | None, damaged: Collection[str] = ()
 ) -> MirrorPlan:
-    """Return which plain files stay, which are fetched and which go.
+    """Return which plain files stay, which are fetched and which are removed.
 
     A file is unchanged as in `plan_sync`, under its own name alone.
 
@@ -116,7 +116,7 @@ def plan_mirror(
         objects: the listing, checked.
         source: where it is from.
         manifest: of the plain files; None where there are none.
-        damaged: paths of files that are not to be trusted.
+        damaged: paths of damaged files.
 
     """
     here = {file.path: file for file in manifest.files} if manifest else {}
@@ -133,13 +133,13 @@ def plan_mirror(
 
 
 def parents_of(path: str) -> tuple[str, ...]:
-    """Return the folders that a path leads through, the nearest first."""
+    """Return the parent folders of a path, the nearest first."""
     parts = path.split("/")
     return tuple("/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
 
 
 def _keys(source: str, file: StoredObject | ModelFile) -> Iterator[tuple[str, ...]]:
-    """Yield what a file is recognized by, the best first."""
+    """Yield the keys by which a file is recognized, the best first."""
     if file.etag:
         yield source, file.path, str(file.size), file.etag
     if file.checksum:
@@ -147,7 +147,7 @@ def _keys(source: str, file: StoredObject | ModelFile) -> Iterator[tuple[str, ..
 
 
 def refuse_empty(objects: tuple[StoredObject, ...], *, source: str) -> None:
-    """Refuse a listing without objects, which more often is a wrong name or a broken store than an empty model.
+    """Reject a listing without objects, which is more often a wrong name or a broken store than an empty model.
 
     Raises:
         Unavailable: there are none.
@@ -162,7 +162,7 @@ def refuse_empty(objects: tuple[StoredObject, ...], *, source: str) -> None:
 
 
 def spans(objects: tuple[StoredObject, ...]) -> Iterator[Span]:
-    """Yield all chunks in the order in which they are fetched: large objects first, several side by side.
+    """Yield all chunks in fetching order: large objects first, several side by side.
 
     A chunk comes after those before it of the same object. An object that is not served in parts is one span.
     """
