@@ -1,6 +1,8 @@
 """What `tessera.plan` does, and the reading of files that commands share with it; `tessera` has the public names."""
 
 import contextlib
+import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,6 +71,7 @@ ManifestInput: TypeAlias = str | Path | Mapping[str, Any]
 ShareUnit: TypeAlias = Literal["GiB", "MiB"]
 
 _MIB: dict[ShareUnit, int] = {"GiB": 1024, "MiB": 1}
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _ENDINGS = {".yaml", ".yml", ".json"}
 _EXAMPLES = 3
 """Objects of one kind named in a note; the others are counted."""
@@ -212,20 +215,19 @@ def read_documents(path: str) -> tuple[Document, ...]:
 
 def _files(path: str) -> Iterator[str]:
     """Yield a file, or the manifests below a folder, sorted; what is hidden, or in a hidden folder, is left out."""
-    if path.startswith(("https://", "http://")):
-        raise InvalidInput(
-            path, found="it is an address, and nothing is fetched", hint=f"curl -fsSL {path} | tessera ... -f -"
-        )
+    if address := _ADDRESS.match(path):
+        fetched = f"curl -fsSL {path}" if address[1].lower() in ("http", "https") else "what fetches it"
+        raise InvalidInput(path, found="it is an address, and nothing is fetched", hint=f"{fetched} | tessera ... -f -")
     if not path:
         raise InvalidInput(
             "a file to read", found="its name is empty", hint="name a file, a folder, or - for standard input"
         )
     folder = Path(path)
-    if path == "-" or not folder.is_dir():
+    if path == "-" or not os.path.isdir(path):  # Path.is_dir raises where a folder on the way may not be entered
         yield path
         return
     inside = (p for p in folder.rglob("*") if not any(part.startswith(".") for part in p.relative_to(folder).parts))
-    found = sorted(p for p in inside if p.suffix in _ENDINGS and p.is_file())
+    found = sorted(p for p in inside if p.suffix in _ENDINGS and os.path.isfile(p))
     if not found:
         raise InvalidInput(
             path, found="the folder has no manifests", hint="name a folder with files ending in .yaml, .yml or .json"

@@ -59,5 +59,6 @@ def _values() -> str:
 
 For `helm install --set KEY=VALUE` and `tessera manifests --set KEY=VALUE`, or a file with `-f`;
 [installing](../install.md) says which of them a cluster needs. Helm checks them by `deploy/chart/values.schema.json`.
+`null` is refused, because Helm takes it for no value at all: empty a list by `[]`, a mapping by `{{}}`, a text by `""`.
 
 {installation.table_of_values(said)}"""

@@ -462,6 +462,36 @@ def test_old_spellings_and_addresses() -> None:
     assert run("plan", "--fleet", "-", given="nodes: [{name: a, gpus: T4}]").exit_code == 0
     told = run("plan", "--gpus", "T4", "-f", "https://example.com/a.yaml").stderr
     assert "curl -fsSL https://example.com/a.yaml | tessera" in told
+    assert "curl -fsSL HTTPS://a/b | tessera" in run("plan", "--gpus", "T4", "-f", "HTTPS://a/b").stderr
+    for address in ("s3://bucket/a.yaml", "oci://registry/chart", "file:///etc/hosts"):
+        assert "nothing is fetched: what fetches it | tessera ... -f -" in run("plan", "--cluster", address).stderr
+
+
+def test_a_name_that_no_file_can_have_is_an_error_of_the_command_line() -> None:
+    result = run("plan", "--gpus", "T4", "-f", "a" * 300)
+    assert result.exit_code == 2
+    assert "File name too long: name a file that can be read" in result.stderr
+
+
+@pytest.mark.parametrize("offered", ["nvidia.com/gpu: 1", "aliyun.com/gpu-mem: 8"])
+def test_a_node_whose_count_of_gpus_is_no_number_is_left_out_alone(offered: str, tmp_path: Path) -> None:
+    nodes = (
+        f"kind: Node\nmetadata: {{name: {name}, labels: {{nvidia.com/gpu.product: Tesla-T4, nvidia.com/gpu.count: {count}}}}}\n"
+        f"status: {{allocatable: {{{offered}}}}}\n"
+        for name, count in (("good", "'1'"), ("odd", "many"))
+    )
+    (tmp_path / "nodes.yaml").write_text("---\n".join(nodes))
+    given = manifest(offered.replace(": 8", ": 2"))
+    result = run("plan", "--cluster", str(tmp_path), "-f", "-", "-o", "json", given=given)
+    assert result.exit_code == 0, result.stderr
+    got = json.loads(result.stdout)
+    assert ([each["node"] for each in got["assignments"]], got["skipped"]) == (["good"], ["odd"])
+    assert "'many' is not a Kubernetes quantity" in got["warnings"][0]
+
+
+def test_a_quantity_that_is_missing_says_what_to_write() -> None:
+    told = run("plan", "--gpus", "T4", "-f", "-", given=manifest("nvidia.com/gpu: null")).stderr
+    assert "it is missing: write a Kubernetes quantity: a number with an optional suffix" in told
 
 
 def test_wide_lines_are_not_folded() -> None:

@@ -13,9 +13,10 @@ from kube.conftest import fresh
 from kube.fakenodes import FakeNode
 from kube.helm import Helm
 from tessera.api import documents
+from tessera.api.tessera.installation import read_values
 from tessera.api.tessera.pods.signatures import SECRET
 from tessera.cli.manifests import chart_folder
-from tessera.errors import Unavailable
+from tessera.errors import InvalidInput, Unavailable
 from testbed.cluster import Cluster, Desired
 from testbed.deploy import KUBE_VERSION, NAMESPACE, rendered
 from testbed.processes import until
@@ -102,6 +103,15 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
         },
         KUBE_VERSION,
     ),
+    "no ports": (
+        {
+            **IMAGE,
+            "networkPolicies": {"egressPorts": [], "modelPorts": [], "prometheusPorts": []},
+            "server": {"page": True, "prometheus": "http://prometheus"},
+            "metricsApi": {"enabled": True, "prometheus": "http://prometheus"},
+        },
+        KUBE_VERSION,
+    ),
 }
 
 
@@ -136,13 +146,50 @@ REFUSED: dict[str, dict[str, Any]] = {
     "TLS that Prometheus cannot check": {**IMAGE, "metrics": {"podMonitor": True, "tls": {"secret": "own"}}},
     "rules about nobody": {**IMAGE, "metricsApi": {"enabled": True, "adapterRules": {"configMap": "rules"}}},
     "a question to nobody": {**IMAGE, "metricsApi": {"enabled": True, "wakeQuery": "up"}},
+    "null for many values": {**IMAGE, "agent": None},
+    "null for some": {**IMAGE, "scheduler": {"image": None}},
+    "null for a folder": {**IMAGE, "agent": {"kubeletFolder": None}},
+    "null for what protects": {**IMAGE, "admission": {"policies": None}},
+    "null for a list": {**IMAGE, "agent": {"tolerations": None}},
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_helm_refuses_what_manifests_refuses(helm: Helm, case: str) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(InvalidInput):
+        rendered(REFUSED[case])
+    with pytest.raises(AssertionError, match=r"don't meet the specifications|checks\.yaml"):
         helm.run("template", "tessera", str(chart_folder()), values=REFUSED[case])
+
+
+EVIL = "x\"'\n        - --evil\n        evil: [evil]\n---\nkind: Secret\n# {{ .Values }}"
+CHOICES = {"operator", "routing", "source", "folder", "name"}
+"""Words that choose what is rendered, and those of disks, which the schema alone guards."""
+
+
+def test_text_stays_in_its_place_though_the_schema_is_not_asked(helm: Helm) -> None:
+    """Every text of the values tries to end its line, to add an option, a field and an object."""
+
+    def everywhere(values: Any, text: str) -> Any:
+        if isinstance(values, dict):
+            return {key: each if key in CHOICES else everywhere(each, text) for key, each in values.items()}
+        return text if isinstance(values, str) else [text] if values == [] else values
+
+    def parts(data: Any) -> list[str]:
+        if isinstance(data, dict):
+            return [*data, *(part for each in data.values() for part in parts(each))]
+        return [part for each in data for part in parts(each)] if isinstance(data, list) else [str(data).strip()]
+
+    objects = {}
+    for text in ("x", EVIL):
+        values = everywhere(read_values({"disks": {"enabled": True}, "metricsApi": {"enabled": True}}), text)
+        values["metrics"]["allowFrom"] = values["image"]["pullSecrets"] = []
+        values["agent"] |= {"env": [], "volumes": [], "volumeMounts": []}
+        words = ("template", "tessera", str(chart_folder()), "--kube-version", OLDER, "--skip-schema-validation")
+        said = documents.read("helm", helm.run(*words, values=values))
+        objects[text] = by_name([each.data for each in said if each.data is not None])
+    assert objects["x"].keys() == objects[EVIL].keys()
+    assert not {"evil", "--evil", "- --evil"} & set(parts(list(objects[EVIL].values())))
 
 
 # In a cluster

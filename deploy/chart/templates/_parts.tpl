@@ -8,7 +8,7 @@
 
 {{- define "tessera.container" -}}
 image: {{ include "tessera.image" (dict "image" .Values.image "tag" (default .Chart.AppVersion .Values.image.tag)) | quote }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
+imagePullPolicy: {{ quote .Values.image.pullPolicy }}
 livenessProbe: {httpGet: {path: /healthz, port: health}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
 readinessProbe: {httpGet: {path: /readyz, port: health}, periodSeconds: 5, timeoutSeconds: 5}
 terminationMessagePolicy: FallbackToLogsOnError

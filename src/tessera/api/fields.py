@@ -73,8 +73,8 @@ class Field:
         if found:
             return InvalidInput(self.subject, found=found, expected=expected, hint=hint)
         if self.value is None:
-            fix = f"write {expected}"
-            return InvalidInput(self.subject, found="it is missing", hint=f"{fix}, such as {hint}" if hint else fix)
+            more = f": {hint.removeprefix('write ')}" if hint.startswith("write ") else hint and f", such as {hint}"
+            return InvalidInput(self.subject, found="it is missing", hint=f"write {expected}{more}")
         return InvalidInput(self.subject, found=_shown(self.value), expected=expected, hint=hint)
 
     def _child(self, step: str | int, value: Plain) -> "Field":

@@ -385,6 +385,11 @@ NOTES = {
         {"nvidia.com/mig-3g.20gb": "3"},
         "node n: 1 x 3g.20gb fit none of its 1 MIG GPUs and are left out",
     ),
+    "more GPUs than a node has": (
+        {},
+        {"aliyun.com/gpu-mem": "1k", "aliyun.com/gpu-count": "1k"},
+        "node n: it says that it has 1000 GPUs, and the first 256 are read",
+    ),
 }
 
 

@@ -27,6 +27,7 @@ def test_the_schema_describes_every_value_and_refuses_others() -> None:
     schema = schema_of_values(SAID)
     for record in (schema, *schema["definitions"].values()):
         assert record["additionalProperties"] is False
+        assert record["required"] == list(record["properties"]), "null, which Helm takes for nothing, is refused"
         assert all("$ref" in each or each["description"] for each in record["properties"].values())
 
 

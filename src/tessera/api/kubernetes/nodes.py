@@ -212,7 +212,7 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
     except InvalidInput as error:
         known = _unnamed(seen)
         if known is None:
-            accepted = f"{error.hint}; or {_fix(seen)}"
+            accepted = "; or ".join(filter(None, (error.hint, _fix(seen))))
             raise InvalidInput(error.subject, found=error.found, expected=error.expected, hint=accepted) from error
     if known is None:
         if advertised:
@@ -229,6 +229,8 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         undivided = msgspec.structs.replace(known.model, profiles=(), memory_slices=0, compute_slices=0)
         known = msgspec.structs.replace(known, model=undivided)
     sharings, lost = _sharings(seen, known)
+    if len(sharings) > _MAX_GPUS:
+        seen.notes.append(f"it says that it has {len(sharings)} GPUs, and the first {_MAX_GPUS} are read")
     memory_mib = _memory_mib(seen, known, len(sharings))
     unnamed = msgspec.structs.replace(known.model, memory_mib=memory_mib)
     gpu_model = unnamed if known.model.name == _UNKNOWN else known.model

@@ -43,6 +43,7 @@ _MAX_NODES = 100_000
 _EXAMPLES = 5
 _MAX_GPUS = 256
 """Most GPUs of one node; no server has more than a few dozen."""
+_GIB = 1024
 _KINDS = ("Node", "Pod", KIND, "Fleet", None)
 _SEVERAL = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?\((?P<node>[^()]*)\)")
 _SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,80})")
@@ -56,7 +57,14 @@ def share_unit_mib(documents: Iterable[Document]) -> int:
 
 def _share_unit_mib(fields: Iterable[Field], states: Mapping[str, GpuNodeState]) -> int:
     nodes = (field for field in fields if field.get("kind").value == "Node")
-    return min((unit_mib(field, states.get(_name(field))) for field in nodes), default=1024)
+    return min((_unit_mib(field, states.get(_name(field))) for field in nodes), default=_GIB)
+
+
+def _unit_mib(field: Field, state: GpuNodeState | None) -> int:
+    try:
+        return unit_mib(field, state)
+    except InvalidInput:
+        return _GIB  # the node is left out for the same reason, which is said there
 
 
 def _name(field: Field) -> str:

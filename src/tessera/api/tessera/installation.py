@@ -228,7 +228,7 @@ class Disks(_Record, frozen=True, kw_only=True):
     """For a new one; one that exists is kept."""
     volumes: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """Local PersistentVolumes to offer of each node's disks, of StorageClass `tessera-local`."""
-    reserve_gib: Annotated[int, msgspec.Meta(ge=0)] = 0
+    reserve_gib: Annotated[int, msgspec.Meta(ge=0, le=999_999)] = 0  # Helm prints a file's 1000000 as 1e+06
     """Of each node's disks, what no volume gets: the room of models, data sets and images."""
     args: tuple[str, ...] = ()
     """More options of `tessera disk-agent`: `[--select=/dev/nvme1n1]` where the disks are none of GKE, EKS or AKS."""
@@ -444,6 +444,7 @@ def schema_of_values(said: Mapping[str, str]) -> dict[str, Any]:
     for name, definition in schema["$defs"].items():
         definition.pop("title", None)
         definition["description"] = words[f"{MODULE}.{name}", ""]
+        definition["required"] = list(definition["properties"])  # Helm takes null for a value that is not there
         for key, each in definition["properties"].items():
             each.pop("default", None)
             if text := words.get((f"{MODULE}.{name}", _snake(key))):
