@@ -214,15 +214,22 @@ def test_network_policies_let_out_to_the_ports_named_and_to_pods_of_model_server
 def test_a_list_of_no_ports_lets_nothing_out() -> None:
     """A rule of a NetworkPolicy whose list of ports is empty lets everything out."""
     ports = ("egressPorts", "modelPorts", "prometheusPorts")
-    asking = {"server": {"page": True, "prometheus": "http://a"}, "metricsApi": {"enabled": True, "prometheus": "http://a"}}
+    asking = {
+        "server": {"page": True, "prometheus": "http://a"},
+        "metricsApi": {"enabled": True, "prometheus": "http://a"},
+    }
     for none in ports:
         policies = rendered({**ANY, **asking, "networkPolicies": {none: []}})
-        rules = [rule for each in policies if each["kind"] == "NetworkPolicy" for rule in each["spec"].get("egress", [])]
+        rules = [
+            rule for each in policies if each["kind"] == "NetworkPolicy" for rule in each["spec"].get("egress", [])
+        ]
         assert rules
         assert all(rule.get("ports") or rule.get("to") for rule in rules)
-    none_at_all = rendered({**ANY, **asking, "networkPolicies": dict.fromkeys(ports, [])})
+    none_at_all = rendered({**ANY, **asking, "networkPolicies": {each: [] for each in ports}})
     closed = [each for each in none_at_all if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "tessera"]
-    assert [(each["spec"]["policyTypes"], each["spec"].get("egress")) for each in closed] == [(["Ingress", "Egress"], None)]
+    assert [(each["spec"]["policyTypes"], each["spec"].get("egress")) for each in closed] == [
+        (["Ingress", "Egress"], None)
+    ]
 
 
 def test_agents_reach_each_other_and_nobody_else_reaches_them_where_they_give_each_other_models() -> None:

@@ -1,7 +1,6 @@
 """What `tessera.plan` does, and the reading of files that commands share with it; `tessera` has the public names."""
 
 import contextlib
-import os
 import re
 import sys
 from collections import Counter
@@ -222,17 +221,27 @@ def _files(path: str) -> Iterator[str]:
         raise InvalidInput(
             "a file to read", found="its name is empty", hint="name a file, a folder, or - for standard input"
         )
-    folder = Path(path)
-    if path == "-" or not os.path.isdir(path):  # Path.is_dir raises where a folder on the way may not be entered
+    try:
+        found = None if path == "-" or not (folder := Path(path)).is_dir() else sorted(_manifests(folder))
+    except OSError as error:
+        raise _unreadable(str(error.filename or path), error) from error
+    if found is None:
         yield path
         return
-    inside = (p for p in folder.rglob("*") if not any(part.startswith(".") for part in p.relative_to(folder).parts))
-    found = sorted(p for p in inside if p.suffix in _ENDINGS and os.path.isfile(p))
     if not found:
         raise InvalidInput(
             path, found="the folder has no manifests", hint="name a folder with files ending in .yaml, .yml or .json"
         )
     yield from map(str, found)
+
+
+def _manifests(folder: Path) -> Iterator[Path]:
+    inside = (p for p in folder.rglob("*") if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    return (p for p in inside if p.suffix in _ENDINGS and p.is_file())
+
+
+def _unreadable(path: str, error: OSError) -> InvalidInput:
+    return InvalidInput(path, found=error.strerror or str(error), hint="name a file that can be read")
 
 
 def read_bytes(path: str) -> tuple[str, bytes]:
@@ -246,7 +255,7 @@ def read_bytes(path: str) -> tuple[str, bytes]:
         with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise InvalidInput(path, found=error.strerror or str(error), hint="name a file that can be read") from error
+        raise _unreadable(path, error) from error
     if len(data) > _MOST_BYTES:
         raise InvalidInput(path, found="it has more than 256 MiB", hint="divide it")
     return ("standard input" if path == "-" else path), data

@@ -476,7 +476,8 @@ def test_a_name_that_no_file_can_have_is_an_error_of_the_command_line() -> None:
 @pytest.mark.parametrize("offered", ["nvidia.com/gpu: 1", "aliyun.com/gpu-mem: 8"])
 def test_a_node_whose_count_of_gpus_is_no_number_is_left_out_alone(offered: str, tmp_path: Path) -> None:
     nodes = (
-        f"kind: Node\nmetadata: {{name: {name}, labels: {{nvidia.com/gpu.product: Tesla-T4, nvidia.com/gpu.count: {count}}}}}\n"
+        f"kind: Node\nmetadata:\n  name: {name}\n"
+        f"  labels: {{nvidia.com/gpu.product: Tesla-T4, nvidia.com/gpu.count: {count}}}\n"
         f"status: {{allocatable: {{{offered}}}}}\n"
         for name, count in (("good", "'1'"), ("odd", "many"))
     )
