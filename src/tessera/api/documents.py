@@ -1,7 +1,7 @@
-"""YAML and JSON text as plain values that know their place: source, document number and line.
+"""YAML and JSON text as plain values with their positions: source, document number and line.
 
 The one importer of PyYAML. Scalars follow YAML 1.1 as `kubectl` reads them; numbers with a fraction become `Decimal`,
-so that quantities stay exact. What is hostile or ambiguous is one `InvalidInput`: duplicate keys, unknown tags, deep
+so that quantities stay exact. Hostile or ambiguous text is one `InvalidInput`: duplicate keys, unknown tags, deep
 nesting, aliases that multiply, text that is not UTF-8.
 """
 
@@ -20,15 +20,15 @@ from tessera.errors import InvalidInput, shown
 __all__ = ["Document", "Path", "Plain", "one", "read", "write"]
 
 Plain = dict[str, "Plain"] | list["Plain"] | str | int | Decimal | bool | None
-"""What a document is made of."""
+"""The values of a document."""
 
 Path = tuple[str | int, ...]
 """Keys and indices that lead from a document's root to a value."""
 
 _MAX_DEPTH = 100
-"""Deepest nesting read; real manifests stay below 30."""
+"""Deepest nesting that is read; real manifests stay below 30."""
 _MAX_NODES = 2_000_000
-"""Most values one YAML text may stand for, aliases written out."""
+"""Most values of one YAML text, with aliases expanded."""
 _MAX_YAML_CHARACTERS = 64 << 20
 _MAX_JSON_CHARACTERS = 512 << 20
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -48,7 +48,7 @@ class _Mapping(dict[str, Plain]):
         self.lines: dict[str, int] = {}
 
     def at(self, step: str | int) -> tuple[int, Plain] | None:
-        """Return line and value of a key, where it is there."""
+        """Return line and value of a key, if present."""
         return (self.lines[step], self[step]) if isinstance(step, str) and step in self else None
 
 
@@ -60,7 +60,7 @@ class _Sequence(list[Plain]):
         self.lines: list[int] = []
 
     def at(self, step: str | int) -> tuple[int, Plain] | None:
-        """Return line and value of an element, where it is there."""
+        """Return line and value of an element, if present."""
         return (self.lines[step], self[step]) if isinstance(step, int) and step < len(self) else None
 
 
@@ -68,7 +68,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """One document of a text."""
 
     source: str
-    """The file's name, or what else the text came from."""
+    """The file's name, or another name of the source."""
     number: int
     """Position in the text, from 1."""
     data: Plain
@@ -76,10 +76,10 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     start: int = 0
     """Offset of a JSON document in `text`."""
     text: str = ""
-    """The whole text of a JSON document, where lines are looked up when an error needs one; empty for YAML."""
+    """The whole text of a JSON document, where lines are found when an error needs one; empty for YAML."""
 
     def line(self, path: Path) -> int:
-        """Return the line of the value at `path`, or of the nearest value around it that is there."""
+        """Return the line of the value at `path`, or of the nearest value around it."""
         if self.text:
             return self.text.count("\n", 0, _json_offset(self.text, self.start, path)) + 1
         line, value = self.first_line, self.data
@@ -97,7 +97,7 @@ def read(source: str, text: str | bytes) -> tuple[Document, ...]:
     A text that begins with a bracket is read as JSON, one value after another, and as YAML where it is not JSON.
 
     Args:
-        source: what errors call the text, usually the file's name.
+        source: name of the text in errors, usually the file's name.
         text: characters, or bytes in UTF-8 (or UTF-16 with a byte order mark, which Windows shells write).
 
     Raises:
@@ -186,7 +186,7 @@ def _no_constant(name: str) -> Plain:
 
 
 _PLAIN_JSON = json.JSONDecoder()
-"""Skips over values that were read before."""
+"""Skips values that were read before."""
 _JSON = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_unique)
 
 
@@ -225,7 +225,7 @@ def _not_json(subject: str, error: ValueError) -> InvalidInput:
 
 
 def _refuse_unpaired(documents: list[Document]) -> None:
-    """Refuse half a surrogate pair, which no output could carry."""
+    """Reject half a surrogate pair, which no output could represent."""
     for document in documents:
         try:
             json.dumps(document.data, ensure_ascii=False, default=str).encode()
@@ -254,7 +254,7 @@ def _json_offset(text: str, start: int, path: Path) -> int:
 def _json_members(text: str, at: int) -> Mapping[str | int, int]:
     """Return the offset of each member of the valid JSON value at `at` by key or index; a scalar has none.
 
-    Kept for a few values, so that many errors in one large list do not each go through it again.
+    Cached for a few values, so that many errors in one large list do not each parse it again.
     """
     opened, index = text[at], 0
     members: dict[str | int, int] = {}
@@ -336,7 +336,7 @@ class _Yaml:
         return Document(source=self.source, number=self.number, data=self.root, first_line=self.first_line)
 
     def take(self, event: yaml.Event) -> None:
-        """Go on by one parser event."""
+        """Process one parser event."""
         assert event.start_mark is not None
         line = event.start_mark.line + 1
         match event:
@@ -390,7 +390,7 @@ class _Yaml:
         self._put(done.value, done.line)
 
     def _merge(self, target: _Mapping, source: Plain, line: int) -> None:
-        """Add what `<<` names; keys already there win. Source: YAML 1.1 merge key type."""
+        """Add the mapping of `<<`; existing keys win. Source: YAML 1.1 merge key type."""
         for mapping in source if isinstance(source, list) else [source]:
             if not isinstance(mapping, _Mapping):
                 raise self._refuse(line, "a merge of something else", "a mapping or a list of mappings after <<")
@@ -460,7 +460,7 @@ _TRUTH = {"yes": True, "no": False, "true": True, "false": False, "on": True, "o
 
 
 def _integer(text: str) -> Plain:
-    """Read decimal, 0x, 0b and leading-zero octal; base 60 stays text, as kubectl's reader has it."""
+    """Read decimal, 0x, 0b and leading-zero octal; base 60 stays text, as in kubectl."""
     digits = text.replace("_", "")
     if ":" in digits:
         return text

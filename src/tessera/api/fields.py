@@ -1,4 +1,4 @@
-"""A value in a document together with its place, so that whatever is wrong with it can be named exactly."""
+"""A value in a document together with its position, so that errors can name it exactly."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ Number = TypeVar("Number")
 Value = TypeVar("Value")
 
 _NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?")
-"""What an error repeats of an object's name; a name beyond it is left out."""
+"""Longest part of an object's name in an error."""
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """Source: kubernetes/apimachinery `pkg/util/validation` (`IsDNS1123Subdomain`)."""
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -28,7 +28,7 @@ _FILL_IN = (
 
 
 class Field:
-    """A value, missing or there, and its place: document, path, and the object it belongs to.
+    """A value, present or not, and its position: document, path, and its object.
 
     Readers return core values or raise `InvalidInput` naming source, document, line, object and path. A missing field
     and an explicit null are the same, as in Kubernetes.
@@ -41,9 +41,9 @@ class Field:
         self.value = value
         self.path = path
         self.root = root
-        """How many steps of the path lead to the object."""
+        """Length of the path to the object."""
         self.label = label
-        """`Kind namespace/name` of the object, empty where it has none."""
+        """`Kind namespace/name` of the object, empty without one."""
 
     @property
     def given(self) -> bool:
@@ -57,7 +57,7 @@ class Field:
 
     @property
     def subject(self) -> str:
-        """Place, object and path, as errors begin."""
+        """Position, object and path, as errors begin."""
         text = ""
         for step in self.path[self.root :]:
             if isinstance(step, str) and _PLAIN_KEY.fullmatch(step):
@@ -67,7 +67,7 @@ class Field:
         return ": ".join(part for part in (self.place, self.label, text.removeprefix(".")) if part)
 
     def refuse(self, expected: str = "", hint: str = "", *, found: str = "") -> InvalidInput:
-        """Return the error that this value is not what was expected; `found` is another cause, as a phrase."""
+        """Return the error that this value is not the expected one; `found` is another cause, as a phrase."""
         if isinstance(self.value, str) and _PLACEHOLDER.search(self.value):
             hint = _FILL_IN
         if found:
@@ -81,7 +81,7 @@ class Field:
         return Field(self.document, value, (*self.path, step), root=self.root, label=self.label)
 
     def get(self, *keys: str) -> "Field":
-        """Return the field that `keys` lead to, missing where one of them is; a value between must be a mapping."""
+        """Return the field at `keys`, missing if one of them is; a value between must be a mapping."""
         field = self
         for key in keys:
             field = field._child(key, field.mapping().get(key))
@@ -96,7 +96,7 @@ class Field:
         return self.value
 
     def members(self) -> Iterator[tuple[str, "Field"]]:
-        """Yield the keys and fields of a mapping in the order written."""
+        """Yield the keys and fields of a mapping in their order."""
         for key, value in self.mapping().items():
             yield key, self._child(key, value)
 
@@ -110,7 +110,7 @@ class Field:
             yield self._child(index, value)
 
     def only(self, *keys: str) -> "Field":
-        """Return this mapping, with no key but these.
+        """Return this mapping, after rejecting all keys but these.
 
         Raises:
             InvalidInput: an unknown key, which is most often a misspelled one.
@@ -122,7 +122,7 @@ class Field:
         return self
 
     def read(self, reader: Callable[[object, str], Number], default: Number | None = None) -> Number:
-        """Return the value as `reader` reads it, a function of value and subject as in `core.workload.units`.
+        """Return the value by `reader`, a function of value and subject as in `core.workload.units`.
 
         The subject, whose line may take a search, is made only for an error.
         """
@@ -134,7 +134,7 @@ class Field:
             raise self.refuse(error.expected, error.hint) from error
 
     def text(self, default: str | None = None) -> str:
-        """Return the text; a number or truth value in its place is refused, as Kubernetes does."""
+        """Return the text; a number or boolean in its place is rejected, as in Kubernetes."""
         if self.value is None and default is not None:
             return default
         if not isinstance(self.value, str):
@@ -159,7 +159,7 @@ class Field:
         return self.value
 
     def boolean(self, *, default: bool | None = None) -> bool:
-        """Return the truth value."""
+        """Return the boolean."""
         if self.value is None and default is not None:
             return default
         if not isinstance(self.value, bool):
@@ -168,7 +168,7 @@ class Field:
 
 
 class _Composed(Field):
-    """A mapping or list made of fields from elsewhere in the document, which keep their places."""
+    """A mapping or list composed of fields from elsewhere in the document, which keep their positions."""
 
     __slots__ = ("parts",)
 
@@ -182,7 +182,7 @@ class _Composed(Field):
 
 
 def composed(base: Field, parts: Mapping[str, Field] | list[Field]) -> Field:
-    """Return a mapping or list of fields as if it stood at `base`; each part is named by its own place in errors."""
+    """Return a mapping or list of fields as if it stood at `base`; each part keeps its own position in errors."""
     if isinstance(parts, list):
         return _Composed(base, [part.value for part in parts], dict(enumerate(parts)))
     given: dict[str | int, Field] = {key: part for key, part in parts.items() if part.given}
@@ -200,7 +200,7 @@ def _shown(value: Plain) -> str:
 
 
 def in_words(error: InvalidInput, field: Field) -> str:
-    """Return an error about an object in one line that names the field in it, without the object and its place."""
+    """Return an error about an object in one line that names the field in it, without the object and its position."""
     place = re.escape(field.place.rpartition(" ")[0])
     subject = re.sub(rf"^{place} [0-9]+(: |$)({re.escape(field.label)}(: |$))?", "", error.subject)
     return f"{subject + ': ' if subject else ''}{error.advice}"
@@ -238,10 +238,10 @@ def _named(field: Field, kind: str) -> Field:
 
 
 def identity(field: Field) -> tuple[str, str]:
-    """Return namespace and name of an object, both checked; the namespace is `default` where there is none.
+    """Return the validated namespace and name of an object; the namespace is `default` if there is none.
 
     Raises:
-        InvalidInput: a name Kubernetes would refuse, or none.
+        InvalidInput: an invalid name, or none.
 
     """
     metadata = field.get("metadata")
@@ -262,7 +262,7 @@ def checked_name(field: Field, default: str | None = None) -> str:
 
 
 def in_place(place: Field | str, read: Callable[[], Value]) -> Value:
-    """Return what `read` returns; its errors are given the place of the field, or the words, they are about.
+    """Return the result of `read`; its errors get the position of their field.
 
     Raises:
         InvalidInput: the error of `read`, its subject preceded by source, document, line, object and path.

@@ -1,7 +1,7 @@
-"""HAMi's annotations: the GPUs of a node as its device plugin registers them, and what its scheduler gave a pod.
+"""HAMi's annotations: the GPUs that its device plugin registers on a node, and the allocations of its scheduler.
 
-A node of HAMi advertises each GPU as `nvidia.com/gpu` as often as pods may share it, ten times by default; what there
-is in truth stands in its annotation. Source: Project-HAMi/HAMi `pkg/device/devices.go` (`DeviceInfo`,
+A node of HAMi advertises each GPU as `nvidia.com/gpu` as often as pods may share it, ten times by default; the real
+GPUs are in its annotation. Source: Project-HAMi/HAMi `pkg/device/devices.go` (`DeviceInfo`,
 `DecodeNodeDevices`, `DecodeContainerDevices`), `pkg/device/nvidia/device.go`.
 """
 
@@ -15,9 +15,9 @@ from tessera.errors import shown
 __all__ = ["ALLOCATED", "REGISTERED", "AllocatedPart", "RegisteredGpu", "read_allocated", "read_registered"]
 
 REGISTERED = "hami.io/node-nvidia-register"
-"""Annotation of a node: its GPUs, as HAMi has them. Set by HAMi; read by the planner."""
+"""Annotation of a node: its GPUs. Set by HAMi; read by the planner."""
 ALLOCATED = "hami.io/vgpu-devices-allocated"
-"""Annotation of a pod: the GPUs that HAMi gave it. Set by HAMi; read by the planner."""
+"""Annotation of a pod: its allocated GPUs. Set by HAMi; read by the planner."""
 
 _Mib = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
 _Index = Annotated[int, msgspec.Meta(ge=0, lt=256)]
@@ -26,22 +26,22 @@ _FIELDS = (7, 9)
 
 
 class RegisteredGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU as HAMi's device plugin registers it; fields that are zero or false are left out."""
+    """A GPU as registered by HAMi's device plugin; fields that are zero or false are left out."""
 
     id: str = ""
     """UUID."""
     index: _Index = 0
     devmem: _Mib = 0
-    """Memory to be shared out, in MiB: more than the GPU's where HAMi scales it."""
+    """Memory to share, in MiB: more than the GPU's if HAMi oversubscribes it."""
     type: str = ""
-    """`NVIDIA-` and the product, as the driver prints it."""
+    """`NVIDIA-` and the driver's product name."""
     health: bool = False
     mode: str = ""
-    """`mig` where HAMi partitions it, else `hami-core` or `mps`."""
+    """`mig` if HAMi partitions it, else `hami-core` or `mps`."""
 
 
 class AllocatedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container has of a GPU."""
+    """A container's allocation on a GPU."""
 
     uuid: str
     memory_mib: _Mib
@@ -52,7 +52,7 @@ _REGISTER = msgspec.json.Decoder(tuple[RegisteredGpu, ...])
 
 
 def read_registered(annotation: Field) -> tuple[RegisteredGpu, ...]:
-    """Return the GPUs in the annotation `REGISTERED`: JSON, or texts with commas, as older releases write it.
+    """Return the GPUs in the annotation `REGISTERED`: JSON, or texts with commas in older releases.
 
     Raises:
         InvalidInput: it cannot be read, or has a GPU twice.
@@ -83,7 +83,7 @@ def _older(text: str) -> tuple[RegisteredGpu, ...]:
 
 
 def read_allocated(annotation: Field) -> tuple[AllocatedPart, ...]:
-    """Return what the containers of a pod have, in their order, from the annotation `ALLOCATED`.
+    """Return the allocations of a pod's containers, in their order, from the annotation `ALLOCATED`.
 
     It is written `UUID,NVIDIA,MiB,PERCENT:`, each container's followed by a semicolon.
 

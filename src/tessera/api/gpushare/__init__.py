@@ -1,1 +1,1 @@
-"""What the programs of gpushare ask and read."""
+"""Formats of gpushare's programs."""

@@ -1,7 +1,7 @@
-"""GPU usage as gpushare's scheduler extender reports it: `GET /gpushare-scheduler/inspect` and `.../inspect/NODE`.
+"""GPU usage in the format of gpushare's scheduler extender: `GET /gpushare-scheduler/inspect` and `.../inspect/NODE`.
 
-Amounts are in units of `aliyun.com/gpu-mem` of the node; what pods hold otherwise (MIG instances, whole GPUs, shares by
-Tessera's own resource) counts with its memory, rounded up, so that nobody takes for free what is not.
+Amounts are in the node's units of `aliyun.com/gpu-mem`; other allocations (MIG instances, whole GPUs, shares by
+Tessera's own resource) count with their memory, rounded up, so that nothing in use appears free.
 
 Source: AliyunContainerService/gpushare-scheduler-extender `pkg/scheduler/gpushare-inspect.go`, `inspect.go`.
 """
@@ -39,7 +39,7 @@ class _Result(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def gpushare_inspect(inspection: Inspection, node: str = "") -> bytes:
-    """Return the body of the answer; of one node where one is named, which has an `error` where it is not there.
+    """Return the body of the answer; for one node if a name is given, with an `error` if it does not exist.
 
     The status is 200 in any case, as gpushare's is.
     """

@@ -1,1 +1,1 @@
-"""Formats of Hugging Face: what a folder with a model says of it."""
+"""Formats of Hugging Face: the metadata of a model."""

@@ -1,4 +1,4 @@
-"""A model's `config.json` and `model.safetensors.index.json`: its architecture, and how large it is."""
+"""A model's `config.json` and `model.safetensors.index.json`: its architecture and size."""
 
 from typing import Final
 
@@ -21,20 +21,20 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a `config.json` says."""
+    """The content of a `config.json`."""
 
     architecture: Architecture
-    """Its weights are as many bytes as the parameters would have, counted from the widths."""
+    """The weights' size is that of the parameters, computed from the widths."""
     parameters: int
-    """Counted from the widths; an estimate for architectures that are not Llama's."""
+    """Computed from the widths; an estimate for architectures other than Llama's."""
     dtype: str
     """Of the weights, a key of `WEIGHT_BYTES`."""
     notes: tuple[str, ...] = ()
-    """What is not counted."""
+    """What is not included."""
 
 
 def read_config(document: Document) -> ModelConfig:
-    """Return what a model's `config.json` says.
+    """Return the content of a model's `config.json`.
 
     Raises:
         InvalidInput: a field is missing or absurd.
@@ -43,7 +43,7 @@ def read_config(document: Document) -> ModelConfig:
     root = Field(document, document.data)
     if not isinstance(document.data, dict):
         raise root.refuse("the config.json of a model")
-    # Models that see have the language model's fields one level below.
+    # Vision models have the language model's fields one level below.
     text = root.get("text_config") if root.get("text_config").given else root
     layers = _number(text, "num_hidden_layers", "n_layer", most=_MOST_LAYERS)
     hidden = _number(text, "hidden_size", "n_embd")
@@ -83,7 +83,7 @@ def read_config(document: Document) -> ModelConfig:
 
 
 def _number(text: Field, *names: str, default: int | None = None, most: int = _MOST) -> int:
-    """Return the first of the fields that is there."""
+    """Return the first existing field."""
     given = next((text.get(name) for name in names if text.get(name).given), text.get(names[0]))
     return given.integer(default, least=1 if default is None else 0, most=most) or (default or 0)
 
@@ -121,7 +121,7 @@ def _dtype(root: Field, text: Field) -> str:
 
 
 def read_index(document: Document) -> int:
-    """Return the bytes of all weights, by a `model.safetensors.index.json`.
+    """Return the bytes of all weights, from a `model.safetensors.index.json`.
 
     Raises:
         InvalidInput: it does not say so.

@@ -1,1 +1,1 @@
-"""What Kubernetes' own objects say: pods, workloads, nodes, quotas, leases, events, and the kubelet's checkpoint."""
+"""Formats of Kubernetes: pods, workloads, nodes, quotas, leases, events, and the kubelet's checkpoint."""

@@ -28,9 +28,9 @@ __all__ = [
 
 _TESSERA = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT)
 _MAX_DEVICES = 4096
-"""Most devices of one name one container may ask; no node offers more."""
+"""Most devices of one name that one container may request; no node offers more."""
 _MAX_GPUS = 64
-"""Most GPUs one container may ask by amount; no server has more."""
+"""Most GPUs that one container may request by amount; no server has more."""
 _MAX_GPU_MEMORY_MIB = 16 << 20
 """16 TiB, beyond any GPU: the amount was written in bytes."""
 _WHOLE_PERCENT = 100
@@ -39,7 +39,7 @@ _PLAIN = ("cpu", "memory", "ephemeral-storage", "storage")
 
 
 class AskRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pod says about all its GPU asks, and what the cluster says about their units."""
+    """The settings of a pod's and a cluster's GPU requests."""
 
     isolation: Isolation | None = None
     """The annotation `tessera.dev/isolation`; None where the pod has none."""
@@ -50,21 +50,21 @@ class AskRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def names_device(resource: str) -> bool:
-    """Return whether a resource name is one by which NVIDIA's device plugin offers GPUs or MIG instances."""
+    """Return whether a resource name is one of NVIDIA's device plugin, for GPUs or MIG instances."""
     return resource in {GPU_RESOURCE, f"{GPU_RESOURCE}.shared"} or resource.startswith(mig_resource(""))
 
 
 def is_zero(quantity: object) -> bool:
-    """Return whether a quantity, as the API server writes it, is none: `nvidia.com/gpu: 0` requests nothing."""
+    """Return whether a quantity of the API server is zero: `nvidia.com/gpu: 0` requests nothing."""
     # Not `in (0, "0")`: comparing a signaling NaN is an error.
     return quantity.is_zero() if isinstance(quantity, Decimal) else quantity in (0, "0")
 
 
 def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) -> ContainerNeed:
-    """Return what one container asks; a limit stands in for a request that is not there.
+    """Return one container's requests; a limit stands in for a missing request.
 
     Raises:
-        InvalidInput: a quantity that is none, a request above its limit, forms that exclude each other.
+        InvalidInput: an invalid quantity, a request above its limit, forms that exclude each other.
 
     """
     for misplaced in ("limits", "requests", "resource"):
@@ -92,12 +92,12 @@ def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) 
 
 
 def names_gpu(resource: str) -> bool:
-    """Return whether a resource asked for by an exact name is a GPU or accelerator, also one of another system's."""
+    """Return whether a resource requested by an exact name is a GPU or accelerator, including other systems'."""
     return names_device(resource) or names_foreign(resource)
 
 
 def quantities(resources: Field) -> dict[str, Fraction]:
-    """Return the effective requests of cpu and memory that `resources` gives, checked against the limits."""
+    """Return the effective requests of cpu and memory in `resources`, checked against the limits."""
     requests: dict[str, Fraction] = {}
     for name in ("cpu", "memory"):
         limit, request = _amount(resources.get("limits", name)), _amount(resources.get("requests", name))
@@ -140,9 +140,9 @@ def _extended(resources: Field) -> dict[str, int]:
 
 
 def refuse_zeros(container: Field) -> None:
-    """Refuse an amount of zero in a pod that asks for no GPU.
+    """Reject an amount of zero in a pod that requests no GPU.
 
-    A kubelet without a healthy device of that name ends such a pod, and does not say what is wrong with it.
+    A kubelet without a healthy device of that name fails such a pod, without the reason.
     Source: kubernetes `pkg/kubelet/cm/devicemanager/manager.go` (`devicesToAllocate`).
 
     Raises:
@@ -156,9 +156,9 @@ def refuse_zeros(container: Field) -> None:
 
 
 def refuse_share_counts(container: Field) -> None:
-    """Refuse a request for several GPUs in the words by which a node says how many it has.
+    """Reject a request for several GPUs by the resource that counts a node's GPUs.
 
-    gpushare's extender does not read it in a pod, and kube-scheduler counts it: neither gives a share of more than one
+    gpushare's extender ignores it in a pod, and kube-scheduler counts it: neither gives a share of more than one
     GPU. Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/pod.go`.
 
     Raises:
@@ -188,7 +188,7 @@ def _is_extended(field: Field, name: str) -> bool:
 
 
 def _exact(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
-    """Return the asks by name; one unknown to Tessera is kept, so that its pod is pending where no node offers it."""
+    """Return the asks by name; an unknown one is kept, so that its pod is pending where no node offers it."""
     asks = []
     for name, count in counts.items():
         if name in {*_TESSERA, SHARE_MEMORY}:

@@ -1,4 +1,4 @@
-"""Conditions in the status of Tessera's objects, as Kubernetes writes them (metav1.Condition)."""
+"""Conditions in the status of Tessera's objects (metav1.Condition)."""
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
@@ -19,16 +19,16 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One aspect of an object's state."""
 
     type: Annotated[str, msgspec.Meta(max_length=316)]
-    """What it is about, in CamelCase."""
+    """Its type, in CamelCase."""
     status: Status
     observed_generation: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Generation of the object that this was found for; an older one than the object's own is out of date."""
+    """Generation of the object that was observed; an older one than the object's own is outdated."""
     last_transition_time: Annotated[str, msgspec.Meta(max_length=32)]
-    """When the status was last another one, RFC 3339 in UTC."""
+    """When the status last changed, RFC 3339 in UTC."""
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=_REASON_CHARACTERS)]
     """One word in CamelCase."""
     message: Annotated[str, msgspec.Meta(max_length=_MESSAGE_CHARACTERS)]
-    """What was found and what to do about it, in a sentence."""
+    """The cause and the fix, in a sentence."""
 
 
 Conditions = Annotated[
@@ -41,7 +41,7 @@ Conditions = Annotated[
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What was found now about one aspect."""
+    """A new finding for a condition."""
 
     type: str
     status: Status
@@ -52,9 +52,9 @@ class Finding(msgspec.Struct, frozen=True):
 def settled(
     former: Iterable[Condition], found: Iterable[Finding], now: dt.datetime, *, generation: int
 ) -> tuple[Condition, ...]:
-    """Return the conditions after what was found, in the order found; those that nothing was found about are kept.
+    """Return the conditions after findings, in the order of the findings; conditions without one are kept.
 
-    The time of a transition stays where the status is the same, so that finding the same again changes nothing.
+    The time of a transition stays if the status is the same, so that repeating a finding changes nothing.
     """
     before = {each.type: each for each in former}
     moment = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -75,6 +75,6 @@ def settled(
 
 
 def is_true(each: Mapping[str, Any], kind: str) -> bool:
-    """Return whether an object's status has a condition of a type that is true, as `Ready` of a Node."""
+    """Return whether an object's status has a true condition of a type, such as `Ready` of a Node."""
     conditions = (each.get("status") or {}).get("conditions") or ()
     return any(one.get("type") == kind and one.get("status") == "True" for one in conditions)

@@ -1,4 +1,4 @@
-"""What the containers of a Pod object ask of device plugins, as the kubelet sees it."""
+"""The device plugin resources requested by the containers of a Pod object, as the kubelet counts them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ def was_created(pod: Mapping[str, Any], container: str) -> bool:
 
 
 def holds_devices(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod's containers ask for GPUs, MIG instances or units of their memory."""
+    """Return whether a pod's containers request GPUs, MIG instances or units of their memory."""
     return any(names_device(name) or name in SHARE_RESOURCES for _, name, _ in asks_of(pod))
 
 

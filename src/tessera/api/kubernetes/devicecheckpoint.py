@@ -1,4 +1,4 @@
-"""The kubelet's device checkpoint: which container of which pod, by UID, was allocated which device ids.
+"""The kubelet's device checkpoint: the device ids allocated to each container, by UID of the pod.
 
 The kubelet writes the file when `Allocate` has been answered and before the container is created. Unlike its
 PodResources API it names pods by UID, shows init containers, has no limit on how often it is read, and reading it
@@ -38,10 +38,10 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def read_checkpoint(source: str, content: bytes) -> tuple[KubeletAllocation, ...]:
-    """Return what the kubelet's device checkpoint records, in its order.
+    """Return the allocations in the kubelet's device checkpoint, in its order.
 
     Raises:
-        InvalidInput: the file is not a device checkpoint of a form that is known.
+        InvalidInput: the file is not a device checkpoint of a known form.
 
     """
     try:

@@ -1,4 +1,4 @@
-"""How kube-apiserver says, as a proxy in front of a server of ours, for whom it asks.
+"""How kube-apiserver, as a proxy in front of an extension server, identifies the requesting user.
 
 Source: Kubernetes documentation, Configure the Aggregation Layer; k8s.io/apiserver
 `pkg/authentication/request/headerrequest/requestheader.go`.
@@ -18,30 +18,30 @@ CONFIG_MAP, NAMESPACE = "extension-apiserver-authentication", "kube-system"
 
 
 class FrontProxy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which client certificate is the proxy's, and the headers in which it names a user."""
+    """The proxy's client certificate, and the headers with the user."""
 
     authority: str
     """Certificates in PEM that sign the proxy's."""
     names: tuple[str, ...] = ()
-    """Common names of the proxy; any where there are none."""
+    """Common names of the proxy; empty for any."""
     user_headers: tuple[str, ...] = ("x-remote-user",)
     group_headers: tuple[str, ...] = ("x-remote-group",)
     uid_headers: tuple[str, ...] = ()
     extra_prefixes: tuple[str, ...] = ("x-remote-extra-",)
 
     def admits(self, common_name: str) -> bool:
-        """Return whether a client with a certificate of the authority is the proxy."""
+        """Return whether a client with a certificate of the CA is the proxy."""
         return not self.names or common_name in self.names
 
     def identity(
         self, headers: Iterable[tuple[str, str]]
     ) -> tuple[str, str, tuple[str, ...], tuple[tuple[str, str], ...]] | None:
-        """Return name, UID, groups and extra fields of the user that headers name, these with their keys as they are.
+        """Return name, UID, groups and extra fields of the user in the headers, these with their original keys.
 
-        None where they name nobody.
+        None if there is no user.
 
         Args:
-            headers: names in lower case, and values, in their order.
+            headers: lower-case names, and values, in their order.
 
         """
         given = [*headers]
@@ -63,10 +63,10 @@ def _first(headers: Sequence[tuple[str, str]], names: tuple[str, ...]) -> str:
 
 
 def read_front_proxy(config_map: Mapping[str, Any]) -> FrontProxy:
-    """Return what the ConfigMap says that kube-apiserver publishes for servers behind it.
+    """Return the content of the ConfigMap that kube-apiserver publishes for extension servers.
 
     Raises:
-        InvalidInput: it does not have the form, or the cluster has no proxy: its aggregation layer is off.
+        InvalidInput: it is malformed, or the cluster has no proxy: its aggregation layer is off.
 
     """
     data = config_map.get("data") or {}

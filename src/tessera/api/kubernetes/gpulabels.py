@@ -1,4 +1,4 @@
-"""Which GPUs a node has, by its labels: GPU feature discovery's, or those of its cloud.
+"""The GPUs of a node by its labels: of GPU feature discovery, or of its cloud.
 
 Source: NVIDIA/k8s-device-plugin `docs/gpu-feature-discovery/README.md`; GKE documentation of GPU node pools;
 aws/karpenter-provider-aws `pkg/apis/v1/labels.go`; Kubernetes, Well-Known Labels; `gpumodels.INSTANCE_TYPES`.
@@ -25,7 +25,7 @@ _KARPENTER = "karpenter.k8s.aws/instance-gpu-"
 _KARPENTER_NAME = f"{_KARPENTER}name"
 INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 MODEL_LABELS = (*_PRODUCTS, _KARPENTER_NAME, *INSTANCE_TYPE_LABELS)
-"""Labels that tell the GPU model; the first that names one Tessera knows counts."""
+"""Labels with the GPU model; the first with a known one counts."""
 _WHOLE_PERCENT = 90
 """From this part of a model's memory on the nominal figure is that of a whole GPU."""
 
@@ -35,31 +35,31 @@ class LabelledGpus(msgspec.Struct, frozen=True, kw_only=True):
 
     model: GpuModel
     memory_mib: int
-    """Of each: the model's, or less where the node has a part of a GPU."""
+    """Of each: the model's, or less if the node has a part of a GPU."""
     count: int | None = None
-    """As the cloud says; None where it does not."""
+    """From the cloud's label; None without one."""
     label: str = ""
-    """The label that names the model."""
+    """The label with the model."""
 
 
 class ModelRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPU model of some nodes, as a person says."""
+    """The GPU model of some nodes, given by a user."""
 
     nodes: str
-    """A node's name, a pattern of names as the shell has them, or a label `KEY=VALUE`."""
+    """A node's name, a shell pattern of names, or a label `KEY=VALUE`."""
     model: GpuModel
 
     def applies(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node of this name and these labels is meant."""
+        """Return whether this node matches."""
         key, equals, value = self.nodes.partition("=")
         return labels.get(key) == value if equals else fnmatchcase(name, self.nodes)
 
 
 def model_rules(texts: Iterable[str]) -> tuple[ModelRule, ...]:
-    """Return the rules written `NODE=MODEL`, where NODE may be a pattern of names or a label `KEY=VALUE`.
+    """Return the rules `NODE=MODEL`, where NODE may be a pattern of names or a label `KEY=VALUE`.
 
     Raises:
-        InvalidInput: not such a text, or a GPU model that Tessera does not know.
+        InvalidInput: another form, or an unknown GPU model.
 
     """
     rules = []
@@ -75,14 +75,14 @@ def model_rules(texts: Iterable[str]) -> tuple[ModelRule, ...]:
 
 
 def read_labelled_gpus(labels: Field, given: GpuModel | None = None) -> LabelledGpus | None:
-    """Return what labels tell of a node's GPUs; None where none does.
+    """Return a node's GPUs by its labels; None if no label tells.
 
     Args:
         labels: the labels of a Node object.
-        given: the model as a person says, which counts before all labels.
+        given: the model given by a user, which takes precedence over all labels.
 
     Raises:
-        InvalidInput: a label names a GPU model that Tessera does not know, and no other label one it knows.
+        InvalidInput: a label has an unknown GPU model, and no other label a known one.
 
     """
     present = labels.mapping()
@@ -108,7 +108,7 @@ def read_labelled_gpus(labels: Field, given: GpuModel | None = None) -> Labelled
 
 
 def _joined(known: GpuModel, cloud: LabelledGpus | None, label: str) -> LabelledGpus:
-    """Return a model with what the cloud says of its GPUs, where it means the same."""
+    """Return a model with the cloud's facts about its GPUs, if they agree."""
     if cloud is not None and cloud.model == known:
         return msgspec.structs.replace(cloud, label=label)
     return LabelledGpus(model=known, memory_mib=known.memory_mib, label=label)

@@ -1,7 +1,7 @@
-"""The part of Helm's template language that `deploy/chart` is written in, so that the chart renders without Helm.
+"""The subset of Helm's template language used in `deploy/chart`, so that the chart renders without Helm.
 
 Actions are values, `if`, `else if`, `else`, `end`, `define` and comments; there is no `range`, `with` or variable, and
-another function than those below is refused. A value that is not there is an error, where Helm prints `<no value>`.
+functions other than those below are rejected. A missing value is an error, where Helm prints `<no value>`.
 tests/kube/test_chart.py compares the objects with those of the real Helm.
 
 Source: Go `text/template` (syntax, trimming, truth), Helm `pkg/engine/funcs.go`, Sprig.
@@ -28,7 +28,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A chart's files, and what its templates get besides the values."""
+    """A chart's files, and the data of its templates besides the values."""
 
     files: Mapping[str, str]
     """Text by path: `templates/agent.yaml`, `files/scheduler.yaml`."""
@@ -64,7 +64,7 @@ def render(chart: Chart, values: Mapping[str, Any]) -> dict[str, str]:
 
 
 class _Parser:
-    """Reads one template."""
+    """Parses one template."""
 
     def __init__(self, path: str, text: str, parts: dict[str, tuple[Any, ...]]) -> None:
         self._path = path
@@ -73,7 +73,7 @@ class _Parser:
         self._pieces = self._cut()
 
     def parsed(self) -> tuple[Any, ...]:
-        """Return its nodes; what it defines is put among the parts."""
+        """Return its nodes; definitions are added to the parts."""
         nodes, ended_by = self._block()
         if ended_by:
             raise self._refuse(ended_by, "an action that it ends")
@@ -147,7 +147,7 @@ class _Renderer:
         self._files = chart.files
 
     def text(self, nodes: Sequence[Any], dot: Mapping[str, Any]) -> str:
-        """Return what nodes print, where `.` is `dot`."""
+        """Return the output of nodes, where `.` is `dot`."""
         return "".join(self._printed(node, dot) for node in nodes)
 
     def _printed(self, node: _Text | _Print | _If, dot: Mapping[str, Any]) -> str:

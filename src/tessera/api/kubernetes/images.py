@@ -1,4 +1,4 @@
-"""Images that objects name: those of containers, wherever a pod is described, and those that nodes hold."""
+"""Images in objects: of containers, wherever a pod is described, and of nodes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -18,17 +18,17 @@ _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 
 
 class NodeImages(msgspec.Struct, frozen=True):
-    """A node and what it holds."""
+    """A node and its images."""
 
     node: str
     platform: str
-    """As `linux/amd64`; empty where the node does not say."""
+    """As `linux/amd64`; empty if the node does not report it."""
     names: frozenset[str]
     """All names of its images, with tags and with digests. A kubelet reports its 50 largest images by default."""
 
 
 def images_of(objects: Iterable[Field]) -> tuple[str, ...]:
-    """Return the names of the images that objects run, each once, in the order written; pods that ended run none."""
+    """Return the names of the images that objects run, each once, in their order; pods that ended run none."""
     found: dict[str, None] = {}
     for each in objects:
         if each.get("kind").value == "Pod" and is_finished(each):
@@ -60,14 +60,14 @@ def _dict(value: Plain) -> dict[str, Plain]:
 
 
 def pod_images(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the full names of the images that a pod starts with; names that are none are left out."""
+    """Return the full names of a pod's images; invalid names are left out."""
     spec = _dict(pod.get("spec"))
     containers = [_dict(each) for key in _CONTAINERS[:2] for each in _list(spec.get(key))]
     return tuple(dict.fromkeys(_full_names(each.get("image") for each in containers)))
 
 
 def held_images(node: Mapping[str, Any]) -> dict[str, int]:
-    """Return the images that a Node object reports: the bytes of each, by each of its full names."""
+    """Return the images in a Node's status: the bytes of each, by each of its full names."""
     images = [_dict(each) for each in _list(_dict(node.get("status")).get("images"))]
     sizes = ((each, size if isinstance(size := each.get("sizeBytes"), int) else 0) for each in images)
     return {name: size for each, size in sizes for name in _full_names(_list(each.get("names")))}
@@ -79,7 +79,7 @@ def _full_names(names: Iterable[object]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 12)
 def _full_name(text: str) -> str:
-    """Return the name of what is pulled; where a digest says it the tag says nothing. Empty for what is no name."""
+    """Return the name of the pulled content; with a digest the tag is ignored. Empty for an invalid name."""
     try:
         found = read_reference(text)
     except InvalidInput:
@@ -88,10 +88,10 @@ def _full_name(text: str) -> str:
 
 
 def node_images(objects: Iterable[Field]) -> tuple[NodeImages, ...]:
-    """Return what the nodes among objects hold.
+    """Return the images of the nodes among objects.
 
     Raises:
-        InvalidInput: a node's images have not the form of any.
+        InvalidInput: a node's images are malformed.
 
     """
     return tuple(_node(each) for each in objects if each.get("kind").value == "Node")

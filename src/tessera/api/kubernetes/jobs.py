@@ -1,4 +1,4 @@
-"""Work that one command submits, as a Job of one pod, and how far it is."""
+"""Work submitted by a command, as a Job of one pod, and its state."""
 
 import base64
 import enum
@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 BY_RUN: Final = (("app.kubernetes.io/managed-by", "tessera-run"),)
-"""Label of Jobs that `tessera run` made."""
+"""Label of Jobs created by `tessera run`."""
 _BEGUN: Final = "tessera.dev/submission"
 """Label of a Job's own Secret: `begun` until it is deleted with its Job. Set by `tessera run`; read by `tessera run`
 and `tessera stop`."""
 BEGUN: Final = (*BY_RUN, (_BEGUN, "begun"))
-"""Labels of a Job's own Secret that is not yet deleted with the Job: whoever submits makes the Secret first."""
+"""Labels of a Job's own Secret that is not yet owned by the Job: the Secret is created first."""
 LEFT_AFTER_S: Final = 600
-"""A Secret whose submission began so long ago and that no Job needs was left by one that was interrupted."""
+"""A Secret of an older submission that no Job needs was left by an interrupted one."""
 _OF_JOB: Final = "batch.kubernetes.io/job-name"
 """Label of a Job's pods. Source: Kubernetes API, `batch/v1` (`JobNameLabel`)."""
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
@@ -57,18 +57,18 @@ NOTEBOOK_PORT: Final = 8888
 _OPENED_BY: Final = "JUPYTER_TOKEN"
 """Source: Jupyter Server, `jupyter_server.auth.identity` (`IdentityProvider.token`)."""
 _UNPACKING: Final = "PodInitializing"
-"""Why a container waits for those before it. Source: Kubernetes, kubelet `PodInitializing`."""
+"""Why a container waits for earlier ones. Source: Kubernetes, kubelet `PodInitializing`."""
 _CREATING: Final = re.compile(r'^Error creating: pods "[^"]*" is ')
-"""The name of the pod is another one each time. Source: Kubernetes, `controller_utils.go` (`FailedCreatePodReason`)."""
+"""The pod's name changes each time. Source: Kubernetes, `controller_utils.go` (`FailedCreatePodReason`)."""
 CODE_FOLDER: Final = "/code"
-"""Where a pod finds its code, and begins."""
+"""A pod's folder with its code, and its working directory."""
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to run."""
+    """The work to run."""
 
     name: str = ""
-    """Empty to let the API server make one from `prefix`."""
+    """Empty to let the API server generate one from `prefix`."""
     prefix: str = "run-"
     namespace: str
     image: str
@@ -88,19 +88,19 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     secret_folders: tuple[tuple[str, str], ...] = ()
     """Secrets whose keys are files: name, folder."""
     claims: tuple[tuple[str, str], ...] = ()
-    """PersistentVolumeClaims that it reads and does not write: name, folder."""
+    """PersistentVolumeClaims that it mounts read-only: name, folder."""
     queue: str = ""
     """Kueue's LocalQueue; empty for none."""
     secret: str = ""
     """Name of its own Secret, with `ARCHIVE` or `NOTEBOOK_KEY` or both; empty for none."""
     code: bool = False
-    """Whether it brings code."""
+    """Whether it has code."""
     notebook: bool = False
-    """Whether its command is that of a notebook."""
+    """Whether its command is a notebook's."""
 
 
 class Stage(enum.StrEnum):
-    """How far a Job is."""
+    """Stage of a Job."""
 
     QUEUED = "Queued"
     """Suspended: a queue has not admitted it yet, or a user suspended it."""
@@ -113,12 +113,12 @@ class Stage(enum.StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether it goes on no more."""
+        """Whether it has ended."""
         return self in {Stage.SUCCEEDED, Stage.FAILED}
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a Job is, and why no further."""
+    """State of a Job, and the reason."""
 
     name: str
     namespace: str
@@ -127,7 +127,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     pod: str = ""
     node: str = ""
     exit_code: int | None = None
-    """Of its command, when that has ended."""
+    """Of its command, once that has ended."""
     created: str = ""
     """RFC 3339."""
     asks: tuple[tuple[str, str], ...] = ()
@@ -135,13 +135,13 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     token_secret: str = ""
     """Secret with the token of its notebook; empty where it has none."""
     by_run: bool = False
-    """Whether `tessera run` or `notebook` made it."""
+    """Whether `tessera run` or `notebook` created it."""
 
 
 def job_object(requested: JobRequest) -> dict[str, Any]:
-    """Return the Job: one pod, never started again, without the namespace's token.
+    """Return the Job: one pod, never restarted, without a service account token.
 
-    Code is unpacked by the image's own `tar` before the command starts, into the folder in which that starts.
+    Code is unpacked by the image's own `tar` before the command starts, into the folder where that starts.
     """
     env: list[dict[str, Any]] = [{"name": name, "value": _literal(value)} for name, value in requested.env]
     env += [
@@ -179,7 +179,7 @@ def job_object(requested: JobRequest) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """Return what the kubelet makes this text of: it expands `$(NAME)`, and takes `$$` for `$`.
+    """Escape a text for the kubelet: it expands `$(NAME)`, and takes `$$` for `$`.
 
     Source: Kubernetes API, `core/v1` (`Container.Command`, `EnvVar.Value`).
     """
@@ -187,7 +187,7 @@ def _literal(text: str) -> str:
 
 
 def _with_folders(requested: JobRequest, pod: dict[str, Any]) -> None:
-    """Add to a pod the folders that it only reads."""
+    """Add the read-only folders to a pod."""
     sources: list[tuple[str, dict[str, Any]]] = [
         *((folder, {"secret": {"secretName": name}}) for name, folder in requested.secret_folders),
         *(
@@ -203,7 +203,7 @@ def _with_folders(requested: JobRequest, pod: dict[str, Any]) -> None:
 
 
 def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
-    """Add to a pod what brings its code to it."""
+    """Add the code to a pod."""
     archive = {"name": _ARCHIVE_VOLUME, "mountPath": "/archive", "readOnly": True}
     target = {"name": "code", "mountPath": CODE_FOLDER}
     unpack: dict[str, Any] = {
@@ -224,7 +224,7 @@ def _with_code(requested: JobRequest, pod: dict[str, Any]) -> None:
 
 
 def own_secret(requested: JobRequest, files: Mapping[str, bytes], *, begun: bool = False) -> dict[str, Any]:
-    """Return the Secret of a Job with these files; where its submission has begun, labelled so until `owned_by`."""
+    """Return the Secret of a Job with these files; labelled as begun until `owned_by`, if the submission has begun."""
     labels = dict(BEGUN if begun else BY_RUN)
     metadata: dict[str, Any] = {"name": requested.secret, "namespace": requested.namespace, "labels": labels}
     data = {key: base64.b64encode(content).decode() for key, content in files.items()}
@@ -232,14 +232,14 @@ def own_secret(requested: JobRequest, files: Mapping[str, bytes], *, begun: bool
 
 
 def owned_by(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the patch of a Job's own Secret by which it is deleted with the Job, as that is stored."""
+    """Return the patch that makes a Job the owner of its Secret, so that they are deleted together."""
     own = _dict(job.get("metadata"))
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": own.get("name"), "uid": own.get("uid")}
     return {"metadata": {"labels": {_BEGUN: None}, "ownerReferences": [owner]}}
 
 
 def secret_of(job: Mapping[str, Any]) -> str:
-    """Return the name of a Job's own Secret; empty where it has none."""
+    """Return the name of a Job's own Secret; empty for none."""
     pod = _dict(_dict(_dict(job.get("spec")).get("template")).get("spec"))
     archive = next((each for each in _dicts(pod.get("volumes")) if each.get("name") == _ARCHIVE_VOLUME), {})
     container = next(iter(_dicts(pod.get("containers"))), {})
@@ -247,9 +247,9 @@ def secret_of(job: Mapping[str, Any]) -> str:
 
 
 def notebook_command(idle_s: int) -> tuple[str, ...]:
-    """Return the command of JupyterLab that only its own pod and who has its token reach, and that ends when idle.
+    """Return the command of JupyterLab, reachable only from its own pod and with its token, which ends when idle.
 
-    Kernels and terminals that do nothing for so long are ended, also while a browser shows them; without any of them
+    Idle kernels and terminals are ended, even while a browser shows them; without any of them
     the server ends as well. Source: Jupyter Server, `jupyter lab --help-all`.
 
     Args:
@@ -278,13 +278,13 @@ def read_job(
     events: Iterable[Mapping[str, Any]] = (),
     workloads: Iterable[Mapping[str, Any]] = (),
 ) -> JobState:
-    """Return how far a Job is.
+    """Return the state of a Job.
 
     Args:
         job: the object.
         pods: those of its namespace, or more.
-        events: those about it, or more: they say why there is no pod, as for want of quota.
-        workloads: Kueue's of it, or more: they say why a queue has not admitted it.
+        events: those about it, or more: they have the reason for a missing pod, such as quota.
+        workloads: Kueue's for it, or more: they have the reason why a queue has not admitted it.
 
     """
     metadata, spec, status = (_dict(job.get(part)) for part in ("metadata", "spec", "status"))
@@ -329,7 +329,7 @@ def _token_secret(container: Mapping[str, Any]) -> str:
 def _stage(
     spec: Mapping[str, Any], status: Mapping[str, Any], metadata: Mapping[str, Any], pod: Mapping[str, Any]
 ) -> tuple[Stage, str, int | None]:
-    """Return the stage, why it is no further, and the exit code of the command."""
+    """Return the stage, its reason, and the exit code of the command."""
     state = _dict(next(iter(_dicts(_dict(pod.get("status")).get("containerStatuses"))), {}).get("state"))
     ended = _dict(state.get("terminated"))
     code = ended.get("exitCode") if isinstance(ended.get("exitCode"), int) else None
@@ -358,7 +358,7 @@ def _before_start(
 
 
 def _why_no_pod(metadata: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
-    """Return the newest thing that went wrong with a Job which has no pod."""
+    """Return the last failure of a Job without pod."""
     own = [
         each
         for each in events
@@ -369,7 +369,7 @@ def _why_no_pod(metadata: Mapping[str, Any], events: Iterable[Mapping[str, Any]]
 
 
 def _why_queued(metadata: Mapping[str, Any], workloads: Iterable[Mapping[str, Any]]) -> str:
-    """Return what Kueue says of a Job that it has not admitted.
+    """Return Kueue's reason why a Job is not admitted.
 
     Source: kubernetes-sigs/kueue `apis/kueue/v1beta2/workload_types.go` (`WorkloadQuotaReserved`, `WorkloadAdmitted`).
     """
@@ -386,7 +386,7 @@ def _labels(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpacking(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of the container that unpacks the code; empty where there is none."""
+    """Return the state of the container that unpacks the code; empty for none."""
     return _dict(next(iter(_dicts(_dict(pod.get("status")).get("initContainerStatuses"))), {}).get("state"))
 
 

@@ -14,7 +14,7 @@ from tessera.errors import InvalidInput, shown
 __all__ = ["Selector", "read_selector", "selects"]
 
 Selector = tuple[Requirement, ...]
-"""All must hold; none selects everything."""
+"""All must match; an empty one selects everything."""
 _LONGEST: Final = 4096
 _KEY = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?"
 _VALUE = r"[-A-Za-z0-9_.]*"

@@ -1,4 +1,4 @@
-"""The Lease object of Kubernetes (`coordination.k8s.io/v1`) that candidates for leadership share."""
+"""The Lease object of Kubernetes (`coordination.k8s.io/v1`) for leader election."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def read_lease(found: Mapping[str, Any] | None) -> Lease:
-    """Return the lease in a Lease object; without an object one without a holder.
+    """Return the lease in a Lease object; one without a holder if there is no object.
 
     Raises:
         InvalidInput: it is none.
@@ -50,13 +50,13 @@ def read_lease(found: Mapping[str, Any] | None) -> Lease:
 
 
 def write_lease(lease: Lease, now: dt.datetime, *, taken: bool) -> dict[str, Any]:
-    """Return the merge patch that writes a lease; it names the version that it replaces.
+    """Return the merge patch that writes a lease, on the version that it replaces.
 
     Args:
         lease: what to write.
-        now: the time shown to people. No decision reads it, but it must differ at each renewal: a patch that changes
+        now: the time shown to people. No decision uses it, but it must differ at each renewal: a patch that changes
             nothing renews nothing.
-        taken: whether it begins a leadership.
+        taken: whether a leadership begins.
 
     """
     moment = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

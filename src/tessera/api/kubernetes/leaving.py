@@ -1,4 +1,4 @@
-"""Which running pods may be asked to leave, from Pod and PodDisruptionBudget objects as the API server gives them."""
+"""Which running pods may be evicted, by their Pod objects and PodDisruptionBudgets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -15,7 +15,7 @@ from tessera.errors import InvalidInput
 __all__ = ["DO_NOT_EVICT", "read_leaves"]
 
 DO_NOT_EVICT: Final = "tessera.dev/do-not-evict"
-"""Annotation of a pod: `"true"` keeps it where it is. Set by users; read by `tessera defrag`."""
+"""Annotation of a pod: `"true"` keeps it on its node. Set by users; read by `tessera defrag`."""
 _SAFE: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """Source: kubernetes/autoscaler cluster-autoscaler FAQ, "What types of pods can prevent CA from removing a node?"."""
 _MIRROR: Final = "kubernetes.io/config.mirror"
@@ -34,10 +34,10 @@ class _Budget(msgspec.Struct, frozen=True):
 
 
 def read_leaves(fields: Sequence[Field]) -> dict[PodKey, Leave]:
-    """Return for each pod of a cluster whether it may be asked to leave; objects of other kinds are passed over.
+    """Return for each pod of a cluster whether it may be evicted; other kinds of objects are ignored.
 
-    Pods stay that have no controller which would make them again elsewhere (none at all, a DaemonSet, the node itself,
-    a Job unless the pod says that it is safe to evict), those of kube-system, those that say so by annotation, and
+    Pods stay if no controller would recreate them elsewhere (none at all, a DaemonSet, the node itself,
+    a Job unless the pod says that it is safe to evict), those of kube-system, those with the annotation, and
     those that a PodDisruptionBudget protects now.
 
     Raises:
@@ -73,7 +73,7 @@ def _requirement(field: Field) -> Requirement:
 
 
 def _leave(field: Field, budgets: Iterable[_Budget]) -> Iterable[Leave]:
-    """Yield what a pod says; nothing of one without a name or with broken labels, which is not moved then."""
+    """Yield a pod's answer; nothing for one without a name or with invalid labels, which is not moved then."""
     try:
         namespace, name = identity(field)
         labels = {key: value.text() for key, value in field.get("metadata", "labels").members()}

@@ -13,14 +13,14 @@ from tessera.core.storage.disks.localvolumes import CreateVolume, LocalVolume, P
 __all__ = ["STORAGE_CLASS", "names_folder", "persistent_volume", "read_volume", "volume_labels", "volume_path"]
 
 STORAGE_CLASS = "tessera-local"
-"""Its claims wait for their pod, whose node then decides the volume; `deploy/chart` has it."""
+"""Its claims wait for their pod, whose node then selects the volume; it is in `deploy/chart`."""
 _NODE = "tessera.dev/node"
 """Annotation of a local PersistentVolume: its node. Set by the disk agent; read by the disk agent."""
 _LABEL = "tessera.dev/node-digest"
 """Label of a local PersistentVolume: its node as a digest, by which the volumes of a node are listed. Set by the disk
 agent; read by the disk agent."""
 _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
-"""With it the controller of volumes leaves a released one to another program, which erases it. Source: kubernetes v1.36
+"""With it the volume controller leaves a released volume to an external deleter. Source: kubernetes v1.36
 `pkg/controller/volume/persistentvolume/pv_controller.go` (`findDeletablePlugin`)."""
 _HOSTNAME = "kubernetes.io/hostname"
 _DIGITS = 10
@@ -47,7 +47,7 @@ class _Volume(msgspec.Struct, frozen=True):
 
 
 def volume_labels(node: str) -> tuple[tuple[str, str], ...]:
-    """Return the labels by which the volumes of a node are found; a label is shorter than a node's name may be."""
+    """Return the labels of a node's volumes; a label is shorter than a node's name may be."""
     return ((_LABEL, _digest(node)),)
 
 
@@ -61,7 +61,7 @@ def persistent_volume(volume: CreateVolume, node: str, mount: str) -> dict[str, 
 
     Args:
         volume: its number and capacity.
-        node: name of the Node, which its label `kubernetes.io/hostname` has to be too: a volume names that.
+        node: name of the Node, which must equal its label `kubernetes.io/hostname`: a volume refers to that.
         mount: where the disks are mounted.
 
     """
@@ -87,9 +87,9 @@ def persistent_volume(volume: CreateVolume, node: str, mount: str) -> dict[str, 
 
 
 def read_volume(data: Mapping[str, Any], node: str) -> LocalVolume | None:
-    """Return a PersistentVolume of this node that Tessera made; None for any other, and for one that cannot be read.
+    """Return a PersistentVolume of this node created by Tessera; None for any other, and for an invalid one.
 
-    A volume says by its name and annotation whose it is: both have to agree, for anybody may write either.
+    Name and annotation of a volume must agree on its owner, because anybody may write either.
     """
     try:
         volume = msgspec.convert(data, _Volume)
@@ -103,10 +103,10 @@ def read_volume(data: Mapping[str, Any], node: str) -> LocalVolume | None:
 
 
 def names_folder(data: Mapping[str, Any], node: str, mount: str, number: int) -> bool:
-    """Return whether a PersistentVolume, be it anybody's, may show pods of a node the folder of a volume.
+    """Return whether any PersistentVolume may expose a volume's folder to pods of a node.
 
-    Name, path and node affinity cannot be changed, unlike the label and annotation by which `read_volume` knows ours.
-    What cannot be read may show it.
+    Name, path and node affinity are immutable, unlike the label and annotation by which `read_volume` knows ours.
+    An unreadable one may expose it.
     """
     metadata, spec = _dict(data.get("metadata")), _dict(data.get("spec"))
     if metadata.get("name") == _name(node, number):

@@ -1,6 +1,6 @@
-"""Model servers as the cluster has them: labelled Deployments, their pods, and the autoscalers that target them.
+"""Model servers in the cluster: labelled Deployments, their pods, and the autoscalers that target them.
 
-Labels and annotations are anybody's words.
+Labels and annotations are untrusted.
 """
 
 import datetime as dt
@@ -40,18 +40,18 @@ class ModelPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod of a model server."""
 
     url: str
-    """Where its metrics are; empty where that is not known."""
+    """URL of its metrics; empty if unknown."""
     trouble: str
     """Why it is not."""
     running: bool
     ready: bool
-    """Whether it takes requests: not where it is being deleted."""
+    """Whether it is ready; not if it is terminating."""
     unschedulable: bool
-    """Whether the scheduler found no place for it."""
+    """Whether it is unschedulable."""
     started_s: float
-    """When the container that serves began."""
+    """Start of the serving container."""
     cold_start_s: float | None
-    """From being created to being ready, where it never restarted."""
+    """From creation to readiness, if it never restarted."""
 
 
 class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,15 +61,15 @@ class ModelDeployment(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None
     cold_start_s: float | None
     idle_s: float | None = None
-    """It may be scaled to zero after so long without a request; None if it is not set."""
+    """It may scale to zero after this long without a request; None if it is not set."""
     woken_s: float | None = None
     """When it was last woken; None for never."""
     trouble: str
-    """What is wrong with its annotations."""
+    """Invalid annotations."""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Between which numbers a HorizontalPodAutoscaler keeps a Deployment."""
+    """A HorizontalPodAutoscaler's bounds for a Deployment."""
 
     deployment: str
     least: int

@@ -1,8 +1,8 @@
-"""Kubernetes Node objects as core nodes: capacity, taints, and GPUs as labels and allocatable resources show them.
+"""Kubernetes Node objects as core nodes: capacity, taints, and GPUs by labels and allocatable resources.
 
-Where an agent has reported the node's GPUs in its GPUNode object, they are taken from there. Otherwise they are read
+If an agent has reported the node's GPUs in its GPUNode object, they come from there. Otherwise they are read
 from HAMi's annotation, from GPU feature discovery's labels, from those of the cloud (`gpulabels`), and from what the
-device plugins advertise. What labels do not show is filled in by rule: MIG instances lie on the lowest GPU indices,
+device plugins advertise. What labels do not tell is filled in by rule: MIG instances are on the lowest GPU indices,
 spread evenly where that is possible.
 
 Source: NVIDIA/k8s-device-plugin `docs/gpu-feature-discovery/README.md`, `internal/lm/*`; GKE documentation of GPU
@@ -43,7 +43,7 @@ __all__ = [
 
 CPU_MILLI = 4096 * 1000
 MEMORY_MIB = 64 << 20
-"""What a node has that states no cpu or memory: 4096 cores and 64 TiB, which never bind."""
+"""Capacity of a node without one: 4096 cores and 64 TiB, which never bind."""
 
 cpu_capacity = partial(units.cpu_milli, capacity=True)
 memory_capacity = partial(units.memory_mib, capacity=True)
@@ -57,29 +57,29 @@ _GPU_COUNTS = ("nvidia.com/gpu.count", f"{_GKE}accelerator-count")
 _MAX_GPUS = 256
 _MAX_COUNT = _MAX_GPUS * 4096
 _NEAR_PERCENT = 10
-"""How far `nvidia.com/gpu.memory` may be from the catalogue; further away it describes a slice or a share."""
+"""How far `nvidia.com/gpu.memory` may be from the catalogue; beyond that it describes a slice or a share."""
 _UNKNOWN = "unknown"
-"""Name of the model of GPUs whose memory is shared out and of which nothing else is known."""
+"""Model name of GPUs whose memory is shared and of which nothing else is known."""
 _MOST_MIB = 16 << 20
-"""Stands for the memory of a GPU of an unknown model, until what is shared out of it is known."""
+"""Stands for the memory of a GPU of an unknown model, until the shared part is known."""
 _MOST_GIB = 1024
 """A GPU with more units of gpushare's memory has MiB: no GPU has as many GiB."""
 _NOT_READY = {"False": "node.kubernetes.io/not-ready", "Unknown": "node.kubernetes.io/unreachable"}
-"""The taint that a node gets by the status of its condition Ready. Source: kubernetes
+"""The taint of a node whose condition Ready is not true. Source: kubernetes
 `pkg/controller/nodelifecycle`."""
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """What a Node object shows about GPUs."""
+    """The facts about GPUs in a Node object."""
 
     field: Field
     labels: dict[str, str]
     allocatable: dict[str, int]
     """Extended resources by name."""
     capacity: dict[str, int]
-    """The same with devices that are not healthy; as much as is allocatable where the object does not tell."""
+    """The same including unhealthy devices; equal to allocatable if the object does not tell."""
     advertises: bool
-    """Whether the object states allocatable resources at all."""
+    """Whether the object has allocatable resources at all."""
     notes: list[str]
 
     def label(self, key: str) -> Field:
@@ -98,20 +98,20 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def read_node(field: Field, state: GpuNodeState | None = None) -> tuple[Node, tuple[str, ...]]:
-    """Return the node a Node object describes, and what could not be seen or does not agree, as `with_gpus`."""
+    """Return the node of a Node object, and notes, as `with_gpus`."""
     return with_gpus(node_without_gpus(field), field, state)
 
 
 def with_gpus(
     node: Node, field: Field, state: GpuNodeState | None = None, gpu_model: GpuModel | None = None
 ) -> tuple[Node, tuple[str, ...]]:
-    """Return a node with its GPUs, and what could not be seen or does not agree, one sentence each.
+    """Return a node with its GPUs, and notes on what is unknown or contradictory, one sentence each.
 
     Args:
         node: the node without GPUs.
         field: the Node object.
-        state: the node's GPUNode object; where an agent has reported GPUs in it, labels are not asked.
-        gpu_model: the model of its GPUs as a person says, which counts before labels.
+        state: the node's GPUNode object; if an agent has reported GPUs in it, labels are ignored.
+        gpu_model: the model given by a user, which takes precedence over labels.
 
     Raises:
         InvalidInput: a GPU model Tessera does not know, labels or quantities that make no sense.
@@ -135,7 +135,7 @@ def with_gpus(
 
 
 def node_without_gpus(field: Field) -> Node:
-    """Return the node a Node object describes but for its GPUs.
+    """Return the node of a Node object without its GPUs.
 
     Raises:
         InvalidInput: a name, quantities or taints that make no sense.
@@ -160,13 +160,13 @@ def node_without_gpus(field: Field) -> Node:
 
 
 def _extended(amounts: Field, known: Mapping[str, Plain]) -> dict[str, int]:
-    """Return the extended resources by name, without those that are known to be as many."""
+    """Return the extended resources by name, without those that are equal in number."""
     named = ((name, value) for name, value in amounts.members() if "/" in name and value.value != known.get(name))
     return {name: min(value.read(units.count), _MAX_COUNT) for name, value in named}
 
 
 def not_ready_taints(field: Field) -> tuple[Taint, ...]:
-    """Return the taint that a node gets as it is not ready, which may not be there yet; none where one is."""
+    """Return the taint of a node that is not ready, which may be missing yet; none if it is there."""
     taints = read_taints(field.get("spec", "taints").elements())
     conditions = field.get("status", "conditions").elements()
     ready = next((each.get("status").text("") for each in conditions if each.get("type").value == "Ready"), "")
@@ -188,7 +188,7 @@ def read_taints(fields: Iterable[Field]) -> list[Taint]:
 
 
 def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int:
-    """Return the MiB in one `aliyun.com/gpu-mem` of a node: as its agent says, else 1 where a GPU has so many units."""
+    """Return the MiB in one `aliyun.com/gpu-mem` of a node: from its agent, else 1 if a GPU has so many units."""
     if state and state.reported:
         return state.unit_mib
     allocatable = field.get("status", "allocatable")
@@ -202,7 +202,7 @@ def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int:
 
 
 def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
-    """Return the node's GPUs, and how many of them are offered no more."""
+    """Return the node's GPUs, and how many of them are no longer advertised."""
     registered = _registered(seen)
     if registered:
         return registered, 0
@@ -241,7 +241,7 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
 
 
 def _unnamed(seen: _Seen) -> LabelledGpus | None:
-    """Return the GPUs of a node that shares out their memory, which needs no model; None where it does not."""
+    """Return the GPUs of a node that shares their memory, which needs no model; None if it does not."""
     nothing_known = GpuModel(name=_UNKNOWN, arch=_UNKNOWN, memory_mib=_MOST_MIB)
     return LabelledGpus(model=nothing_known, memory_mib=_MOST_MIB) if seen.allocatable.get(SHARE_MEMORY) else None
 
@@ -252,7 +252,7 @@ def _fix(seen: _Seen) -> str:
 
 
 def _registered(seen: _Seen) -> tuple[Gpu, ...]:
-    """Return the GPUs that HAMi registered; none where it did not, or its annotation cannot be used, with a note."""
+    """Return the GPUs registered by HAMi; none without a usable annotation, with a note."""
     annotation = seen.field.get("metadata", "annotations", REGISTERED)
     if not annotation.given:
         return ()
@@ -279,7 +279,7 @@ def _registered(seen: _Seen) -> tuple[Gpu, ...]:
 
 
 def _labelled(seen: _Seen, sharing: Sharing, model: GpuModel) -> Sharing:
-    """Return the sharing as the node's owner labels it: `auto` leaves what is not used to Tessera, `whole` fixes it."""
+    """Return the sharing by the owner's label: `auto` leaves unused GPUs to Tessera, `whole` fixes it."""
     label = seen.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in seen.labels else ""
     if label == "auto":
         return Sharing(modes=managed_sharing(model).modes, layout=sharing.layout)
@@ -287,7 +287,7 @@ def _labelled(seen: _Seen, sharing: Sharing, model: GpuModel) -> Sharing:
 
 
 def _memory_mib(seen: _Seen, known: LabelledGpus, count: int) -> int:
-    """Return the memory of each GPU: the label's figure where it is that of a whole GPU, at most what is shared out."""
+    """Return the memory of each GPU: the label's figure if it is that of a whole GPU, at least the shared amount."""
     label = seen.number("nvidia.com/gpu.memory") or 0
     near = abs(label - known.memory_mib) * 100 <= _NEAR_PERCENT * known.memory_mib
     memory_mib = label if near else known.memory_mib
@@ -299,7 +299,7 @@ def _memory_mib(seen: _Seen, known: LabelledGpus, count: int) -> int:
 
 
 def _sharings(seen: _Seen, known: LabelledGpus) -> tuple[list[Sharing], int]:
-    """Return the sharing of each GPU of a node, in order of index, and how many of them are offered no more."""
+    """Return the sharing of each GPU of a node, in order of index, and how many of them are no longer advertised."""
     if seen.allocatable.get(SHARE_MEMORY):
         both = (Mode.WHOLE, Mode.MEMORY_SHARE) if seen.allocatable.get(GPU_RESOURCE) else (Mode.MEMORY_SHARE,)
         count = seen.capacity.get(SHARE_COUNT) or seen.number(*_GPU_COUNTS) or known.count or 1
@@ -333,7 +333,7 @@ def _whole(seen: _Seen, known: LabelledGpus, count: int | None) -> tuple[list[Sh
 
 
 def _lost(seen: _Seen, count: int, offered: int, advertised: int, most: int) -> int:
-    """Return how many GPUs are offered no more, and note it."""
+    """Return how many GPUs are no longer advertised, and note it."""
     lost = count - offered
     if lost:
         seen.notes.append(
@@ -364,7 +364,7 @@ _ON_MIG = {Mode.MPS: Mode.MIG_MPS, Mode.TIME_SLICING: Mode.MIG_TIME_SLICING}
 
 
 def _instances(seen: _Seen, layout: Layout, *, single: bool) -> Sharing:
-    """Return the sharing of a GPU that has these instances; `single` advertises them as `nvidia.com/gpu`."""
+    """Return the sharing of a GPU with these instances; `single` advertises them as `nvidia.com/gpu`."""
     modes, replicas, renamed = {Mode.MIG}, {}, False
     for name in dict.fromkeys(placement.profile for placement in layout):
         resource = GPU_RESOURCE if single else mig_resource(name)
@@ -384,7 +384,7 @@ def _instances(seen: _Seen, layout: Layout, *, single: bool) -> Sharing:
 
 
 def _gke_partitions(seen: _Seen, known: LabelledGpus) -> list[Sharing]:
-    """Return GPUs that GKE partitioned: as many instances of one size as fit, advertised as `nvidia.com/gpu`."""
+    """Return GPUs partitioned by GKE: as many instances of one size as fit, advertised as `nvidia.com/gpu`."""
     label = seen.label(f"{_GKE}gpu-partition-size")
     size = in_place(label, partial(profile, known.model, label.text()))
     layout = _full(label, known.model, size.name)
@@ -445,7 +445,7 @@ def _mixed(seen: _Seen, known: LabelledGpus) -> list[Sharing]:
 
 
 def _withheld(seen: _Seen, sharings: list[Sharing], name: str, resource: str) -> list[Sharing]:
-    """Return GPUs whose last instances of a profile are not offered: as many as the node no longer offers."""
+    """Return GPUs whose last instances of a profile are withheld: as many as the node no longer advertises."""
     _, clients = _clients(seen, resource)
     most, advertised = _advertised(seen, resource, seen.capacity), _advertised(seen, resource)
     lost = (most - advertised) // clients if seen.advertises else 0
@@ -465,7 +465,7 @@ def _withheld(seen: _Seen, sharings: list[Sharing], name: str, resource: str) ->
 
 
 def _mig_names(seen: _Seen) -> list[str]:
-    """Return the profiles that labels count or the device plugin advertises, as they are written there."""
+    """Return the profiles that labels count or the device plugin advertises, unchanged."""
     prefix = mig_resource("")
     labelled = (name.removesuffix(".count") for name in seen.labels if name.endswith(".count"))
     advertised = (name.removesuffix(".shared") for name in seen.allocatable)
@@ -474,7 +474,7 @@ def _mig_names(seen: _Seen) -> list[str]:
 
 
 def _spread(model: GpuModel, counts: dict[str, int], gpus: int) -> tuple[list[Layout], dict[str, int]]:
-    """Return layouts of so many GPUs that hold the instances, and the instances that found no place.
+    """Return layouts of this many GPUs with the instances, and the instances that do not fit.
 
     The same on every GPU where that is possible; otherwise the largest first, each on the first GPU where it fits.
     """

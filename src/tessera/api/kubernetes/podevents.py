@@ -1,4 +1,4 @@
-"""Events about one object, as Kubernetes keeps them: what schedulers, kubelets and Tessera reported of it."""
+"""Events about one object: reports of schedulers, kubelets and Tessera."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of an object, reported once or several times."""
 
     last: str = ""
-    """When it was reported last, as the API writes times."""
+    """When it was last reported, in the API's format."""
     type: str = "Normal"
     """`Normal` or `Warning`."""
     reason: str = ""
@@ -21,7 +21,7 @@ class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_events(objects: Iterable[Mapping[str, Any]], *, kind: str, namespace: str, name: str) -> tuple[SeenEvent, ...]:
-    """Return the events about an object, the last one last; what is no event about it is passed over."""
+    """Return the events about an object, the latest last; other objects are ignored."""
     desired = {"kind": kind, "namespace": namespace, "name": name}
     found = (
         _event(each)

@@ -59,15 +59,15 @@ _MAX_CONTAINERS = 250
 
 
 def read_need(pod: Field, *, share_unit_mib: int = 1024, requested: Need | None = None) -> Need:
-    """Return what a pod needs, from an object with `metadata` and `spec`: a Pod or a pod template.
+    """Return a pod's need, from an object with `metadata` and `spec`: a Pod or a pod template.
 
     Args:
         pod: the object.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
-        requested: the asks and models that were signed with the pod's assignment; annotations say nothing of them then.
+        requested: the asks and models signed with the pod's assignment; annotations about them are ignored then.
 
     Raises:
-        InvalidInput: anything Kubernetes or Tessera would refuse about it, with its place.
+        InvalidInput: anything Kubernetes or Tessera would reject about it, with its position.
 
     """
     spec, annotations = pod.get("spec"), pod.get("metadata", "annotations")
@@ -122,7 +122,7 @@ def _ask_rules(annotations: Field, share_unit_mib: int) -> AskRules:
 
 
 def _models(annotation: Field) -> tuple[str, ...]:
-    """Return the catalogue names of the GPU models an annotation lists, separated by commas."""
+    """Return the catalogue names of the GPU models in an annotation, separated by commas."""
     names = (name.strip() for name in annotation.text("").split(","))
     return tuple(sorted({in_place(annotation, partial(model, name)).name for name in names if name}))
 
@@ -167,7 +167,7 @@ def _refuse_same_names(containers: tuple[Field, ...]) -> None:
 
 
 def _pod_amount(spec: Field, name: str, containers: list[ContainerNeed], together: Fraction) -> Fraction:
-    """Return the pod's request: its own where it has one, else what its containers need together, else its limit.
+    """Return the pod's request: its own if it has one, else the sum of its containers', else its limit.
 
     Source: kubernetes `pkg/apis/core/v1/defaults.go` (`defaultPodRequests`), feature PodLevelResources.
     """
@@ -194,7 +194,7 @@ def _claims(spec: Field) -> tuple[Ask, ...]:
 
 
 def _fractions(annotations: Field) -> tuple[Ask, ...]:
-    """Return the part of a GPU that a pod without a limit asks KAI for, so that it is never run without one."""
+    """Return the part of a GPU that a pod without a limit requests from KAI, so that it never runs without one."""
     return tuple(Ask(resource=name) for name in FRACTION_ANNOTATIONS if annotations.get(name).given)
 
 

@@ -1,4 +1,4 @@
-"""How far a pod is: when it was created, whether it has run to its end, whether it is being deleted."""
+"""Lifecycle of a pod: when it was created, whether it has ended, whether it is terminating."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _NS = 10**9
 
 
 def is_finished(pod: Field | Mapping[str, Any]) -> bool:
-    """Return whether a pod has run to its end and holds nothing."""
+    """Return whether a pod has run to its end and uses nothing."""
     return _value(pod, "status", "phase") in ("Succeeded", "Failed")
 
 
@@ -22,7 +22,7 @@ def is_terminating(each: Field | Mapping[str, Any]) -> bool:
 
 
 def created_ns(pod: Field | Mapping[str, Any]) -> int:
-    """Return when a pod was created, in nanoseconds since 1970; 0 where it does not say, or a live object says no time.
+    """Return when a pod was created, in nanoseconds since 1970; 0 if unknown, or a live object has an invalid time.
 
     Raises:
         InvalidInput: what a document says is no time.

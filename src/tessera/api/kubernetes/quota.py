@@ -1,4 +1,4 @@
-"""Quotas of GPUs: objects by which they count one unit whatever serves it, and what the objects of a cluster say.
+"""GPU quotas: objects that count one unit for all forms of requests, and the quotas of a cluster.
 
 `scripts/generate` writes the former to deploy/quota; see docs/quota.md.
 """
@@ -40,7 +40,7 @@ class _ResourceQuota(msgspec.Struct, frozen=True):
 
 
 class _Amount(msgspec.Struct, frozen=True):
-    """What is guaranteed or used of one resource."""
+    """The guaranteed or used amount of one resource."""
 
     name: str
     nominal: Any = msgspec.field(name="nominalQuota", default=0)
@@ -73,7 +73,7 @@ class _ClusterQueue(msgspec.Struct, frozen=True):
 
 
 def needs_only() -> dict[str, Plain]:
-    """Return a ResourceQuota (v1) that leaves `tessera.dev/gpu-memory` as the only way to ask.
+    """Return a ResourceQuota (v1) that leaves `tessera.dev/gpu-memory` as the only form of request.
 
     Source: kubernetes `pkg/quota/v1/evaluator/core/pods.go`: of extended resources requests alone are counted.
     """
@@ -84,10 +84,10 @@ def needs_only() -> dict[str, Plain]:
 
 
 def kueue_resources() -> dict[str, Plain]:
-    """Return the part `resources` of Kueue's configuration that counts MIG devices and gpushare's memory as needs.
+    """Return the section `resources` of Kueue's configuration that counts MIG devices and gpushare's memory as needs.
 
-    Kueue admits nothing that asks for a resource which its queue does not count, so it is to ignore models. A
-    profile that several GPU models have counts as the largest of its instances; memory is rounded up to GiB.
+    Kueue admits nothing with a resource that its queue does not count, so it has to ignore models. A
+    profile of several GPU models counts as the largest of its instances; memory is rounded up to GiB.
 
     Source: kubernetes-sigs/kueue `apis/config/v1beta2/configuration_types.go` (`ResourceTransformation`).
     """
@@ -100,7 +100,7 @@ def kueue_resources() -> dict[str, Plain]:
 
 
 def read_resource_quota(each: Mapping[str, Any]) -> Iterator[QuotaUse]:
-    """Yield what a ResourceQuota (v1) allows of GPUs, and what is used of it.
+    """Yield the GPU quota of a ResourceQuota (v1), and its usage.
 
     Raises:
         InvalidInput: it does not have the form.
@@ -117,7 +117,7 @@ def read_resource_quota(each: Mapping[str, Any]) -> Iterator[QuotaUse]:
 
 
 def read_cluster_queue(each: Mapping[str, Any]) -> Iterator[QuotaUse]:
-    """Yield what Kueue's ClusterQueue is guaranteed of GPUs, uses and borrows.
+    """Yield the guaranteed, used and borrowed GPU quota of Kueue's ClusterQueue.
 
     Source: kubernetes-sigs/kueue `apis/kueue/v1beta2/clusterqueue_types.go`.
 

@@ -1,4 +1,4 @@
-"""TokenReview and SubjectAccessReview objects: whose a token is, and what they may do.
+"""TokenReview and SubjectAccessReview objects: authentication and authorization by the API server.
 
 Source: k8s.io/api authentication/v1 and authorization/v1.
 """
@@ -14,7 +14,7 @@ __all__ = ["Attributes", "User", "access_review", "refusal", "reviewed_user", "t
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whom a token belongs to, as the API server knows them."""
+    """A token's user, as the API server knows them."""
 
     username: str = ""
     uid: str = ""
@@ -23,7 +23,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a SubjectAccessReview is about: a resource, or a path where there is no resource."""
+    """The subject of a SubjectAccessReview: a resource, or a path if there is no resource."""
 
     path: str = ""
     verb: str = "get"
@@ -49,15 +49,15 @@ class _AccessStatus(msgspec.Struct, frozen=True):
 
 
 def token_review(token: str) -> dict[str, Any]:
-    """Return the question whose a token is."""
+    """Return the review of a token."""
     return {"spec": {"token": token}}
 
 
 def reviewed_user(answer: Mapping[str, Any]) -> User | None:
-    """Return whose the token is; None where the API server does not know it.
+    """Return the token's user; None for an unknown token.
 
     Raises:
-        Unavailable: the answer is none.
+        Unavailable: the answer is not a review.
 
     """
     status = _status(answer, _TokenStatus, "TokenReview")
@@ -65,7 +65,7 @@ def reviewed_user(answer: Mapping[str, Any]) -> User | None:
 
 
 def access_review(user: User, requested: Attributes) -> dict[str, Any]:
-    """Return the question whether a user may do something."""
+    """Return the review of a user's access."""
     what = {"verb": requested.verb} | msgspec.to_builtins(requested)
     part = "nonResourceAttributes" if requested.path else "resourceAttributes"
     who = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
@@ -76,7 +76,7 @@ def refusal(answer: Mapping[str, Any]) -> str | None:
     """Return why the user may not; None where they may.
 
     Raises:
-        Unavailable: the answer is none.
+        Unavailable: the answer is not a review.
 
     """
     status = _status(answer, _AccessStatus, "SubjectAccessReview")

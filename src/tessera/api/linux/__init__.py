@@ -1,1 +1,1 @@
-"""Formats of Linux and its tools: what block devices hold, and what is mounted where."""
+"""Formats of Linux and its tools: the content of block devices, and mounts."""

@@ -1,6 +1,6 @@
-"""What blkid and mdadm print about a device, and what the kernel lists as mounted.
+"""The output of blkid and mdadm about a device, and the kernel's list of mounts.
 
-Labels and names come from the disks, so they may hold anything; nothing of them is taken for another field.
+Labels and names come from the disks, so they are untrusted; nothing in them is taken for another field.
 """
 
 import re
@@ -36,7 +36,7 @@ class MountEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_signature(source: str, text: bytes) -> Signature:
-    """Return what `blkid -p -o export DEVICE` printed about a device on which it found something.
+    """Return the signature printed by `blkid -p -o export DEVICE`.
 
     Raises:
         InvalidInput: it is not what blkid prints.
@@ -49,7 +49,7 @@ def read_signature(source: str, text: bytes) -> Signature:
 
 
 def read_member(source: str, text: bytes, signature: Signature) -> ArrayMember:
-    """Return what `mdadm --examine --export DEVICE` printed about a member of an array.
+    """Return the superblock printed by `mdadm --examine --export DEVICE` for a member of an array.
 
     Args:
         source: the device, for errors.
@@ -77,7 +77,7 @@ def read_member(source: str, text: bytes, signature: Signature) -> ArrayMember:
 
 
 def read_mounts(source: str, text: bytes) -> tuple[MountEntry, ...]:
-    """Return what `/proc/PID/mountinfo` lists, in its order: of mounts at one path the last is the one in sight.
+    """Return the mounts in `/proc/PID/mountinfo`, in its order: of several at one path the last is visible.
 
     Raises:
         InvalidInput: it is no such file.

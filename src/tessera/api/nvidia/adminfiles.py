@@ -1,4 +1,4 @@
-"""A plan as the files an administrator applies to a cluster that runs NVIDIA's GPU operator.
+"""A plan as files for a cluster that runs NVIDIA's GPU operator.
 
 | file | what applies it |
 |---|---|
@@ -8,9 +8,9 @@
 | `device-plugin-configmap.yaml` | the device plugin: all nodes' configurations, `devicePlugin.config.name` |
 | `node-labels.yaml` | `kubectl apply --server-side -f FILE`; apply the ConfigMaps first |
 
-What these formats cannot say is a comment in the file: where on the GPU an instance starts, amounts of memory, and GPUs
-of one node that the device plugin could not distinguish. A configuration is named after its content, because the MIG
-manager acts when the name changes.
+What these formats cannot express is a comment in the file: the start of an instance on its GPU, amounts of memory,
+and GPUs of one node that the device plugin could not distinguish. A configuration is named after its content, because
+the MIG manager acts when the name changes.
 """
 
 import hashlib
@@ -41,11 +41,11 @@ _REPLICATED = {
     Mode.MPS: Mode.MPS,
     Mode.MIG_MPS: Mode.MPS,
 }
-"""How the device plugin calls a mode."""
+"""The device plugin's name of a mode."""
 
 
 class _Files(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node gets."""
+    """The files of one node."""
 
     node: str
     mig_name: str = ""
@@ -64,12 +64,12 @@ class _Files(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
-    """Return the text of each file by its relative name; nodes about which nothing was decided have none.
+    """Return the text of each file by its relative name; nodes without decisions have none.
 
-    GKE nodes have none either: their partitions and sharing are set on the node pool, which a comment says.
+    GKE nodes have none either: their partitions and sharing are set on the node pool, as a comment says.
 
     Raises:
-        InvalidInput: a file would partition GPUs of a node where nobody recorded which are used.
+        InvalidInput: a file would partition GPUs of a node where it is not recorded which are in use.
 
     """
     layouts: dict[str, list[GpuLayout]] = {}
@@ -97,9 +97,9 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def _check_known(node: Node, layouts: Sequence[GpuLayout]) -> None:
-    """Refuse to partition GPUs by guess: pods may use those that seem free.
+    """Refuse to partition GPUs by guess: pods may use those that appear free.
 
-    A file that says the same of every GPU as is there changes nothing, whichever is which.
+    A file that describes every GPU as it is changes nothing, whichever is which.
     """
     found = {gpu.index: (gpu.sharing.layout is not None, _present(gpu)) for gpu in node.gpus}
     planned = {layout.gpu: (layout.mig, _counts(layout)) for layout in layouts if layout.guessed}
@@ -121,7 +121,7 @@ def _present(gpu: Gpu) -> tuple[tuple[str, int], ...]:
 
 
 def _distinguished(made: list[_Files]) -> list[_Files]:
-    """Name configurations after their content where one name stands for several, as all-balanced of two models does."""
+    """Name configurations after their content if one name stands for several, as all-balanced of two models does."""
     by_name: dict[str, set[tuple[Group, ...]]] = {}
     for each in made:
         by_name.setdefault(each.mig_name, set()).add(each.groups)
@@ -150,7 +150,7 @@ def _files(node: Node, layouts: Sequence[GpuLayout]) -> _Files:
 
 
 def _mig(node: Node, layouts: Sequence[GpuLayout]) -> tuple[str, tuple[Group, ...]]:
-    """Return the name and the groups of a node's MIG configuration; none where MIG is off and stays off.
+    """Return the name and the groups of a node's MIG configuration; none if MIG is off and stays off.
 
     GPUs about which nothing was decided, and models without MIG, are in no group and so left as they are. The name is
     mig-parted's own where all GPUs of the node are of one model and get one of its named configurations.
@@ -261,7 +261,7 @@ def _comments(lines: Iterable[str]) -> str:
 
 
 def _config_maps(made: Iterable[_Files]) -> dict[str, str]:
-    """Return the ConfigMaps of the two programs that choose a configuration by a node's label."""
+    """Return the ConfigMaps of the two programs that select a configuration by a node's label."""
     files = {}
     configs = {each.mig_name: each.groups for each in made if each.groups}
     if configs:

@@ -20,22 +20,22 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})\.(\d{1,3})", re.ASCII)
 _PLAIN_VERSION = (0, 3, 0)
 _DIGIT_VERSION = (0, 5, 0)
-"""The first that allows device names to begin with a digit, and `hostPath`."""
+"""First version that allows device names to begin with a digit, and `hostPath`."""
 
 
 class DriverEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """What every container with a GPU gets: the driver's libraries, as `nvidia-ctk cdi generate` found them, or all."""
+    """Edits for every container with a GPU: the driver's libraries of `nvidia-ctk cdi generate`, or its folder."""
 
     version: tuple[int, int, int] = _PLAIN_VERSION
     edits: Mapping[str, Plain] = {}
 
 
 NOTHING = DriverEdits()
-"""Where no such specification is: the runtime or the image brings the libraries."""
+"""Without such a specification: the runtime or the image provides the libraries."""
 
 
 def read_driver_edits(document: Document) -> DriverEdits:
-    """Return what a CDI specification says about all its devices together; the devices themselves are left out.
+    """Return the container edits of a CDI specification for all its devices; the devices themselves are left out.
 
     Raises:
         InvalidInput: not a CDI specification.
@@ -50,7 +50,7 @@ def read_driver_edits(document: Document) -> DriverEdits:
 
 
 def mounted_driver(mount: Mount) -> DriverEdits:
-    """Return what gives every container with a GPU the driver's folder."""
+    """Return the edits that mount the driver's folder."""
     return DriverEdits(edits=_edits(ShareEdits(mounts=(mount,)), ""))
 
 
@@ -59,9 +59,9 @@ def write(kind: str, devices: Mapping[str, ShareEdits], driver: DriverEdits = NO
 
     Args:
         kind: vendor and class, `tessera.dev/gpu`.
-        devices: what a container gets, by name of the device.
-        driver: what it gets with any of them.
-        dev_root: folder of the host under which the driver's `/dev` lies.
+        devices: the edits of each device, by name.
+        driver: the edits with any of them.
+        dev_root: host folder that contains the driver's `/dev`.
 
     Raises:
         InvalidInput: a name that CDI does not allow.

@@ -1,7 +1,7 @@
-"""Node labels about GPUs, equal to those that NVIDIA's GPU Feature Discovery sets, so that who reads those reads ours.
+"""Node labels about GPUs, equal to those of NVIDIA's GPU Feature Discovery, for programs that read these.
 
-Source: NVIDIA k8s-device-plugin, `docs/gpu-feature-discovery/README.md` and `internal/lm`. Where that leaves to chance
-what a label says, as for a node with GPUs of several models, the kind with the most GPUs is described, of several such
+Source: NVIDIA k8s-device-plugin, `docs/gpu-feature-discovery/README.md` and `internal/lm`. Where a label is ambiguous
+there, as for a node with GPUs of several models, the kind with the most GPUs is described, of several such
 the one with the lowest index; where shares differ from GPU to GPU, the number that most have.
 """
 
@@ -22,7 +22,7 @@ from tessera.core.node.nodesharing import Strategy
 __all__ = ["TIMESTAMP", "Labelling", "expected_labels", "gpu_labels", "owns", "stamped"]
 
 _LONGEST = 63
-"""Of a label's value. Source: Kubernetes, Labels and Selectors."""
+"""Longest value of a label. Source: Kubernetes, Labels and Selectors."""
 _DROPPED = re.compile(r"[^A-Za-z0-9-_. ]")
 _EDGES = "-_."
 _OWNED = re.compile(
@@ -46,7 +46,7 @@ _FAMILIES = (
 """By the least compute capability. Source: `internal/lm/resource.go`; Blackwell, which the version read lacks, by its
 naming."""
 _UNDESCRIBED = re.compile(r"nvidia\.com/(cuda\.|gpu\.(machine|mode)$|vgpu\.)|.*\.(multiprocessors|engines\.[a-z]+)$")
-"""Labels about what a description of a node leaves open: its driver, machine and engines."""
+"""Labels beyond the description of a node: its driver, machine and engines."""
 _STRATEGIES = {
     Mode.TIME_SLICING: "time-slicing",
     Mode.MIG_TIME_SLICING: "time-slicing",
@@ -57,7 +57,7 @@ _GPU_MODES = {"0x030000": "graphics", "0x030200": "compute"}
 """By PCI class. Source: `internal/lm/nvml.go`."""
 
 TIMESTAMP = "nvidia.com/gfd.timestamp"
-"""Label of a node: when its GPU labels changed last, in seconds since 1970. Set by the agent; read by nobody here."""
+"""Label of a node: when its GPU labels last changed, in seconds since 1970. Set by the agent; not read by Tessera."""
 
 _Offered: TypeAlias = Mapping[str, tuple[Device, ...]]
 """Devices by GPU UUID."""
@@ -66,7 +66,7 @@ _Members: TypeAlias = list[tuple[GpuFacts, Instance]]
 
 
 class Labelling(msgspec.Struct, frozen=True, kw_only=True):
-    """What the labels say beside what the driver shows."""
+    """The content of the labels besides the inventory."""
 
     strategy: Strategy = "mixed"
     """The node's MIG strategy."""
@@ -75,20 +75,20 @@ class Labelling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owns(key: str) -> bool:
-    """Return whether a label is one of those that `gpu_labels` sets, so that a stale one may be removed.
+    """Return whether a label is one of `gpu_labels`, so that a stale one may be removed.
 
-    Labels of the GPU operator, of the MIG manager and the input of either are not.
+    Labels of the GPU operator and the MIG manager, and their inputs, are not.
     """
     return _OWNED.fullmatch(key) is not None
 
 
 def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) -> dict[str, str]:
-    """Return the labels of a node, without the time of their last change; none where it has no GPU.
+    """Return the labels of a node, without the time of their last change; none if it has no GPU.
 
     Args:
-        inventory: what the driver shows.
-        gpus: the sharing in force, as `core.node.nodesharing.effective` gives it.
-        labelling: the rest.
+        inventory: of the driver.
+        gpus: with the sharing in force, from `core.node.nodesharing.effective`.
+        labelling: the other facts.
 
     """
     if not inventory.gpus:
@@ -110,7 +110,7 @@ def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) 
 
 
 def expected_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the labels of a node with these GPUs, as far as their models say; none where it has no GPU."""
+    """Return the labels of a node with these GPUs, as far as their models tell; none if it has no GPU."""
     if not gpus:
         return {}
     named = [msgspec.structs.replace(gpu, uuid=f"{gpu.index}") for gpu in gpus]
@@ -120,7 +120,7 @@ def expected_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def described(gpu: Gpu) -> GpuFacts:
-    """Return what the driver would show of a GPU whose fixed layout, if it has one, is there."""
+    """Return a GPU's inventory entry, with its fixed layout if it has one."""
     product, compute = DRIVER_NAMES[gpu.model.name]
     memory = {profile.name: profile.memory_mib for profile in gpu.model.profiles}
     layout = gpu.sharing.layout
@@ -144,11 +144,11 @@ def described(gpu: Gpu) -> GpuFacts:
 
 
 def stamped(labels: Mapping[str, str], present: Mapping[str, str], *, now_s: int) -> dict[str, str]:
-    """Return labels of `gpu_labels` with the time of their last change; none where there are none.
+    """Return labels of `gpu_labels` with the time of their last change; none for none.
 
     Args:
         labels: the desired labels.
-        present: all labels the node has; where ours among them are the same, their time stays.
+        present: all labels of the node; if ours among them are unchanged, their time stays.
         now_s: seconds since 1970.
 
     """
@@ -200,7 +200,7 @@ def _whole(gpus: Sequence[GpuFacts], offered: _Offered) -> dict[str, str]:
 
 
 class _Clients(msgspec.Struct, frozen=True, order=True):
-    """How a device is shared; orders by number."""
+    """How a device is shared; ordered by number."""
 
     number: int
     strategy: str = "none"
@@ -208,7 +208,7 @@ class _Clients(msgspec.Struct, frozen=True, order=True):
 
 
 _UNSHARED = _Clients(0)
-"""A whole GPU that is partitioned: it is not offered, so nobody shares it."""
+"""A partitioned whole GPU: it is not advertised, so it is not shared."""
 
 
 def _clients(placement: Placement | None, devices: Iterable[Device]) -> _Clients:
@@ -234,7 +234,7 @@ def _base(prefix: str, product: str, parts: tuple[str, ...], clients: Sequence[_
 
 
 def _value(text: str, *suffixes: str) -> str:
-    """Return text as a label's value: without what may not be in one, shortened before the suffixes."""
+    """Return text as a label's value: without invalid characters, shortened before the suffixes."""
     plain = "-".join(_DROPPED.sub("", text).split())
     end = "".join(f"-{each}" for each in suffixes)
     return f"{plain[: _LONGEST - len(end)].strip(_EDGES)}{end}".strip(_EDGES)

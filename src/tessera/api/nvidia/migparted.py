@@ -1,6 +1,6 @@
-"""NVIDIA mig-parted's configuration file, version v1: what its MIG manager applies to the GPUs of a node.
+"""NVIDIA mig-parted's configuration file, version v1: the MIG manager's layouts for the GPUs of a node.
 
-Source: NVIDIA/mig-parted `api/spec/v1/spec.go`, `pkg/types/mig_config.go`; refused is what that program refuses. The
+Source: NVIDIA/mig-parted `api/spec/v1/spec.go`, `pkg/types/mig_config.go`; rejects what that program rejects. The
 GPU operator has the file in a ConfigMap: NVIDIA/gpu-operator `assets/state-mig-manager/0400_configmap.yaml`.
 """
 
@@ -20,7 +20,7 @@ _PROFILE = re.compile(r"[1-9][0-9]?(c\.[1-9][0-9]?)?g\.[1-9][0-9]{0,3}gb([+-][a-
 _MAX_INDEX = 1024
 _CONFIGURATIONS = "mig-configs"
 _KEY = "config.yaml"
-"""Of the ConfigMap: under this name the MIG manager finds the file."""
+"""Key of the ConfigMap where the MIG manager finds the file."""
 
 
 def read(document: Document) -> dict[str, tuple[Group, ...]]:

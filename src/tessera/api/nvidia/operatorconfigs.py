@@ -1,4 +1,4 @@
-"""The GPU operator's ConfigMaps beside a fleet file, which names their configurations: MIG layouts, and sharing."""
+"""The GPU operator's ConfigMaps for a fleet file, which refers to their configurations: MIG layouts, and sharing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -20,17 +20,17 @@ __all__ = ["OperatorConfigs", "mig_counts", "read_configs", "with_plugin"]
 
 
 class OperatorConfigs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ConfigMaps have under each name."""
+    """The configurations of the ConfigMaps, by name."""
 
     mig: Mapping[str, tuple[Group, ...]]
     """Without those on which two ConfigMaps differ."""
     plugin: Mapping[str, tuple[Field, ...]]
-    """The texts of each key that is no mig-parted file; the device plugin's are those that a node names."""
+    """The texts of each key that is not a mig-parted file; those that a node names are the device plugin's."""
     notes: tuple[str, ...] = ()
 
 
 def read_configs(fields: Iterable[Field]) -> OperatorConfigs:
-    """Return what the ConfigMaps among the objects of a fleet have.
+    """Return the configurations in the ConfigMaps among the objects of a fleet.
 
     Raises:
         InvalidInput: a mig-parted file that cannot be read.
@@ -52,7 +52,7 @@ def read_configs(fields: Iterable[Field]) -> OperatorConfigs:
 
 
 def mig_counts(sharing: Field, gpu: Gpu, configs: OperatorConfigs) -> dict[str, Counts | None]:
-    """Return what the MIG configuration that a GPU's sharing names makes of it; all, for advice, where it is none."""
+    """Return the MIG configuration named by a GPU's sharing; all, for the error's fix, if there is none."""
     name = sharing.value.get("mig") if isinstance(sharing.value, dict) else None
     if not isinstance(name, str) or not configs.mig:
         return {}
@@ -65,12 +65,12 @@ def mig_counts(sharing: Field, gpu: Gpu, configs: OperatorConfigs) -> dict[str, 
 
 
 def with_plugin(named: Field, gpus: Sequence[Gpu], configs: OperatorConfigs) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """Return a node's GPUs as the device plugin shares them by a configuration, and what of that has no effect.
+    """Return a node's GPUs with the device plugin's sharing by a configuration, and its settings without effect.
 
     Args:
         named: the name of the configuration: a key of the ConfigMap.
         gpus: whole, or with the instances of a fixed layout.
-        configs: where the name is looked up.
+        configs: to find the name in.
 
     Raises:
         InvalidInput: no ConfigMap has it, two differ on it, or its text is no configuration of the device plugin.

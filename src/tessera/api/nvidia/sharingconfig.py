@@ -1,4 +1,4 @@
-"""The configuration file of NVIDIA's device plugin, version v1: how GPUs are shared and handed to containers.
+"""The configuration file of NVIDIA's device plugin, version v1: how GPUs are shared and injected into containers.
 
 What NVIDIA's plugin reads and ignores is honoured here: `devices` and `rename` of a resource, so that devices of one
 resource may have different numbers of replicas.
@@ -37,7 +37,7 @@ _DEVICES = "0 for a GPU, 0:1 for its MIG instance, or the UUID of a GPU or MIG i
 
 
 def read(document: Document) -> NodeSharing:
-    """Return what a device plugin configuration says about sharing, and how it wants devices handed out.
+    """Return the sharing settings of a device plugin configuration, and its device list strategy.
 
     Raises:
         InvalidInput: another version, an unknown field, time-slicing and MPS at once, fewer than two replicas.
@@ -110,7 +110,7 @@ def _entries(sharing: Field) -> tuple[Entry, ...]:
 
 
 def _entry(field: Field, common: Entry) -> Entry:
-    """Return what a resource says; of `common` its way to share, and the suffix names get as `rename`."""
+    """Return one resource's settings; `common` has its mode, and the suffix of names as `rename`."""
     field.only("name", "rename", "devices", "replicas")
     name, rename = field.get("name"), ""
     if field.get("rename").given:
@@ -161,7 +161,7 @@ def _device(field: Field) -> str:
 
 
 def _refuse_twice(fields: list[Field], entries: list[Entry]) -> None:
-    """Refuse that two entries share the same devices of one resource."""
+    """Reject two entries for the same devices of one resource."""
     seen: dict[tuple[str, str], Entry] = {}
     for field, entry in zip(fields, entries, strict=True):
         for device in entry.devices or ("",):

@@ -1,1 +1,1 @@
-"""Container images as registries have them: names, manifests, configurations, credentials."""
+"""Container images in registries: names, manifests, configurations, credentials."""

@@ -1,4 +1,4 @@
-"""How a registry says who may read: the header WWW-Authenticate, and tokens.
+"""A registry's authentication challenge: the header WWW-Authenticate, and tokens.
 
 Source: RFC 9110 section 11; distribution `docs/content/spec/auth/token.md`.
 """
@@ -16,12 +16,12 @@ _ADDRESS = re.compile(r"https?://[^/\s?#@]+([/?][^\s#]*)?", re.ASCII)
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """What a registry wants to see."""
+    """What a registry requires."""
 
     scheme: str
     """`bearer` or `basic`."""
     realm: str = ""
-    """Where tokens are had."""
+    """URL of the token service."""
     service: str = ""
     scope: str = ""
 
@@ -32,10 +32,10 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 def read_challenge(header: str, subject: str) -> Challenge:
-    """Return what a registry wants to see.
+    """Return what a registry requires.
 
     Raises:
-        Unavailable: nothing that is known here.
+        Unavailable: an unsupported challenge.
 
     """
     scheme, _, rest = header.strip().partition(" ")
@@ -52,7 +52,7 @@ def read_challenge(header: str, subject: str) -> Challenge:
 
 
 def read_token(content: bytes, subject: str) -> str:
-    """Return the token that a realm gave.
+    """Return the token from a realm's answer.
 
     Raises:
         Unavailable: none.

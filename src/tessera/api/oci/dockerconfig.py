@@ -15,12 +15,12 @@ __all__ = ["Credential", "DockerConfig", "credential", "read_docker_config", "re
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """How somebody is known to a registry."""
+    """Credentials for a registry."""
 
     username: str = ""
     password: str = ""
     identity_token: str = ""
-    """To get a token with, in place of a password."""
+    """To get a token with, instead of a password."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -31,14 +31,14 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class DockerConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """What the file says."""
+    """The content of the file."""
 
     auths: dict[str, _Entry] = {}
     """By registry: `registry.example`, `https://index.docker.io/v1/`, `*.registry.example/team`."""
     cred_helpers: dict[str, str] = {}
-    """The program `docker-credential-NAME` that knows those of a registry."""
+    """The credential helper `docker-credential-NAME` of each registry."""
     creds_store: str = ""
-    """The program that knows those of all others."""
+    """The credential helper of all others."""
 
 
 def read_docker_config(content: bytes, subject: str) -> DockerConfig:
@@ -59,7 +59,7 @@ def read_docker_config(content: bytes, subject: str) -> DockerConfig:
 
 
 def read_pull_secret(each: Mapping[str, Any]) -> DockerConfig:
-    """Return the configuration in a Secret for registries; programs that it names are left out: none is ever run.
+    """Return the configuration in a Secret for registries; its credential helpers are ignored: none is ever run.
 
     Raises:
         InvalidInput: it is of another type, or cannot be read.

@@ -1,4 +1,4 @@
-"""Manifests, indexes and configurations of images. What a registry sends is checked before it is believed.
+"""Manifests, indexes and configurations of images. Everything from a registry is verified.
 
 Source: OCI image specification 1.1 (`manifest.md`, `image-index.md`, `config.md`); Docker's schema 2 says the same
 under other media types.
@@ -40,19 +40,19 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 _DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 ACCEPTED = (INDEX, MANIFEST, _DOCKER_INDEX, _DOCKER_MANIFEST)
-"""Media types that are read; the first version of Docker's manifests is not: registries gave it up in 2024."""
+"""Supported media types; not the first version of Docker's manifests, which registries dropped in 2024."""
 
 _CONTENT = ("COPY", "ADD", "#(nop) COPY", "#(nop) ADD")
-"""Build steps whose text does not say what they bring."""
+"""Build steps whose text does not tell their content."""
 _SHELL = re.compile(r"^(/bin/sh -c\s+|RUN\s+)")
 _BUILT_AT = re.compile(r"'@\d+'")
-"""When Debian's base was made, in the text of its step."""
+"""Build time of Debian's base, in the text of its step."""
 
 _Record = TypeVar("_Record")
 
 
 class Platform(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an image runs on."""
+    """The platform of an image."""
 
     os: str
     architecture: str
@@ -127,10 +127,10 @@ def digest_of(content: bytes, algorithm: str = "sha256") -> str:
 
 
 def checked(content: bytes, digest: str, subject: str) -> bytes:
-    """Return content that has the digest.
+    """Return content after verifying its digest.
 
     Raises:
-        Unavailable: it has another, or the digest is of a kind that is not known.
+        Unavailable: the digest differs, or is of an unknown kind.
 
     """
     found = digest_of(content, digest.partition(":")[0]) if is_digest(digest) else shown(digest)
@@ -154,11 +154,11 @@ def read_platform(text: str) -> Platform:
 
 
 def read_manifest(content: bytes, media_type: str, subject: str) -> Index | Manifest:
-    """Return what a registry sent for the name of an image.
+    """Return a registry's manifest or index for the name of an image.
 
     Raises:
-        Unsupported: it is of another media type, or no image.
-        Unavailable: it is not what its type says.
+        Unsupported: it is of another media type, or not an image.
+        Unavailable: it does not match its type.
 
     """
     kind = media_type.partition(";")[0].strip()
@@ -187,7 +187,7 @@ def read_config(content: bytes, subject: str) -> Config:
     """Return how an image was built.
 
     Raises:
-        Unavailable: the content is no configuration of an image.
+        Unavailable: the content is not a configuration of an image.
 
     """
     return _decoded(content, Config, subject)
@@ -203,7 +203,7 @@ def _decoded(content: bytes, kind: type[_Record], subject: str) -> _Record:
 
 
 def choose(index: Index, desired: Platform, subject: str) -> Descriptor:
-    """Return the manifest of an index for a platform; the first that serves.
+    """Return the manifest of an index for a platform; the first that matches.
 
     Raises:
         Unsupported: none does.
@@ -225,7 +225,7 @@ def image(reference: Reference, digest: str, manifest: Manifest, config: Config)
 
     Args:
         reference: its name.
-        digest: what the name stands for in the registry.
+        digest: of the name in the registry.
         manifest: of its platform.
         config: of its platform.
 
@@ -245,13 +245,13 @@ def image(reference: Reference, digest: str, manifest: Manifest, config: Config)
 
 
 def _step(created_by: str) -> str:
-    """Return the text of a build step where it says what the step does; empty for one that copies files in."""
+    """Return the text of a build step if it tells what the step does; empty for one that copies files in."""
     text = _SHELL.sub("", created_by.strip())
     return "" if text.startswith(_CONTENT) else _BUILT_AT.sub("", text)
 
 
 def _system(config: Config) -> str:
-    """Return the operating system in the lowest layer, as labels such as Ubuntu's say it; empty where none do."""
+    """Return the operating system in the lowest layer, from labels such as Ubuntu's; empty for none."""
     labels = (config.config.labels if config.config else None) or {}
     name = labels.get("org.opencontainers.image.ref.name", "")
     version = labels.get("org.opencontainers.image.version", "")

@@ -1,4 +1,4 @@
-"""Names of images, as people write them and as registries know them."""
+"""Names of images, as people write them and in full."""
 
 import re
 
@@ -20,12 +20,12 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text is a digest that can be checked here."""
+    """Return whether a text is a supported digest."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def read_reference(text: str) -> Reference:
-    """Return the image that a name stands for: `busybox` is `docker.io/library/busybox:latest`.
+    """Return the full name of an image: `busybox` is `docker.io/library/busybox:latest`.
 
     Source: distribution/reference `normalize.go`, `regexp.go`.
 

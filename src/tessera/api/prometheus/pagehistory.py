@@ -1,6 +1,6 @@
-"""What Prometheus knows for the dashboard page: how busy pods are, and the last hour of model servers.
+"""Prometheus' data for the dashboard page: how busy pods are, and the last hour of model servers.
 
-Nothing in an answer is trusted: a sample that cannot be is left out.
+Answers are untrusted: an implausible sample is left out.
 Source: prometheus.io, "HTTP API"; kubernetes/kube-state-metrics `docs/metrics/workload/deployment-metrics.md`.
 """
 
@@ -24,7 +24,7 @@ _MOST_SERIES: Final = 20_000
 _MOST_SERVICES: Final = 200
 """Model servers that are shown."""
 _MOST: Final = 1e9
-"""More replicas or requests than there can be."""
+"""Upper bound of plausible replicas or requests."""
 _LOAD: Final = recorded_name(IN_FLIGHT, "server")
 _OF_SERVER: Final = f'and on (namespace, deployment) label_replace({_LOAD}, "deployment", "$1", "{SERVER}", "(.+)")'
 _Values = Mapping[tuple[str, str], Mapping[float, float]]
@@ -32,7 +32,7 @@ _Values = Mapping[tuple[str, str], Mapping[float, float]]
 
 
 def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
-    """Return what is asked by what it is for: path below Prometheus' address, and parameters."""
+    """Return the queries by purpose: path below Prometheus' address, and parameters."""
     activity = (
         f'max by (namespace, pod) (avg_over_time({GPU_UTIL.name}{{pod!=""}}[2m])'
         f' or avg_over_time({SM_ACTIVE.name}{{pod!=""}}[2m]) * 100)'
@@ -79,7 +79,7 @@ def read_throttled(answer: bytes, source: str) -> dict[str, tuple[str, ...]]:
 
 
 def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, ...]:
-    """Return the model servers whose load and replicas are known, in order of their names.
+    """Return the model servers with known load and replicas, ordered by name.
 
     Raises:
         InvalidInput: an answer is none, or has too many series.

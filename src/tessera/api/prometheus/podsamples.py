@@ -1,6 +1,6 @@
-"""The series of model servers' pods as Prometheus scraped them last, with the time of the scrape.
+"""The last scraped series of model servers' pods, with the time of the scrape.
 
-A range of raw samples is asked for, and not a value: two looks that see the same scrape must not take it for two.
+A range of raw samples is queried instead of a value, so that two passes that read the same scrape can tell.
 Source: prometheus.io, "Querying basics" (range vector selectors) and "HTTP API".
 """
 
@@ -20,18 +20,18 @@ __all__ = ["Scrape", "pod_query", "read_scrapes"]
 _MOST_SERIES: Final = 100_000
 """1,000 pods of Triton with a dozen models have as many."""
 _SCRAPED_BY: Final = ("job", "instance", "prometheus", "prometheus_replica")
-"""Labels in which the series differ of a pod that several jobs, or several Prometheis, scrape."""
+"""Labels that differ when several jobs, or several Prometheis, scrape one pod."""
 
 
 class Scrape(msgspec.Struct, frozen=True):
-    """What a pod exposed at a moment."""
+    """A pod's metrics at a moment."""
 
     at_s: float
     samples: tuple[Sample, ...]
 
 
 def pod_query() -> str:
-    """Return the query for the engines' series of all pods, as far back as they say anything about the load now."""
+    """Return the query for the engines' series of all pods, as far back as they matter for the present load."""
     names = "|".join(sorted(frozenset[str]().union(*(each.series for each in ENGINES))))
     return f'{{__name__=~"{names}",namespace!="",pod!=""}}[{LONGEST_S:.0f}s]'
 
@@ -39,8 +39,8 @@ def pod_query() -> str:
 def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:
     """Return the last scrape of each pod, by namespace and name.
 
-    Of a pod that is scraped twice one way counts, so that nothing is added up twice: that of the latest scrape. Series
-    that the last scrape had no more, as of a model that was unloaded, do not count.
+    Of a pod that is scraped twice one scrape counts, so that nothing is added up twice: the latest. Series
+    missing from the last scrape, as of a model that was unloaded, do not count.
 
     Raises:
         InvalidInput: the answer is none, or has too many series.
@@ -66,7 +66,7 @@ def read_scrapes(answer: bytes, source: str) -> dict[tuple[str, str], Scrape]:
 
 
 def _number(text: str) -> float:
-    """Return a number; what is none is no value of a counter, which the reader says."""
+    """Return a number; anything else is no value of a counter, which the reader reports."""
     try:
         return float(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Waiting time of model servers for sites that scrape them with Prometheus: its rules, and prometheus-adapter's.
+"""Rules for sites that scrape model servers with Prometheus: queue time, and prometheus-adapter's configuration.
 
-The expressions are what `core.serving.queuetime` computes of two samples: `increase` counts restarts right, an idle pod
-waits for nothing, and where requests wait and none got its turn the wait is at least the window. Series of both engines
+The expressions compute the same as `core.serving.queuetime`: `increase` handles restarts, an idle pod
+has no wait, and if requests wait and none was started the wait is at least the window. Series of both engines
 get one name by recording rules, because two rules of prometheus-adapter for one metric hide each other.
 """
 
@@ -14,21 +14,21 @@ from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_U
 __all__ = ["adapter_rules", "prometheus_rules"]
 
 _WINDOW_S: Final = 120
-"""Several samples at a scrape interval of 15 or 30 s."""
+"""Long enough for several samples at a scrape interval of 15 or 30 s."""
 _BY: Final = {"pod": f"namespace, pod, {SERVER}", "server": f"namespace, {SERVER}"}
 _LONG_S: Final = 5
-"""Requests that wait so long on average are an alert: far above the targets that are usual for inference."""
+"""An average wait that fires an alert: far above the usual targets for inference."""
 _METRICS: Final = {
     QUEUE_TIME: (QUEUE_TIME, ""),
     WAITING: (WAITING, ""),
     IN_FLIGHT: (IN_FLIGHT, ""),
     QUEUE_TIME_US: (QUEUE_TIME, " * 1e6"),
 }
-"""Metrics of pods as `tessera metrics` serves them: what is recorded for each, and its unit. Servers lack the last."""
+"""Metrics of pods, as `tessera metrics` serves them: the recorded series, and its unit. Servers lack the last."""
 
 
 def prometheus_rules() -> Plain:
-    """Return rules for Prometheus: what is recorded of pods and servers, and an alert for requests that wait long."""
+    """Return rules for Prometheus: recorded series of pods and servers, and an alert for requests that wait long."""
     recorded: list[Plain] = []
     for level in _BY:
         for metric, expression in (
@@ -53,7 +53,7 @@ def prometheus_rules() -> Plain:
 
 
 def adapter_rules() -> Plain:
-    """Return the configuration of prometheus-adapter that serves the metrics of `tessera metrics` but its decisions."""
+    """Return the configuration of prometheus-adapter with the metrics of `tessera metrics`, except its decisions."""
     rules: list[Plain] = [
         _adapter_rule(metric, recorded_name(source, "pod"), unit, ("namespace", "pod"))
         for metric, (source, unit) in _METRICS.items()
@@ -68,7 +68,7 @@ def adapter_rules() -> Plain:
 
 def _adapter_rule(metric: str, series: str, unit: str, resources: tuple[str, ...]) -> Plain:
     there = ", ".join(f'{each}!=""' for each in resources)
-    # External metrics are grouped by nothing: without a selector there shall be a series of each server, not their sum.
+    # External metrics are grouped by nothing: without a selector each server should have a series, not their sum.
     by = "<<.GroupBy>>" if "pod" in resources else _BY["server"]
     overrides: Plain = {each: {"resource": each} for each in resources}
     return {

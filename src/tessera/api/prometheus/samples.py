@@ -1,6 +1,6 @@
-"""Samples of Prometheus' text format (0.0.4), as a stranger's server exposes it; the one importer of prometheus_client.
+"""Samples of Prometheus' text format (0.0.4), from an untrusted server; the one importer of prometheus_client.
 
-Only series that are asked for are read: a server exposes hundreds, and one that nobody needs may be broken.
+Only requested series are read: a server exposes hundreds, and an unneeded one may be malformed.
 
 Source: prometheus.io, Exposition formats.
 """
@@ -15,7 +15,7 @@ from tessera.errors import InvalidInput, shown
 __all__ = ["Sample", "read_samples"]
 
 _MOST_LINES = 10_000
-"""Lines of the series asked for; a server with a hundred models has a few thousand."""
+"""Limit of the lines of requested series; a server with a hundred models has a few thousand."""
 _AFTER_NAME = ("{", " ", "\t")
 
 

@@ -1,4 +1,4 @@
-"""What waits in front of model servers, as an administrator's expression for Prometheus says."""
+"""Requests queued in front of model servers, by an administrator's query for Prometheus."""
 
 import math
 from collections import defaultdict
@@ -13,9 +13,9 @@ _MOST_SERIES: Final = 10_000
 
 
 def read_waiting(answer: bytes, source: str) -> dict[tuple[str, str], float]:
-    """Return what waits, by namespace and name of the Service; several series of one are added up.
+    """Return the queued requests by namespace and name of the Service; several series of one are added up.
 
-    What is not above 0, or no number, is nothing that waits.
+    Values that are not positive numbers count as none.
 
     Raises:
         InvalidInput: the answer is none, has too many series, or series without the two labels.

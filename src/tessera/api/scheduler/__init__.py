@@ -1,1 +1,1 @@
-"""How kube-scheduler is configured, which pods come to it, and what it asks its extender."""
+"""kube-scheduler's configuration, its extender protocol, and the admission of its pods."""

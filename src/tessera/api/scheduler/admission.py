@@ -1,7 +1,7 @@
-"""Which pods go to `tessera-scheduler` without naming it, and the AdmissionReview (v1) in which the API server asks.
+"""Which pods are routed to `tessera-scheduler`, and the AdmissionReview (v1) for it.
 
-The chart says the same in CEL, in `templates/admission`: for the API server itself (scheduler-name.yaml), and so that a
-webhook is asked about no other pod (scheduler-name-webhook.yaml). tests/kube/test_admission.py compares the three.
+The chart has the same rules in CEL, in `templates/admission`: for the API server itself (scheduler-name.yaml), and
+so that a webhook gets no other pod (scheduler-name-webhook.yaml). tests/kube/test_admission.py compares the three.
 
 Source: k8s.io/api admission/v1 `types.go`; kubernetes documentation, Dynamic Admission Control.
 """
@@ -20,12 +20,12 @@ from tessera.errors import UNDECODABLE, InvalidInput, shown
 __all__ = ["AMOUNTS", "OPT_OUT", "Review", "is_routed", "read_review", "write_review"]
 
 AMOUNTS = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT, SHARE_MEMORY)
-"""Resources that `tessera-scheduler` alone can place: the default scheduler knows no devices."""
+"""Resources that only `tessera-scheduler` can place: the default scheduler knows no devices."""
 OPT_OUT = "tessera.dev/scheduling"
 """Label of a pod: `"false"` leaves it to the scheduler that it names. Set by users; read by admission, which routes
 pods to `tessera-scheduler`."""
 _CHOOSY = (GPU_MODEL, ISOLATION)
-"""Annotations by which an exact request is choosy about the devices of its name."""
+"""Annotations that restrict which devices of its name serve an exact request."""
 _DEVICES = "nvidia.com/"
 _SYSTEM = ("kube-system", NAMESPACE)
 _DEFAULT = ("", "default-scheduler")
@@ -40,10 +40,10 @@ class _Container(msgspec.Struct, frozen=True):
     resources: _Resources | None = None
 
     def asks(self, *, choosy: bool) -> bool:
-        """Return whether it asks an amount, be it zero, of which `tessera-scheduler` says what is wrong with it.
+        """Return whether it requests an amount, even zero, of which `tessera-scheduler` reports what is wrong.
 
         Args:
-            choosy: whether the pod says which devices of a name may serve it, so that the name alone does not do.
+            choosy: whether the pod restricts the devices of a name, so that the name alone does not do.
 
         """
         limits = (self.resources and self.resources.limits) or {}
@@ -86,17 +86,17 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API server asks about one object."""
+    """The API server's request about one object."""
 
     uid: str
-    """Of the request; the answer must have it."""
+    """UID of the request; the answer must have it."""
     namespace: str
     pod: dict[str, Any] | None
-    """The pod that is being created; None for everything else, which is ignored."""
+    """The pod being created; None for everything else, which is ignored."""
 
 
 def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
-    """Return whether a new pod goes to `tessera-scheduler`: it asks what that alone can place, and names neither.
+    """Return whether a new pod is routed: it requests what only that scheduler can place, and names neither.
 
     That is an amount, or an exact device whose isolation or GPU model matters. Neither: no scheduler and no node.
 
@@ -122,7 +122,7 @@ def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
 
 
 def read_review(body: bytes) -> Review:
-    """Return the question of an AdmissionReview.
+    """Return the request in an AdmissionReview.
 
     Raises:
         InvalidInput: it is none of version v1.
@@ -141,7 +141,7 @@ def read_review(body: bytes) -> Review:
 
 
 def write_review(uid: str, *, routed: bool) -> bytes:
-    """Return the answer: the pod may come, with `tessera-scheduler` as its scheduler where it is routed."""
+    """Return the answer: the pod is allowed, with `tessera-scheduler` as its scheduler if it is routed."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if routed:
         # The API server has set the default by now; JSON Patch's `add` replaces what is there.

@@ -18,16 +18,16 @@ _WEIGHT: Final = 1000
 node that the extender gives 10 wins over those it gives 9. Source: kubernetes `pkg/scheduler/schedule_one.go` (an
 extender's score counts tenfold), `pkg/scheduler/apis/config/v1/default_plugins.go` (weights 14 in all, of 100)."""
 _TIMEOUT_S: Final = 30
-"""Longer than the server takes at most, so that its own words reach the pod's events."""
+"""Above the server's own timeout, so that its messages reach the pod's events."""
 _IGNORED: Final = (GPU_COMPUTE, GPU_COUNT)
-"""Advertised by no node: they say more about `tessera.dev/gpu-memory`."""
+"""Advertised by no node: they only refine `tessera.dev/gpu-memory`."""
 
 
 def configuration(url: str) -> dict[str, Plain]:
     """Return a KubeSchedulerConfiguration (v1).
 
     Args:
-        url: where `tessera server` answers the scheduler.
+        url: of `tessera server` for the scheduler.
 
     Source: kubernetes/kube-scheduler `config/v1/types.go` (`Extender`); a field's JSON name is its Go name, except
     `enableHTTPS` and `tlsConfig`.
@@ -39,7 +39,7 @@ def configuration(url: str) -> dict[str, Plain]:
     managed += [{"name": name, "ignoredByScheduler": True} for name in _IGNORED]
     extender: dict[str, Plain] = {
         "urlPrefix": url,
-        # It answers with the best node alone. With `filter` the same node wins, by its score, after kube-scheduler has
+        # It answers with only the best node. With `filter` the same node wins, by its score, after kube-scheduler has
         # read all names twice more and scored all nodes itself.
         "filterVerb": "choose",
         "prioritizeVerb": "prioritize",

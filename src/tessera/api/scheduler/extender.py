@@ -1,4 +1,4 @@
-"""What kube-scheduler asks its extenders and takes for an answer, as JSON (extender v1).
+"""kube-scheduler's extender requests and responses as JSON (extender v1).
 
 Keys are Go's field names, because the Go structs have no tags. They are read as Go reads them: the exact name or any
 other case of it, the last one where a name comes twice, null as nothing, unknown names left out.
@@ -36,15 +36,15 @@ _ACCEPTED = "send what kube-scheduler does: extender/v1 of k8s.io/kube-scheduler
 
 
 class Args(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod, and the nodes it is asked about: the body of filter and prioritize."""
+    """A pod, and the candidate nodes: the body of filter and prioritize."""
 
     pod: dict[str, Any]
     names: tuple[str, ...]
-    """Names of the nodes, each once, in the order sent."""
+    """Names of the nodes, each once, in their order."""
     nodes: tuple[tuple[str, msgspec.Raw], ...] | None = None
-    """The Node objects as they were sent, by name; None where names alone were sent."""
+    """The Node objects of the request, by name; None for names alone."""
     named: bool = True
-    """Whether names were sent; the answer has names then."""
+    """Whether names were sent; the response has names then."""
 
 
 class BindingArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class BindingArgs(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     uid: str
-    """Empty where the caller did not say."""
+    """Empty if the caller did not send it."""
     node: str
 
     @property
@@ -63,17 +63,17 @@ class BindingArgs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A node on which kube-scheduler would end pods for another."""
+    """A node with kube-scheduler's victims."""
 
     node: str
     victims: tuple[str, ...]
     """Their UIDs."""
     violations: int = 0
-    """How many of them a PodDisruptionBudget protects."""
+    """How many of them violate a PodDisruptionBudget."""
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that fits nowhere, and the nodes where it could after others ended."""
+    """A pod that fits nowhere, and the nodes where preemption may help."""
 
     pod: dict[str, Any]
     candidates: tuple[Candidate, ...]
@@ -151,7 +151,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def _guarded(subject: str, decode: Callable[[], Value]) -> Value:
-    """Return what a decoder returns, its errors as ours."""
+    """Return a decoder's result, with its errors as ours."""
     try:
         return decode()
     except RecursionError as error:
@@ -161,7 +161,7 @@ def _guarded(subject: str, decode: Callable[[], Value]) -> Value:
 
 
 def _read(kind: type[Wire], body: bytes | msgspec.Raw, subject: str) -> Wire:
-    """Return a record; names are looked up in any case where one is not as Go writes it."""
+    """Return a record; names match in any case unless all are as Go writes them."""
     try:
         return msgspec.json.decode(body, type=kind)
     except UNDECODABLE:
@@ -199,7 +199,7 @@ def _nothing(raw: msgspec.Raw) -> bool:
 
 
 def read_args(body: bytes, subject: str = "filter request") -> Args:
-    """Return the question of filter and prioritize.
+    """Return the request of filter and prioritize.
 
     Raises:
         InvalidInput: not JSON, no pod, or neither nodes nor names.
@@ -228,7 +228,7 @@ def _metadata(item: msgspec.Raw, subject: str) -> _Metadata:
 
 
 def read_binding(body: bytes, subject: str = "bind request") -> BindingArgs:
-    """Return the question of bind.
+    """Return the request of bind.
 
     Raises:
         InvalidInput: not JSON, or without the names of pod and node.
@@ -243,7 +243,7 @@ def read_binding(body: bytes, subject: str = "bind request") -> BindingArgs:
 
 
 def read_preemption(body: bytes, subject: str = "preempt request") -> Preemption:
-    """Return the question of preempt; victims come as pods or as their UIDs alone.
+    """Return the request of preempt; victims come as pods or as their UIDs alone.
 
     Raises:
         InvalidInput: not JSON, or no pod.
@@ -269,13 +269,13 @@ def read_preemption(body: bytes, subject: str = "preempt request") -> Preemption
 def write_filtered(
     args: Args, fitting: Collection[str], failed: Mapping[str, str], hopeless: Mapping[str, str]
 ) -> bytes:
-    """Return the answer of filter, in the form in which the nodes were sent.
+    """Return the response of filter, in the form of the request's nodes.
 
     Args:
-        args: the question.
+        args: the request.
         fitting: names of nodes on which the pod fits.
-        failed: others and why not; there preempting other pods may help.
-        hopeless: others and why not; there it cannot.
+        failed: others and why not; preemption may help there.
+        hopeless: others and why not; preemption cannot help.
 
     """
     nodes = None
@@ -294,22 +294,22 @@ def write_filtered(
 
 
 def write_error(error: Exception | str) -> bytes:
-    """Return the answer of any verb that nothing could be said."""
+    """Return the error response of any verb."""
     return _ENCODE({"Error": str(error)})
 
 
 def write_priorities(names: Iterable[str], scores: Iterable[int]) -> bytes:
-    """Return the answer of prioritize: a score of 0 to 10 for each node."""
+    """Return the response of prioritize: a score of 0 to 10 for each node."""
     return _ENCODE([{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)])
 
 
 def write_bound(error: str = "") -> bytes:
-    """Return the answer of bind: nothing, or why the pod is not bound."""
+    """Return the response of bind: empty, or the error."""
     return _ENCODE({"Error": error})
 
 
 def write_victims(candidates: Iterable[Candidate]) -> bytes:
-    """Return the answer of preempt: the nodes that remain, with the pods that must end there."""
+    """Return the response of preempt: the remaining nodes, with their victims."""
     return _ENCODE(
         {
             "NodeNameToMetaVictims": {

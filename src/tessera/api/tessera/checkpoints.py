@@ -1,11 +1,11 @@
-"""The file in which a node's MIG layout is written down: JSON, with a version, UUIDs and placements.
+"""The checkpoint file of a node's MIG layout: JSON, with a version, UUIDs and placements.
 
 ```json
 {"version": 1, "gpus": [{"uuid": "GPU-...", "model": "A100-40GB", "mig": true,
                          "placements": [{"start": 0, "size": 1, "profile": "1g.5gb"}]}]}
 ```
 
-MIG UUIDs are not in it, because an instance gets another one each time it is made.
+MIG UUIDs are not in it, because they change each time an instance is created.
 """
 
 from typing import Literal
@@ -27,7 +27,7 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def read(source: str, text: bytes) -> tuple[Recorded, ...]:
-    """Return what a checkpoint records.
+    """Return the content of a checkpoint.
 
     Args:
         source: name of the file, for errors.

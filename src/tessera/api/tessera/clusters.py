@@ -1,7 +1,7 @@
-"""A live cluster from its objects, whatever is wrong with some of them: nothing here refuses a cluster.
+"""A live cluster from its objects, however invalid some of them are: nothing here rejects a cluster.
 
-Node, Pod and GPUNode objects are read as `fleets` reads them. An object that cannot be read becomes a problem of its
-node or pod, or a note; recorded devices stay as they are recorded, also where that cannot be.
+Node, Pod and GPUNode objects are read as in `fleets`. An invalid object becomes a problem of its
+node or pod, or a note; recorded devices are kept even if they are impossible.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ _NO_LIMIT = 1 << 40
 
 
 def as_fields(objects: Iterable[Mapping[str, Any]]) -> list[Field]:
-    """Return objects of an API server as `read_cluster` takes them."""
+    """Return objects of an API server for `read_cluster`."""
     return [_field(dict(each)) for each in objects]
 
 
@@ -56,13 +56,13 @@ def read_cluster(
     memory: PodMemory | None = None,
     authority: Authority | None = None,
 ) -> Cluster:
-    """Return what the objects of a cluster say; those of other kinds are passed over.
+    """Return the cluster of these objects; other kinds are ignored.
 
     Args:
         fields: the objects.
-        unit_mib: MiB in one `aliyun.com/gpu-mem`; as the nodes say where it is left out.
-        memory: the pods read before, for those who look again and again; a look then costs a third.
-        authority: the servers' keys; without them every assignment is taken at its word.
+        unit_mib: MiB in one `aliyun.com/gpu-mem`; by the nodes if it is left out.
+        memory: the parsed pods of the former pass, which make a pass three times as fast.
+        authority: the servers' keys; without them assignments are not verified.
 
     """
     notes: list[str] = []
@@ -92,7 +92,7 @@ def read_cluster(
 
 
 def _sort_in(field: Field, kinds: Mapping[str, dict[str, Field]], notes: list[str]) -> None:
-    """Put an object among those of its kind, by name; one without a name, or a second one, becomes a note."""
+    """Put an object among those of its kind, by name; one without a name, or a duplicate, becomes a note."""
     try:
         kind = field.get("kind").text("")
         if kind not in kinds:
@@ -124,7 +124,7 @@ def _states(fields: Mapping[str, Field], nodes: Mapping[str, Field], notes: list
 
 
 def _keys(authority: Authority, nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState]) -> dict[str, Keys]:
-    """Return whose signatures count on each node."""
+    """Return the keys that count on each node."""
     return {
         name: authority.keys(states.get(name), frozenset(gpu.index for gpu in node.gpus))
         for name, node in nodes.items()
@@ -156,19 +156,19 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
 
 
 def _address(field: Field) -> str:
-    """Return the first internal address, as gpushare's inspection shows it."""
+    """Return the first internal address, as gpushare's inspection does."""
     listed = _dicts(field.get("status", "addresses"))
     return next((str(each.get("address", "")) for each in listed if each.get("type") == "InternalIP"), "")
 
 
 def _ready(field: Field) -> bool:
-    """Return whether the node is ready; one that does not say is taken for ready."""
+    """Return whether the node is ready; one without the condition counts as ready."""
     listed = _dicts(field.get("status", "conditions"))
     return next((each.get("status") == "True" for each in listed if each.get("type") == "Ready"), True)
 
 
 def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
-    """Return the GPU resources that a node offers to kube-scheduler.
+    """Return the GPU resources that a node advertises to kube-scheduler.
 
     Raises:
         InvalidInput: a quantity that makes no sense.
@@ -206,7 +206,7 @@ def _enforcement(name: str, field: Field, notes: list[str]) -> tuple[Enforcement
 
 
 class _Held(NamedTuple):
-    """What a pod is and what it holds."""
+    """A pod's state and its devices."""
 
     pod: Pod
     node: NodeName | None = None
@@ -217,7 +217,7 @@ class _Held(NamedTuple):
 
 
 class _Pods:
-    """Joins what `runningpods` observed with what Pod objects say beside it."""
+    """Joins the pods of `runningpods` with further facts in their objects."""
 
     def __init__(self, observed: PodsOfCluster, unit_mib: int, keys: Mapping[str, Keys]) -> None:
         self._unit_mib = unit_mib
@@ -258,7 +258,7 @@ class _Pods:
         return _Held(running.pod, running.assignment.node, shares, Record.GUESSED if shares else Record.NONE, problem)
 
     def _left_out(self, field: Field, key: PodKey) -> _Held:
-        """Return what is known of a pod that could not be read; what is recorded on it holds all the same."""
+        """Return what is known of an invalid pod; its recorded devices count all the same."""
         name = _spec(field).get("nodeName")
         node = NodeName(name) if isinstance(name, str) and name else None
         unread = self._unread.get(key, "")
@@ -286,7 +286,7 @@ def _phase(field: Field, node: NodeName | None) -> Phase:
 
 
 def _message(field: Field) -> str:
-    """Return what the scheduler wrote into the condition `PodScheduled`; empty where it has not refused the pod."""
+    """Return the scheduler's message in the condition `PodScheduled`; empty if it has not rejected the pod."""
     listed = _dicts(field.get("status", "conditions"))
     refused = (each for each in listed if each.get("type") == "PodScheduled" and each.get("status") == "False")
     return next((str(each.get("message", "")) for each in refused), "")

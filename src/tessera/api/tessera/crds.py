@@ -1,6 +1,6 @@
-"""CustomResourceDefinitions of Tessera's kinds, made from the records that read and write them.
+"""CustomResourceDefinitions of Tessera's kinds, generated from the records that read and write them.
 
-Types, bounds and defaults come from the records, what else the API server needs to know of a field from the
+Types, bounds and defaults come from the records, further schema from the
 `extra_json_schema` beside its type, descriptions from docstrings, CEL rules from the modules' `RULES`.
 `scripts/generate` writes them to deploy/chart/templates/crds.
 """
@@ -32,13 +32,13 @@ SOURCES: Final = (
     modelservers,
     shares,
 )
-"""Modules whose records make up the definitions."""
+"""Modules with the records of the definitions."""
 
 Descriptions = Mapping[tuple[str, str], str]
 
 _GROUP, _VERSION = gpupolicies.API_VERSION.split("/")
 _MOST_CHARACTERS: Final = 1024
-"""Where a record has no bound of its own: the API server reckons with the largest value to weigh a rule."""
+"""For fields without a bound of their own: the API server estimates a rule's cost by the largest value."""
 _ATOMIC: Final[dict[str, Plain]] = {"x-kubernetes-list-type": "atomic"}
 
 _GPU_NODE_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...]]] = {
@@ -76,14 +76,14 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     spec: type[msgspec.Struct]
     status: type[msgspec.Struct] | None
-    """None where nothing is reported of it."""
+    """None if it has no status."""
     defaults: bool
     """Whether the API server writes the defaults of the spec into objects, for people to see."""
     columns: tuple[Column, ...]
     namespaced: bool = False
 
 
-_AGE = Column("Age", ".metadata.creationTimestamp", "When it was made.", type="date")
+_AGE = Column("Age", ".metadata.creationTimestamp", "When it was created.", type="date")
 _RESOURCES: Final = (
     Resource(
         kind=gpupolicies.KIND,
@@ -94,15 +94,15 @@ _RESOURCES: Final = (
         status=gpupolicies.Status,
         defaults=True,
         columns=(
-            Column("Priority", ".spec.priority", "Which policy applies where several do.", type="integer"),
+            Column("Priority", ".spec.priority", "Which policy applies where several select a node.", type="integer"),
             Column("Nodes", ".status.nodes", "Nodes that it applies to.", type="integer"),
             Column("GPUs", ".status.gpus", "GPUs of these nodes.", type="integer"),
             Column("Desired", ".status.desiredSlices", "Slices kept for exact requests.", type="integer"),
             Column("Pending", ".status.pendingPods", "Pending pods that need GPUs of these nodes.", type="integer"),
-            Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether it can be carried out."),
+            Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether the policy is valid."),
             Column("Ready", '.status.conditions[?(@.type=="Ready")].status', "Whether it is in force on all nodes."),
             _AGE,
-            Column("Decision", ".status.decision", "What was decided last, and why.", wide=True),
+            Column("Decision", ".status.decision", "The last decision and its reason.", wide=True),
         ),
     ),
     Resource(
@@ -115,7 +115,7 @@ _RESOURCES: Final = (
         status=fields.Status,
         defaults=False,
         columns=(
-            Column("Ready", ".status.summary.ready", "GPUs on which nothing is unhealthy, and all GPUs."),
+            Column("Ready", ".status.summary.ready", "Healthy GPUs of all GPUs."),
             Column("Model", ".status.summary.models", "Models of the GPUs."),
             Column("Sharing", ".status.summary.sharing", "How the GPUs are shared."),
             Column("Instances", ".status.summary.instances", "MIG instances that exist."),
@@ -170,7 +170,7 @@ _RESOURCES: Final = (
             Column("Engine", ".spec.engine", "What serves."),
             Column("Ready", ".status.readyReplicas", "Replicas that serve.", type="integer"),
             Column("Desired", ".status.desiredReplicas", "Desired replicas.", type="integer"),
-            Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether it can be carried out."),
+            Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether the spec is valid."),
             Column("Applied", '.status.conditions[?(@.type=="Applied")].status', "Whether all objects are as desired."),
             _AGE,
             Column("Problem", '.status.conditions[?(@.type=="Applied")].message', "Why not.", wide=True),
@@ -205,10 +205,10 @@ _RESOURCES: Final = (
             Column("Ready", ".status.ready", "Nodes that have the model.", type="integer"),
             Column("Fetching", ".status.fetching", "Nodes that fetch it.", type="integer"),
             Column("Containers", ".status.containers", "Containers that use it.", type="integer"),
-            Column("Pending", ".status.pendingPods", "Pending pods that ask for it.", type="integer"),
+            Column("Pending", ".status.pendingPods", "Pending pods that request it.", type="integer"),
             _AGE,
             Column("Source", ".spec.source", "Where it is fetched from.", wide=True),
-            Column("Revision", ".status.revision", "What most nodes have.", wide=True),
+            Column("Revision", ".status.revision", "The revision of most nodes.", wide=True),
             Column("Problem", ".status.problems[0].reason", "The first problem.", wide=True),
         ),
     ),
@@ -221,7 +221,7 @@ _RESOURCES: Final = (
         status=modelcaches.NodeStatus,
         defaults=False,
         columns=(
-            Column("Folder", ".status.folder", "Where its models are."),
+            Column("Folder", ".status.folder", "The folder of its models."),
             Column("Free", ".status.freeBytes", "Bytes free there.", type="integer"),
             _AGE,
             Column("Problem", ".status.reason", "Why it cannot have any model.", wide=True),
@@ -231,7 +231,7 @@ _RESOURCES: Final = (
 
 
 def descriptions(sources: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """Return what the docstrings of records and of their fields say, as one line of text each.
+    """Return the docstrings of records and of their fields, as one line of text each.
 
     Args:
         sources: Python text of modules by their names.
@@ -260,7 +260,7 @@ def definitions(said: Descriptions) -> dict[str, dict[str, Plain]]:
     """Return the CustomResourceDefinitions by the names of their files.
 
     Args:
-        said: what `descriptions` returns for `SOURCES`.
+        said: the result of `descriptions` for `SOURCES`.
 
     """
     return {f"{_GROUP}_{each.plural}.yaml": _definition(each, said) for each in _RESOURCES}
@@ -316,7 +316,7 @@ def _object(each: Resource, said: Descriptions) -> dict[str, Plain]:
 
 
 class _Schemas:
-    """Structural schemas of records, in the part of OpenAPI that the API server takes."""
+    """Structural schemas of records, in the API server's subset of OpenAPI."""
 
     def __init__(self, said: Descriptions, *, defaults: bool) -> None:
         self._said = said
@@ -389,12 +389,12 @@ def _scalar(info: kinds.Type) -> dict[str, Plain]:
 
 
 def _given(**bounds: float | str | None) -> dict[str, Plain]:
-    """Return the bounds that there are; those of integers are integers."""
+    """Return the existing bounds; those of integers are integers."""
     return {name: int(each) if isinstance(each, float) else each for name, each in bounds.items() if each is not None}
 
 
 def _default(each: kinds.Field) -> Plain:
-    """Return what the API server writes where a field is left out; None for lists, mappings and what may be absent."""
+    """Return the API server's default for a missing field; None for lists, mappings and optional fields."""
     match each.default:
         case enum.Enum(value=value):
             return str(value)

@@ -1,4 +1,4 @@
-"""Environment objects (tessera.dev/v1alpha1): images by names that people know, for `tessera run` and `notebook`."""
+"""Environment objects (tessera.dev/v1alpha1): images under familiar names, for `tessera run` and `notebook`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -13,14 +13,14 @@ KIND: Final = "Environment"
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """What work in the environment finds."""
+    """What work in the environment gets."""
 
     image: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
     """As in a pod."""
     description: Annotated[str, msgspec.Meta(max_length=256)] = ""
-    """For whom it is, in a sentence."""
+    """Its purpose, in a sentence."""
     tools: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=32)] = ()
-    """What is in it, with versions: `pytorch 2.9`, `cuda 13.0`."""
+    """Its content, with versions: `pytorch 2.9`, `cuda 13.0`."""
     notebook: bool = False
     """Whether it has JupyterLab 4, so that `tessera notebook` can use it."""
 

@@ -1,7 +1,7 @@
 """A fleet as a snapshot: from Tessera's fleet file, from Kubernetes Node objects, or from a short form.
 
-The fleet file is described in docs/fleet.md. Node objects are read by `nodes`, running pods by `runningpods`, and what
-agents and servers report of nodes in GPUNode objects by `gpunodes`.
+docs/fleet.md describes the fleet file. Node objects are read by `nodes`, running pods by `runningpods`, and the reports
+of agents and servers in GPUNode objects by `gpunodes`.
 """
 
 import re
@@ -72,10 +72,10 @@ def _name(field: Field) -> str:
 
 
 def read_states(fields: Iterable[Field]) -> dict[str, GpuNodeState]:
-    """Return what GPUNode objects say, by name of the node.
+    """Return the states in GPUNode objects, by name of the node.
 
     Raises:
-        InvalidInput: one that cannot be read, or two of one name.
+        InvalidInput: an invalid one, or two of one name.
 
     """
     states: dict[str, GpuNodeState] = {}
@@ -92,17 +92,17 @@ def read_states(fields: Iterable[Field]) -> dict[str, GpuNodeState]:
 def read(
     documents: Iterable[Document], *, share_unit_mib: int | None = None, gpu_models: Sequence[ModelRule] = ()
 ) -> Snapshot:
-    """Return the fleet of a set of documents, with the pods that run on it and the pods that wait.
+    """Return the fleet of a set of documents, with its running and pending pods.
 
     Accepted: fleet files (`nodes:`), the GPU operator's ConfigMaps of MIG configurations, which fleet files may name,
     Node objects, and lists of Node, Pod and GPUNode objects as `kubectl get
     nodes,pods,gpunodes -A -o json` prints them. Objects of other kinds are left out and named in the notes.
-    A Node object whose GPUs cannot be read is a node without GPUs that says so.
+    A Node object with unreadable GPUs is a node without GPUs that says so.
 
     Args:
         documents: the files, as `documents.read` returns them.
-        share_unit_mib: MiB in one `aliyun.com/gpu-mem`; as the nodes advertise it where it is left out.
-        gpu_models: GPU models of Node objects, which count before their labels; the last that applies.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`; as advertised by the nodes if it is left out.
+        gpu_models: GPU models of Node objects, which take precedence over labels; the last that applies.
 
     Raises:
         InvalidInput: an empty fleet, two nodes of one name, no node whose GPUs can be read though there are some, a
@@ -142,7 +142,7 @@ def read(
 
 
 def _is_read(field: Field, plugins: set[Plain]) -> bool:
-    """Return whether a ConfigMap has MIG configurations, or one of the device plugin's that a node names."""
+    """Return whether a ConfigMap has MIG configurations, or a device plugin's that a node names."""
     return field.get("kind").value == "ConfigMap" and (
         bool(read_config_map(field)) or any(key in plugins for key, _ in field.get("data").members())
     )
@@ -321,7 +321,7 @@ def _entry_nodes(entry: Field, names: list[str], configs: OperatorConfigs, notes
 
 
 def _labels(name: str, gpus: tuple[Gpu, ...], given: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the labels every node has, those of GPU nodes, and those given, which win."""
+    """Return the labels of every node, those of GPU nodes, and the given ones, which win."""
     arm = bool(gpus) and gpus[0].model.name.startswith(("GH", "GB", "GB3"))
     labels = {
         "kubernetes.io/arch": "arm64" if arm else "amd64",
@@ -334,7 +334,7 @@ def _labels(name: str, gpus: tuple[Gpu, ...], given: dict[str, str]) -> tuple[tu
 
 
 def _taints(field: Field) -> tuple[Taint, ...]:
-    """Return taints written as Kubernetes writes them or as `kubectl taint` does: `KEY=VALUE:EFFECT`."""
+    """Return taints in Kubernetes' format or `kubectl taint`'s: `KEY=VALUE:EFFECT`."""
     taints: list[Taint] = []
     for element in field.elements():
         if isinstance(element.value, dict):
@@ -364,7 +364,7 @@ def _gpus(entry: Field, configs: OperatorConfigs) -> tuple[Gpu, ...]:
 
 
 def _sharing(own: Field, gpu: Gpu, configs: OperatorConfigs, *, fixed: bool) -> Sharing:
-    """Return the sharing of a GPU; `fixed` where the device plugin's configuration says all but the MIG layout."""
+    """Return the sharing of a GPU; `fixed` if the device plugin's configuration sets all but the MIG layout."""
     if fixed and not own.given:
         return Sharing(modes=(Mode.WHOLE,))
     if fixed and (not isinstance(own.value, dict) or own.value.keys() != {"mig"}):
@@ -394,7 +394,7 @@ def _group(group: Field, sharing: Field) -> list[tuple[Gpu, Field]]:
 
 
 def _gpu_memory(field: Field, gpu_model: GpuModel) -> int:
-    """Return a GPU's usable memory: what the file says, at most what its model has by name, else the catalogue's."""
+    """Return a GPU's usable memory: from the file, at most what its model has by name, else the catalogue's."""
     if not field.given:
         return gpu_model.memory_mib
     memory_mib = field.read(memory_capacity)

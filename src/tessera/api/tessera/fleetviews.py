@@ -19,7 +19,7 @@ def write_fleet(view: FleetView) -> bytes:
 
 
 def read_fleet(content: bytes) -> FleetView:
-    """Return what `write_fleet` wrote."""
+    """Return the view in the JSON of `write_fleet`."""
     return _FLEET.decode(content)
 
 
@@ -29,7 +29,7 @@ def write_change(change: FleetChange) -> bytes:
 
 
 def read_change(content: bytes) -> FleetChange:
-    """Return what `write_change` wrote."""
+    """Return the change in the JSON of `write_change`."""
     return _CHANGE.decode(content)
 
 

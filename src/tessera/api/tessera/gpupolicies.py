@@ -1,7 +1,7 @@
 """GPUPolicy objects (tessera.dev/v1alpha1): how the GPUs of some nodes are shared; see docs/policy.md.
 
-What is said of single GPUs is said to their nodes in the words of the node policy (`api/tessera/nodepolicy`), which
-alone decides what it means.
+Settings of single GPUs are passed to their nodes in the form of the node policy (`api/tessera/nodepolicy`), which
+alone defines their meaning.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +44,7 @@ KIND = "GPUPolicy"
 Strategy = Literal[
     "first-fit", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd", "fragmentation-min", "tessera"
 ]
-"""Packing policies that decide alike each time."""
+"""Deterministic packing policies."""
 SharingMode = Literal["auto", "whole", "memory-share", "time-slicing", "mps", "mig", "mig-time-slicing", "mig-mps"]
 _FIXED_LAYOUT: Final = ("mig", "mig-time-slicing", "mig-mps")
 _OPEN: Final = ("auto", "memory-share")
@@ -70,7 +70,7 @@ class Selected(
     key: _Label
     """Name of the label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """Whether the label has one of the values, none of them, is there, or is not."""
+    """Whether the label has one of the values, none of them, exists, or does not."""
     values: Annotated[tuple[_LabelValue, ...], msgspec.Meta(max_length=64)] = ()
     """At least one for `In` and `NotIn`, none for the others."""
 
@@ -78,7 +78,7 @@ class Selected(
 class LabelSelector(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Conditions on a node's labels, all of which must hold; without any every node is meant."""
+    """Conditions on a node's labels, all of which must match; without any, every node matches."""
 
     match_labels: Annotated[dict[_Label, _LabelValue], msgspec.Meta(max_length=32)] = {}
     """Labels with exactly these values."""
@@ -89,12 +89,12 @@ class LabelSelector(
 class LayoutFields(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """MIG instances of a GPU, said in one of three ways."""
+    """MIG instances of a GPU, given in one of three ways."""
 
     configuration: _Word | None = None
     """Name of a configuration of NVIDIA's MIG manager: `all-1g.10gb`, `all-balanced`."""
     counts: Annotated[dict[_Word, _Count], msgspec.Meta(min_length=1, max_length=16)] | None = None
-    """Number of instances by profile; where they lie is Tessera's choice."""
+    """Number of instances by profile; Tessera chooses their placements."""
     placements: Annotated[tuple[_Word, ...], msgspec.Meta(min_length=1, max_length=64)] | None = None
     """`PROFILE@START`, as `3g.40gb@4`."""
 
@@ -107,7 +107,7 @@ class SharingFields(
     mode: SharingMode = "auto"
     """`auto` leaves it to Tessera; all others fix it."""
     modes: Annotated[tuple[Literal["whole", "mig", "mps", "memory-share"], ...], msgspec.Meta(max_length=4)] = ()
-    """What Tessera may use under `auto`; without any all four."""
+    """Modes that Tessera may use under `auto`; all four by default."""
     layout: LayoutFields | None = None
     """The MIG instances, with a mode that begins with `mig`."""
     allow_repartition: bool = False
@@ -122,17 +122,17 @@ class SharingFields(
     renamed: bool = False
     """Whether replicas are advertised with the suffix `.shared`."""
     allocator: Allocator | None = None
-    """Who allocates the devices of a fixed mode: `kubelet` (the default), to pods that ask for them by name, or
-    `scheduler`, to pods that ask for an amount of GPU memory; then none is advertised by name."""
+    """What allocates the devices of a fixed mode: `kubelet` (the default), to pods that request them by name, or
+    `scheduler`, to pods that request an amount of GPU memory; then none is advertised by name."""
 
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Frequencies between which the clock of a GPU's graphics engine is kept, in MHz."""
+    """Limits of a GPU's graphics clock, in MHz."""
 
     lowest: _MHz
     """MHz."""
     highest: _MHz
-    """MHz; the lowest one for a clock that does not move."""
+    """MHz; equal to the lowest for a constant clock."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -143,7 +143,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     models: Annotated[tuple[_Word, ...], msgspec.Meta(min_length=1, max_length=64)] | None = None
     """The GPUs by model, under any of its names. Without devices and models all GPUs are meant."""
     sharing: SharingFields | None = None
-    """How they are shared; left out where the node's own files decide."""
+    """How they are shared; left out to let the node's own files decide."""
     isolation: Isolation | None = None
     """The weakest isolation that these GPUs offer; left out for that of the policy."""
     power_limit_watts: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
@@ -158,19 +158,19 @@ class Repartition(
     """Whether Tessera may create and destroy MIG instances on managed GPUs, and when."""
 
     allowed: bool = True
-    """Where it is not, managed GPUs are offered as they are."""
+    """If not, managed GPUs are offered as they are."""
     idle_seconds: _Seconds = 1
-    """A batch of pending pods is planned for when none came for so long; a lone pod waits a quarter of it."""
+    """A batch of pending pods is planned when none came for this long; a lone pod waits a quarter of it."""
     longest_seconds: _Seconds = 10
-    """And at the latest when its first pod has waited for so long."""
+    """And at the latest when its first pod has waited for this long."""
     keep_idle_seconds: _Seconds = 600
-    """How long a slice that nobody uses is kept for the next pod of its kind, unless others need its place."""
+    """How long an unused slice is kept for the next pod of its kind, unless other pods need its place."""
 
 
 class Disruption(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """How much may be changed at once. No pod is evicted for a change; `tessera defrag` does that for people."""
+    """How much may be changed at once. No pod is evicted for a change; `tessera defrag` does that on request."""
 
     budget: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=100_000)] | _Percent,
@@ -178,12 +178,12 @@ class Disruption(
     ] = "10%"
     """GPUs of this policy that may be changing at once: a number, or a percentage of them, rounded up."""
     evict_conflicts: bool = True
-    """Whether, where two pods hold one device by a defect, the later is evicted, within its PodDisruptionBudget; false
-    only reports it."""
+    """Whether the later of two pods with the same device, by a defect, is evicted, within its PodDisruptionBudget;
+    false only reports it."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """What the administrator declares."""
+    """The settings of an administrator."""
 
     node_selector: LabelSelector = LabelSelector()
     """The nodes; those without GPUs never count."""
@@ -192,10 +192,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     unit: Literal["GiB", "MiB"] = "GiB"
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
     mig_strategy: Literal["none", "single", "mixed"] | None = None
-    """What MIG instances are called, as NVIDIA's device plugin has it; left out where the node's own files and the
-    agent's option `--strategy` decide, and `mixed` where they do not either."""
+    """Resource names of MIG instances, as in NVIDIA's device plugin; left out to let the node's own files and the
+    agent's option `--strategy` decide, with `mixed` as the default."""
     isolation: Isolation = Isolation.NONE
-    """The weakest isolation that GPUs offer of which no entry says another."""
+    """The weakest isolation that GPUs offer, unless an entry sets another."""
     gpus: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=64)] = ()
     """Sharing of individual GPUs; without entries Tessera manages all of them."""
     repartition: Repartition = Repartition()
@@ -205,10 +205,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What Tessera found and decided."""
+    """Tessera's observations and decisions."""
 
     observed_generation: _Tally = 0
-    """Generation of the spec that this is about."""
+    """Generation of the spec that this status is for."""
     nodes: _Tally = 0
     """Nodes that this policy applies to."""
     gpus: _Tally = 0
@@ -218,10 +218,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     pending_pods: _Tally = 0
     """Pending pods that need GPUs of these nodes."""
     decision: Annotated[str, msgspec.Meta(max_length=1024)] = ""
-    """What was decided last, and why, in a sentence."""
+    """The last decision and its reason, in a sentence."""
     conditions: Conditions = ()
-    """`Accepted`: the policy can be carried out; `Ready`: it is in force on all of its nodes; `Overrides`: something
-    that labels, files or options of its nodes say yields to it."""
+    """`Accepted`: the policy is valid; `Ready`: it is in force on all of its nodes; `Overrides`: it takes precedence
+    over labels, files or options of its nodes."""
 
 
 class _Metadata(Metadata, frozen=True, rename="camel"):
@@ -245,11 +245,11 @@ class Rule(msgspec.Struct, frozen=True):
     """A rule for a record beyond the types of its fields, checked by the API server and by readers."""
 
     cel: str
-    """As the API server evaluates it, `self` being the record."""
+    """In CEL, `self` being the record."""
     message: str
-    """What to do where it does not hold."""
+    """The fix for a violation."""
     holds: Callable[[Any], bool]
-    """The same of a record that was read."""
+    """The same for a parsed record."""
 
 
 def _within(mode: str, modes: tuple[str, ...]) -> str:
@@ -346,7 +346,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
         ),
     ),
 }
-"""What the API server and readers check of each record."""
+"""The rules of each record."""
 
 
 def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
@@ -369,7 +369,7 @@ def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
 
 
 def _records(record: msgspec.Struct, path: str) -> Iterator[tuple[str, msgspec.Struct]]:
-    """Yield a record and all in it, each with its path."""
+    """Yield a record and all records in it, each with its path."""
     yield path, record
     for field in msgspec.structs.fields(record):
         value = getattr(record, field.name)
@@ -380,7 +380,7 @@ def _records(record: msgspec.Struct, path: str) -> Iterator[tuple[str, msgspec.S
 
 
 def selector_term(selector: LabelSelector) -> SelectorTerm | None:
-    """Return the selector as a term over node labels; None for one that means every node."""
+    """Return the selector as a term over node labels; None for one that matches every node."""
     expressions = (
         *(Requirement(key=key, operator="In", values=(value,)) for key, value in sorted(selector.match_labels.items())),
         *(Requirement(key=each.key, operator=each.operator, values=each.values) for each in selector.match_expressions),
@@ -389,7 +389,7 @@ def selector_term(selector: LabelSelector) -> SelectorTerm | None:
 
 
 def node_policy(spec: Spec) -> dict[str, Any]:
-    """Return the node policy document that says of a node's GPUs what this spec does, for `api/tessera/nodepolicy`."""
+    """Return the node policy document with this spec's settings for a node's GPUs, for `api/tessera/nodepolicy`."""
     return {
         "apiVersion": API_VERSION,
         "kind": "NodePolicy",
@@ -418,7 +418,7 @@ def _entry(entry: Entry, spec: Spec) -> dict[str, Any]:
 def _sharing(sharing: SharingFields) -> str | dict[str, Any]:
     replicas = dict(sharing.replicas_by_profile) if sharing.replicas_by_profile else sharing.replicas
     layout = sharing.layout or LayoutFields()
-    # Said only where it is not the default, which agents of before have too.
+    # Written only if it is not the default, which older agents use too.
     allocator = {"allocator": sharing.allocator} if sharing.allocator == "scheduler" else {}
     match sharing.mode:
         case "auto":
@@ -443,6 +443,6 @@ def _layout(layout: LayoutFields) -> str | dict[str, int] | list[str]:
 
 
 def status_fields(status: Status) -> dict[str, Any]:
-    """Return the status as JSON with every field in it, so that a patch replaces what was there."""
+    """Return the status as JSON with every field in it, so that a patch replaces the former one."""
     empty = {"observedGeneration": 0, "nodes": 0, "gpus": 0, "desiredSlices": 0, "pendingPods": 0, "decision": ""}
     return {**empty, "conditions": [], **msgspec.to_builtins(status)}

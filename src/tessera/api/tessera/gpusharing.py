@@ -1,4 +1,4 @@
-"""The `sharing` field of a fleet file: what an administrator fixed about a GPU, or that it is managed.
+"""The `sharing` field of a fleet file: an administrator's settings for a GPU, or that it is managed.
 
 `auto`, `whole`, `memory-share`, or a mapping with one of `modes`, `whole`, `mig`, `time-slicing`, `mps`; see
 docs/fleet.md.
@@ -31,7 +31,7 @@ def read_sharing(
     Args:
         field: `sharing` of a fleet file or a policy.
         gpu_model: the GPU's model.
-        configured: what MIG configurations make of this GPU, by name, before those that mig-parted names; None is
+        configured: MIG configurations of this GPU, by name, which take precedence over mig-parted's; None is
             MIG off.
 
     Raises:
@@ -65,7 +65,7 @@ def read_sharing(
 
 
 def _allocator(field: Field) -> Allocator:
-    """Return who allocates the devices of a fixed sharing."""
+    """Return the allocator of the devices of a fixed sharing."""
     allocator: Allocator = field.get("allocator").choice("kubelet", "scheduler", default="kubelet")
     return allocator
 
@@ -123,7 +123,7 @@ _MIG_SHARED = (("time-slicing", Mode.MIG_TIME_SLICING), ("mps", Mode.MIG_MPS))
 
 
 def _layout(field: Field, gpu_model: GpuModel, configured: Mapping[str, Counts | None]) -> Layout | None:
-    """Return the layout: a configuration mig-parted names, counts by profile, or placements `PROFILE@START`."""
+    """Return the layout: a configuration of mig-parted, counts by profile, or placements `PROFILE@START`."""
     if isinstance(field.value, list):
         return _placements(field, gpu_model)
     if isinstance(field.value, dict):
@@ -137,7 +137,7 @@ def _layout(field: Field, gpu_model: GpuModel, configured: Mapping[str, Counts |
 
 
 def profile_counts(field: Field, gpu_model: GpuModel, *, least: int = 0, most: int = 64) -> dict[str, int]:
-    """Return the numbers a mapping gives by profile, under the profiles' own names.
+    """Return the numbers in a mapping by profile, under the profiles' own names.
 
     Raises:
         InvalidInput: a profile the model does not offer, one profile under two names, a number out of bounds.
@@ -153,7 +153,7 @@ def profile_counts(field: Field, gpu_model: GpuModel, *, least: int = 0, most: i
 
 
 def fixed_layout(field: Field, gpu_model: GpuModel, counts: dict[str, int]) -> Layout:
-    """Return where so many instances of each profile lie on one GPU; of several layouts always the same.
+    """Return a placement of these instances on one GPU; deterministic.
 
     Raises:
         InvalidInput: they do not fit one GPU together.

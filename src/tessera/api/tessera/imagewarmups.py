@@ -1,7 +1,7 @@
 """ImageWarmup and NodeImages objects (tessera.dev/v1alpha1): images that nodes pull before pods need them.
 
-An ImageWarmup says which images some nodes shall have, and its status how far they are. Each of these nodes has a
-NodeImages object, where the controller says what the node shall have and whose turn it is, and the agent what it has;
+An ImageWarmup selects nodes and lists their desired images, and its status summarizes them. Each of these nodes has a
+NodeImages object, with the desired images and current pulls from the controller, and the node's images from the agent;
 see docs/image-warmup.md.
 """
 
@@ -62,9 +62,9 @@ class Parallelism(
     """How much is pulled at once; of several ImageWarmups the lowest numbers apply."""
 
     per_node: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
-    """Images that a node pulls at once."""
+    """Concurrent pulls of a node."""
     per_registry: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    """Pulls from one registry at once, by all nodes together."""
+    """Concurrent pulls from one registry, by all nodes together."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -77,10 +77,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """The nodes; those without Tessera's agent never count."""
     parallelism: Parallelism = Parallelism()
     max_disk_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 80
-    """A node whose disk for images is at least so full pulls nothing. The kubelet deletes images from 85 % on, down to
+    """A node whose image disk is at least this full pulls nothing. The kubelet deletes images from 85 % on, down to
     80 %, by default; 100 for no limit but the disk's own."""
     pinned: bool = True
-    """Whether the kubelet's garbage collection spares the images while they are listed; only with containerd."""
+    """Whether the listed images are protected from the kubelet's garbage collection; only with containerd."""
     pull_secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=8)] = ()
     """Secrets of tessera-system with credentials for the registries, of type kubernetes.io/dockerconfigjson. The agent
     may read those that the chart's value `agent.pullSecrets` names."""
@@ -91,7 +91,7 @@ class ImageStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
     image: _Image
     digest: _Digest = ""
-    """What the name was resolved to."""
+    """The resolved digest."""
     nodes: _Tally = 0
     """Nodes that have it."""
     pending_pods: _Tally = 0
@@ -99,32 +99,32 @@ class ImageStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class ProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Why a node has not an image."""
+    """Why a node does not have an image."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)]
     image: Annotated[str, msgspec.Meta(max_length=512)] = ""
-    """Left out where it is about all images."""
+    """Left out if it concerns all images."""
     reason: _Reason
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """How far the nodes are."""
+    """The state of the nodes."""
 
     observed_generation: _Tally = 0
-    """Generation of the spec that this is about."""
+    """Generation of the spec that this status is for."""
     nodes: _Tally = 0
     """Nodes that are selected and run Tessera's agent."""
     ready: _Tally = 0
     """Nodes that have all images."""
     pulling: _Tally = 0
-    """Nodes that pull one of them."""
+    """Nodes that are pulling one of them."""
     pinned: _Tally = 0
     """Nodes that have all of them pinned."""
     images: Annotated[tuple[ImageStatus, ...], msgspec.Meta(max_length=_MOST_IMAGES)] = ()
     problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
     """The first of them."""
     conditions: Conditions = ()
-    """`Accepted`: it can be carried out; `Ready`: all of its nodes have all images."""
+    """`Accepted`: it is valid; `Ready`: all of its nodes have all images."""
 
 
 class ImageWarmup(msgspec.Struct, frozen=True):
@@ -140,22 +140,22 @@ class DesiredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
     image: _Image
     digest: _Digest = ""
-    """What its name was resolved to, on the node that pulled it first."""
+    """The resolved digest, on the node that pulled it first."""
     pinned: bool = False
     secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=64)] = ()
     """Secrets of tessera-system with credentials."""
     attempt: _Tally = 0
-    """Number of the pull that has its turn, or had it last."""
+    """Number of the pull in its present or last turn."""
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the node should have, as the controller decides."""
+    """The desired images of the node, by the controller."""
 
     images: Annotated[tuple[DesiredFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
 
 
 class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the node has of an image."""
+    """The state of an image on the node."""
 
     image: _Image
     state: Literal["Missing", "Pulling", "Present", "Failed"]
@@ -164,18 +164,18 @@ class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """On disk."""
     pinned: bool = False
     attempt: _Tally = 0
-    """Number of the last pull that began."""
+    """Number of the last pull that was started."""
     failed_at: Annotated[str, msgspec.Meta(max_length=32)] = ""
     """When it failed, RFC 3339 in UTC."""
     reason: _Reason = ""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the node has, as its agent reports it."""
+    """The images of the node, as its agent reports them."""
 
     images: Annotated[tuple[ObservedFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
     disk_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    """How full the disk is on which the images lie."""
+    """How full the disk with the images is."""
     runtime: Annotated[str, msgspec.Meta(max_length=128)] = ""
     """Name and version of the container runtime."""
 
@@ -187,14 +187,14 @@ class _NodeObject(msgspec.Struct, frozen=True):
 
 
 def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset()) -> tuple[ImageWarmup, core.Warmup]:
-    """Return an ImageWarmup and what is decided by.
+    """Return an ImageWarmup, parsed.
 
     Args:
         each: the object.
         nodes: the nodes that it selects.
 
     Raises:
-        InvalidInput: an unknown field, a wrong type, what is no name of an image, an image twice.
+        InvalidInput: an unknown field, a wrong type, an invalid name of an image, an image twice.
 
     """
     found, subject = read_object(IMAGE_WARMUP, each, ImageWarmup), subject_of(IMAGE_WARMUP, each)
@@ -220,10 +220,10 @@ def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset
 
 
 def read_node_images(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeImages:
-    """Return what is desired of a node and what it reports.
+    """Return the desired images of a node and its report.
 
     Raises:
-        InvalidInput: the object has not the form of one.
+        InvalidInput: the object is malformed.
 
     """
     try:
@@ -255,7 +255,7 @@ def _observed(each: ObservedFields) -> core.ObservedImage:
 
 
 def new_node_images(node: str, uid: str) -> dict[str, Any]:
-    """Return the object of a node that has none yet; it goes when the Node goes."""
+    """Return a new object for a node, owned by the Node."""
     return object_of_node(NODE_IMAGES, node, uid)
 
 

@@ -1,4 +1,4 @@
-"""The values of the Helm chart: what an administrator sets of an installation, with defaults and their reasons.
+"""The values of the Helm chart: an administrator's settings of an installation, with defaults and their reasons.
 
 `scripts/generate` writes `deploy/chart/values.yaml`, its JSON schema and the table in docs/install.md from the records
 here; `tessera manifests` reads values by them.
@@ -50,14 +50,14 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
 
 
 class Image(_Record, frozen=True, kw_only=True):
-    """Where the image of agent, server and controller is."""
+    """The image of agent, server and controller."""
 
     repository: _Repository = ""
     """Registry and name, `registry.example/tessera`. Required: no image is published yet."""
     tag: _Tag = ""
     """Empty for the version of the chart."""
     digest: _Digest = ""
-    """`sha256:...`; comes before the tag."""
+    """`sha256:...`; takes precedence over the tag."""
     pull_policy: _PullPolicy = "IfNotPresent"
     """When the kubelet pulls."""
     pull_secrets: _Objects = ()
@@ -93,7 +93,7 @@ class Agent(_Record, frozen=True, kw_only=True):
     """Host folder with the driver's `lib64` and `bin`, where no NVIDIA runtime is: `/home/kubernetes/bin/nvidia` on
     GKE. Containers with a GPU get it at `/usr/local/nvidia` too."""
     kubelet_folder: _Folder = "/var/lib/kubelet"
-    """Root folder of the kubelet, whose pod-resources socket the agent asks."""
+    """Root folder of the kubelet, with the pod-resources socket that the agent reads."""
     runtime_folder: _Folder = "/run/containerd"
     """Host folder of containerd's socket, `containerd.sock`, by which the agent pulls and pins the images of
     ImageWarmups: `/run/k3s/containerd` on k3s."""
@@ -112,7 +112,7 @@ class Agent(_Record, frozen=True, kw_only=True):
     """Host folder below which ModelCaches may name `file://` sources, as where NFS or CephFS is mounted; empty for
     none, and `--model-source` in `agent.args` for more."""
     gpu_labels: bool = True
-    """Set the labels of GPU Feature Discovery; `false` where it runs on the same nodes."""
+    """Set the labels of GPU Feature Discovery; `false` if it runs on the same nodes."""
     args: tuple[str, ...] = ()
     """More options of `tessera agent`."""
     env: _Objects = ()
@@ -131,7 +131,7 @@ class Agent(_Record, frozen=True, kw_only=True):
     """How many nodes at once get a new agent. Running pods are not touched; new ones wait on a node for some
     seconds."""
     priority_class_name: str = "system-node-critical"
-    """So that pods do not push the agent from its node."""
+    """So that the agent is not preempted by pods."""
     resources: dict[str, Any] = _requests("50m", "128Mi", "512Mi")
     """A node of 56 MIG instances takes 1 % of a core and 90 MB. Memory has a limit, processor time has none."""
 
@@ -156,7 +156,7 @@ class Server(_Record, frozen=True, kw_only=True):
     tolerations: _Objects = ()
     """As in a pod."""
     priority_class_name: str = "system-cluster-critical"
-    """So that pods that cannot be placed without it do not push it out."""
+    """So that it is not preempted by pods that cannot be placed without it."""
     resources: dict[str, Any] = _requests("100m", "256Mi", "2Gi")
     """Of the server; memory grows with nodes and pods."""
 
@@ -169,7 +169,7 @@ class SchedulerImage(_Record, frozen=True, kw_only=True):
     tag: _Tag = ""
     """Empty for the cluster's version: a scheduler must not be newer than the API server."""
     digest: _Digest = ""
-    """`sha256:...`; comes before the tag."""
+    """`sha256:...`; takes precedence over the tag."""
     pull_policy: _PullPolicy = "IfNotPresent"
     """When the kubelet pulls."""
 
@@ -198,7 +198,7 @@ class Controller(_Record, frozen=True, kw_only=True):
     tolerations: _Objects = ()
     """As in a pod."""
     priority_class_name: str = "system-cluster-critical"
-    """So that pods that wait for MIG instances do not push it out."""
+    """So that it is not preempted by pods that wait for MIG instances."""
     resources: dict[str, Any] = _requests("50m", "192Mi", "1Gi")
     """Memory grows with nodes and pods."""
 
@@ -229,9 +229,9 @@ class Disks(_Record, frozen=True, kw_only=True):
     volumes: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """Local PersistentVolumes to offer of each node's disks, of StorageClass `tessera-local`."""
     reserve_gib: Annotated[int, msgspec.Meta(ge=0, le=999_999)] = 0  # Helm prints a file's 1000000 as 1e+06
-    """Of each node's disks, what no volume gets: the room of models, data sets and images."""
+    """Of each node's disks, the part without volumes: the room of models, data sets and images."""
     args: tuple[str, ...] = ()
-    """More options of `tessera disk-agent`: `[--select=/dev/nvme1n1]` where the disks are none of GKE, EKS or AKS."""
+    """More options of `tessera disk-agent`: `[--select=/dev/nvme1n1]` if the disks are none of GKE, EKS or AKS."""
     node_selector: _Strings = {}
     """Only nodes with these labels."""
     tolerations: _Objects = ({"operator": "Exists"},)
@@ -246,11 +246,11 @@ class AdapterRulesFile(_Record, frozen=True, kw_only=True):
     config_map: str = ""
     """ConfigMap of tessera-system; empty for none."""
     key: str = "config.yaml"
-    """Its key, which prometheus-adapter's chart calls so."""
+    """Its key; prometheus-adapter's chart uses this one."""
 
 
 class MetricsApi(_Record, frozen=True, kw_only=True):
-    """The Deployment of the metrics APIs, which also says how many replicas each model server needs."""
+    """The Deployment of the metrics APIs, which also decides how many replicas each model server needs."""
 
     enabled: bool = False
     """Off, because a cluster has each of these APIs once: KEDA serves `external`, a Prometheus adapter `custom`."""
@@ -259,7 +259,7 @@ class MetricsApi(_Record, frozen=True, kw_only=True):
     external: bool = True
     """Serve `external.metrics.k8s.io`."""
     prometheus: str = ""
-    """URL of a Prometheus that scrapes the pods of model servers, to read instead of asking each pod; empty for none.
+    """URL of a Prometheus that scrapes the pods of model servers, queried instead of the pods; empty for none.
     Its port is one of `networkPolicies.prometheusPorts`."""
     wake_query: str = ""
     """Expression for that Prometheus, by `namespace` and `service`, above 0 where requests wait for a model server that
@@ -275,24 +275,24 @@ class MetricsApi(_Record, frozen=True, kw_only=True):
     tolerations: _Objects = ()
     """As in a pod."""
     priority_class_name: str = "system-cluster-critical"
-    """So that pods that are scaled by it do not push it out."""
+    """So that it is not preempted by pods that it scales."""
     resources: dict[str, Any] = _requests("50m", "128Mi", "1Gi")
     """Memory grows with the pods of model servers, and with all pods while places for more are counted: 10,000 pods of
     3 kB took 250 MB."""
 
 
 class Certificate(_Record, frozen=True, kw_only=True):
-    """The certificate by which the API server knows the webhook and the metrics APIs."""
+    """The certificate of the webhook and the metrics APIs for the API server."""
 
     source: Literal["self-signed", "cert-manager"] = "self-signed"
-    """`self-signed`: the servers make it, renew it in time and write it into the webhook. `cert-manager`: a
-    Certificate asks for it, and the server has no right to change webhooks."""
+    """`self-signed`: the servers create it, renew it in time and write it into the webhook. `cert-manager`: a
+    Certificate requests it, and the server has no permission to change webhooks."""
     issuer: _Strings = {}
     """cert-manager's issuer, `{kind: ClusterIssuer, name: internal}`; empty for a self-signed one of our own."""
 
 
 class Admission(_Record, frozen=True, kw_only=True):
-    """What the API server refuses and changes; see docs/security.md."""
+    """What the API server rejects and changes; see docs/security.md."""
 
     policies: bool = True
     """Only Tessera writes assignments, an agent writes to its own node alone, and pods that request an amount of a
@@ -308,27 +308,27 @@ class Crds(_Record, frozen=True, kw_only=True):
     """The definitions of Tessera's kinds."""
 
     install: bool = True
-    """Install and upgrade the definitions. They stay, with all objects, when the chart goes or this becomes
+    """Install and upgrade the definitions. They stay, with all objects, when the chart is uninstalled or this becomes
     `false`."""
 
 
 class NetworkPolicies(_Record, frozen=True, kw_only=True):
-    """What the pods may talk to."""
+    """Which traffic of the pods is allowed."""
 
     enabled: bool = True
-    """Out only to the API server, by its ports; in only from nodes (probes) and to the webhook."""
+    """Egress only to the API server, by its ports; ingress only from nodes (probes) and to the webhook."""
     model_ports: _Objects = (
         {"protocol": "UDP", "port": 53},
         {"protocol": "TCP", "port": 53},
         {"protocol": "TCP", "port": 443},
     )
-    """Ports that agents reach beside these: names, and the services that models are fetched from."""
+    """Further egress ports of agents: DNS, and the services that models are fetched from."""
     prometheus_ports: _Objects = (
         {"protocol": "UDP", "port": 53},
         {"protocol": "TCP", "port": 53},
         {"protocol": "TCP", "port": 9090},
     )
-    """Ports that who is given the URL of a Prometheus reaches beside these: names, and Prometheus."""
+    """Further egress ports of pods with the URL of a Prometheus: DNS, and Prometheus."""
     egress_ports: _Objects = ({"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443})
     """Ports of the API server, that of its Service and those behind it; the pods reach nothing else."""
 
@@ -339,32 +339,32 @@ class MetricsTls(_Record, frozen=True, kw_only=True):
     secret: str = ""
     """Secret of tessera-system with `tls.crt` and `tls.key`, as cert-manager writes it; read again when it changes."""
     client_authority: bool = False
-    """Answer only who shows a certificate of the Secret's `ca.crt`. `tessera top` and `recommend`, which come by way
-    of the API server, have none."""
+    """Answer only clients with a certificate of the Secret's `ca.crt`. `tessera top` and `recommend`, which come
+    through the API server, have none."""
 
 
 class Metrics(_Record, frozen=True, kw_only=True):
-    """What Prometheus reads, see docs/metrics.md."""
+    """Metrics for Prometheus, see docs/metrics.md."""
 
     enabled: bool = True
     """Answer `/metrics` at port 9400, named `metrics`, of each pod."""
     allow_from: _Objects = ()
-    """Who may read them, as in a NetworkPolicy: `[{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name:
+    """Who may scrape them, as in a NetworkPolicy: `[{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name:
     monitoring}}}]`. They name the pods that use GPUs. Empty for nobody but the pod's own node."""
     tls: MetricsTls = MetricsTls()
     pod_monitor: bool = False
     """Install a PodMonitor, for the Prometheus operator."""
     pod_monitor_labels: _Strings = {}
-    """Its labels, where the operator selects by them: `{release: kube-prometheus-stack}`."""
+    """Its labels, if the operator selects by them: `{release: kube-prometheus-stack}`."""
     pod_monitor_tls: dict[str, Any] = {}
-    """Its `tlsConfig`, by which Prometheus knows the certificate: `{serverName: tessera-metrics, ca: {secret: {name:
-    tessera-metrics, key: ca.crt}}}`."""
+    """Its `tlsConfig`, with which Prometheus verifies the certificate: `{serverName: tessera-metrics, ca: {secret:
+    {name: tessera-metrics, key: ca.crt}}}`."""
     alert_rules: bool = False
     """Install the alert rules, and the rules of model servers, as PrometheusRules, for the Prometheus operator."""
     alert_rule_labels: _Strings = {}
-    """Their labels, where the operator selects by them: `{release: kube-prometheus-stack}`."""
+    """Their labels, if the operator selects by them: `{release: kube-prometheus-stack}`."""
     runbook_url: _Url = "docs/troubleshoot.md"
-    """Where your operators read docs/troubleshoot.md; each alert names its section of it."""
+    """URL of docs/troubleshoot.md for your operators; each alert links to its section."""
     dashboards: bool = False
     """Install the dashboards as a ConfigMap with the label `grafana_dashboard: 1`, for the sidecar of Grafana."""
 
@@ -390,7 +390,7 @@ class Values(_Record, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe level that agent, server and controller log."""
     create_namespace: bool = False
-    """Render tessera-system with its PodSecurity labels; Helm's own `--create-namespace` makes it without."""
+    """Render tessera-system with its PodSecurity labels; Helm's own `--create-namespace` creates it without."""
     resource_quota: bool = True
     """Allow pods of the system's priority classes in tessera-system, which some clusters (GKE) forbid without a
     ResourceQuota."""

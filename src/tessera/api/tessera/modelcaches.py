@@ -1,7 +1,7 @@
 """ModelCache and NodeModels objects (tessera.dev/v1alpha1): models that nodes keep on their local disk.
 
-A ModelCache says which model some nodes shall have, and its status how far they are. Each of these nodes has a
-NodeModels object, where the controller says what the node shall have and the agent what it has
+A ModelCache selects nodes and names their desired model, and its status summarizes them. Each of these nodes has a
+NodeModels object, with the desired models from the controller and the node's models from the agent
 (docs/model-cache.md).
 """
 
@@ -79,11 +79,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """The model, and the nodes that should have it. Pods request it by the limit `models.tessera.dev/NAME: 1`."""
 
     source: _Source
-    """Where it is: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, `hf://OWNER/NAME@REVISION`,
+    """The source: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, `hf://OWNER/NAME@REVISION`,
     `https://HOST/FOLDER/`, or `file:///FOLDER` below a folder of the nodes that the chart's value
     `agent.modelSourceFolder` names. No credentials in it."""
     endpoint: _Address = ""
-    """Address of the service where it is another than AWS, Google's, Azure's or the Hub's: `https://rgw.example.com`."""
+    """Endpoint of the service if it is none of AWS, Google, Azure or the Hub: `https://rgw.example.com`."""
     region: _Region = ""
     """Region of the bucket; `us-east-1` where it is left out."""
     secret: _Secret = ""
@@ -94,46 +94,46 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     node_selector: LabelSelector = LabelSelector()
     """The nodes; those without Tessera's agent never count."""
     revision: _Revision = ""
-    """The revision to have, as the status shows it; left out for what the source has. One that is on a node's disk is
-    taken from there, so that a rollback takes no time."""
+    """The desired revision, as shown in the status; left out for the source's current one. One on a node's disk is
+    used from there, so that a rollback takes no time."""
     interval_seconds: _Interval = 0
-    """How often the source is looked at for changes; 0 for once."""
+    """Interval of checks of the source for changes; 0 for once."""
     include: _Patterns = ()
     """Only files that match one of these: `*.safetensors`, `original/*`."""
     exclude: _Patterns = ()
     """No files that match one of these."""
     priority: _Priority = 0
-    """Models of higher priority are fetched first, and take the place of others where the disk is full."""
+    """Models of higher priority are fetched first, and evict others if the disk is full."""
     pinned: bool = False
-    """Whether it keeps its place on the disk, whatever the priority of others."""
+    """Whether it stays on the disk, whatever the priority of others."""
     keep: _Keep = 2
-    """Revisions that stay on a node's disk, the one that new pods get among them."""
+    """Revisions that stay on a node's disk, including the current one."""
     pack: Pack = "Never"
-    """Whether nodes keep a revision as one read-only image in place of files: `Always`, `Never`, or `Auto` where it has
+    """Whether nodes keep a revision as one read-only image instead of files: `Always`, `Never`, or `Auto` if it has
     at least 1,000 files of less than 256 KiB on average and the kernel mounts EROFS. What is on the disk keeps its
     form."""
 
 
 class ProblemFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Why a node has not the model, or not what its source has now."""
+    """Why a node does not have the model, or not its source's current revision."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)]
     reason: _Reason
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """How far the nodes are."""
+    """The state of the nodes."""
 
     observed_generation: _Tally = 0
-    """Generation of the spec that this is about."""
+    """Generation of the spec that this status is for."""
     nodes: _Tally = 0
     """Nodes that are selected and run Tessera's agent."""
     ready: _Tally = 0
     """Nodes that have the model."""
     fetching: _Tally = 0
-    """Nodes that fetch it, or a new revision of it."""
+    """Nodes that are fetching it, or a new revision of it."""
     revision: _Revision = ""
-    """What most of these nodes have."""
+    """The revision of most of these nodes."""
     on_revision: _Tally = 0
     """Nodes that have that one."""
     bytes: _Tally = 0
@@ -141,11 +141,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     containers: _Tally = 0
     """Containers that use it."""
     pending_pods: _Tally = 0
-    """Pending pods that ask for it."""
+    """Pending pods that request it."""
     problems: Annotated[tuple[ProblemFields, ...], msgspec.Meta(max_length=16)] = ()
     """The first of them."""
     conditions: Conditions = ()
-    """`Accepted`: it can be carried out; `Ready`: all of its nodes have the model."""
+    """`Accepted`: it is valid; `Ready`: all of its nodes have the model."""
 
 
 class ModelCache(msgspec.Struct, frozen=True):
@@ -177,31 +177,31 @@ class DesiredFields(
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the node should have, as the controller decides."""
+    """The desired models of the node, by the controller."""
 
     models: Annotated[tuple[DesiredFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] | None = None
-    """In the order in which they are fetched; left out where nothing is decided yet, so that nothing is removed."""
+    """In fetching order; left out until the controller has decided, so that nothing is removed."""
 
 
 class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the node has of a model."""
+    """The state of a model on the node."""
 
     name: _Name
     state: Literal["Missing", "Fetching", "Ready", "Failed"]
-    """How the last look at the source went, or that it goes on; with a revision the model is there in any case."""
+    """Result of the last check of the source, or that it is running; with a revision the model is there in any case."""
     revision: _Revision = ""
     """What new pods get."""
     bytes: _Tally = 0
     files: _Tally = 0
     fetched_bytes: _Tally = 0
-    """Of the fetch that goes on."""
+    """Of the current fetch."""
     total_bytes: _Tally = 0
     containers: _Tally = 0
-    """Containers that have it, in whichever revision."""
+    """Containers that use it, in any revision."""
     identity: Annotated[str, msgspec.Meta(max_length=16)] = ""
-    """Of the source that was fetched from last."""
+    """Of the last fetched source."""
     checked_at: _Moment = ""
-    """When the source was seen to have this revision, RFC 3339 in UTC."""
+    """When the source was last observed to have this revision, RFC 3339 in UTC."""
     failed_at: _Moment = ""
     failures: _Tally = 0
     """In a row."""
@@ -209,17 +209,17 @@ class ObservedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the node has, as its agent reports it."""
+    """The models of the node, as its agent reports them."""
 
     models: Annotated[tuple[ObservedFields, ...], msgspec.Meta(max_length=_MOST_OF_NODE)] = ()
     folder: Annotated[str, msgspec.Meta(max_length=1024)] = ""
-    """Where its models are."""
+    """The folder of its models."""
     free_bytes: _Tally = 0
-    """Free there, beside what stays free."""
+    """Free bytes there, above the reserve."""
     reason: _Reason = ""
     """Why it cannot have any model."""
     peer: _Peer = ""
-    """Address and port at which it gives chunks of models to agents of other nodes; left out where it does not."""
+    """Address and port at which it serves chunks of models to other nodes; left out if it does not."""
 
 
 class _NodeObject(msgspec.Struct, frozen=True):
@@ -231,7 +231,7 @@ class _NodeObject(msgspec.Struct, frozen=True):
 def read_model_cache(
     each: Mapping[str, Any], nodes: frozenset[str] = frozenset()
 ) -> tuple[ModelCache, core.ModelCache]:
-    """Return a ModelCache and what is decided by.
+    """Return a ModelCache, parsed.
 
     Args:
         each: the object.
@@ -276,10 +276,10 @@ def read_model_cache(
 
 
 def read_node_models(each: Mapping[str, Any], *, ready: bool = True) -> core.NodeModels:
-    """Return what is desired of a node and what it reports.
+    """Return the desired models of a node and its report.
 
     Raises:
-        InvalidInput: the object has not the form of one.
+        InvalidInput: the object is malformed.
 
     """
     try:
@@ -320,7 +320,7 @@ def _observed(each: ObservedFields) -> core.ObservedModel:
 
 
 def new_node_models(node: str, uid: str) -> dict[str, Any]:
-    """Return the object of a node that has none yet; it goes when the Node goes."""
+    """Return a new object for a node, owned by the Node."""
     return object_of_node(NODE_MODELS, node, uid)
 
 
@@ -358,7 +358,7 @@ def node_status(
 
 
 def _printable(reason: str) -> str:
-    """Return a reason of bounded length; what a server says may be anything."""
+    """Return a reason of bounded length; a store may return anything."""
     return "".join(one if one.isprintable() else " " for one in reason[:_REASON_CHARACTERS])
 
 
@@ -367,7 +367,7 @@ def _moment(seconds: float) -> str:
 
 
 def read_credentials(secret: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables of a Secret that say who fetches a model; other keys count for nothing.
+    """Return the environment variables with credentials in a Secret; other keys are ignored.
 
     Raises:
         InvalidInput: it has none of them, or one that is no text.

@@ -1,4 +1,4 @@
-"""What is written beside the revisions of a model: manifests, and the journal of a sync that is under way."""
+"""The metadata beside the revisions of a model: manifests, and the journal of a sync in progress."""
 
 import re
 
@@ -28,7 +28,7 @@ def write_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(content: bytes, *, subject: str) -> Manifest:
-    """Return the manifest of a file.
+    """Return the manifest in a file.
 
     Args:
         content: what `write_manifest` wrote, or anything else.
@@ -62,12 +62,12 @@ def _refusal(subject: str, found: str) -> InvalidInput:
 
 
 def write_journal_line(object_index: int, chunk: int, digest: str) -> bytes:
-    """Return the line that says which chunk of which object lies on the disk, with its digest."""
+    """Return the journal line of a chunk on the disk, with its digest."""
     return b"%d %d %s\n" % (object_index, chunk, digest.encode())
 
 
 def read_journal(content: bytes) -> dict[tuple[int, int], str]:
-    """Return the digests of chunks by index of object and chunk; lines that a crash has torn are left out."""
+    """Return the digests of chunks by index of object and chunk; torn lines are left out."""
     found = {}
     for line in content.split(b"\n")[:-1]:
         if (match := _LINE.fullmatch(line)) is not None:

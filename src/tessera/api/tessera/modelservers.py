@@ -101,31 +101,31 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
         ),
     ),
 }
-"""What must hold beyond types."""
+"""Validation beyond types."""
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 """A Service's name, short enough for those of its pods. Source: kubernetes `pkg/apis/core/validation` (DNS-1035)."""
 
 
 _ACCOUNT = re.compile(r"system:serviceaccount:([-a-z0-9]{1,63}):([-a-z0-9.]{1,253})")
-"""Who asks, in what the API server says to whom it forbids something."""
+"""The user in the API server's message about a forbidden request."""
 _ROLE: Final = "tessera-model-servers"
 """The chart's ClusterRole and, by convention, the RoleBindings of it."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """How the server is."""
+    """The state of the server."""
 
     observed_generation: _Tally = 0
-    """Generation of the spec that this is about."""
+    """Generation of the spec that this status is for."""
     replicas: _Tally = 0
-    """Pods that there are."""
+    """Number of pods."""
     ready_replicas: _Tally = 0
-    """Pods that serve."""
+    """Number of ready pods."""
     desired_replicas: _Tally = 0
-    """Desired pods, as fixed or as the autoscaler decided."""
+    """Desired pods, fixed or by the autoscaler."""
     conditions: Conditions = ()
-    """`Accepted`: it can be carried out; `Applied`: all objects are as desired; `Ready`: all replicas serve."""
+    """`Accepted`: it is valid; `Applied`: all objects are as desired; `Ready`: all replicas serve."""
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def read_model_server(each: Mapping[str, Any], source: str = "") -> core.ModelServer:
-    """Return what is asked of a model server.
+    """Return a model server, parsed.
 
     Args:
         each: the object.
@@ -206,7 +206,7 @@ def with_pods(manifests: Iterable[Document]) -> tuple[Document, ...]:
     """Return manifests in which each ModelServer has `spec.template`, the pods that the controller would create.
 
     Raises:
-        InvalidInput: a ModelServer that the controller would refuse.
+        InvalidInput: a ModelServer that the controller would reject.
 
     """
     return tuple(_completed(each) for each in manifests)
@@ -263,30 +263,30 @@ class _Deployment(msgspec.Struct, frozen=True):
 
 
 class ObservedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in the cluster about a server that can be carried out."""
+    """The observation of a valid server in the cluster."""
 
     replicas: int = 0
     ready: int = 0
     desired: int = 0
     sleeps: bool = False
-    """Whether it may have no replica."""
+    """Whether it may scale to zero."""
     problems: tuple[str, ...] = ()
     """Why objects are not as desired, each in a sentence without full stop."""
     notes: tuple[str, ...] = ()
-    """What was left out, and why."""
+    """What was skipped, and why."""
 
 
 def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tuple[str, ...]) -> ObservedServer:
-    """Return what was found about a server.
+    """Return the observation of a server.
 
     Args:
-        deployment: its Deployment; empty where there is none.
+        deployment: its Deployment; empty for none.
         problems: why objects are not as desired.
         notes: what was left out, and why.
 
     """
     found = msgspec.convert(deployment, _Deployment)
-    # Pods that admission, Pod Security or a quota refuse; and a rollout that does not come to its end.
+    # Pods rejected by admission, Pod Security or a quota; and a rollout that does not complete.
     failing = {("ReplicaFailure", "True"), ("Progressing", "False")}
     failed = (f"Deployment: {e.message}" for e in found.status.conditions if (e.type, e.status) in failing)
     return ObservedServer(
@@ -299,7 +299,7 @@ def observed(deployment: Mapping[str, Any], problems: tuple[str, ...], notes: tu
 
 
 def server_status(former: Status, generation: int, found: ObservedServer, now: dt.datetime) -> Status:
-    """Return the status of a server that can be carried out; the same findings give the same status."""
+    """Return the status of a valid server; the same observation gives the same status."""
     said = "; ".join(found.problems or found.notes or ("all objects are as desired",))
     applied = (
         Finding("Applied", "False", "Failed", said) if found.problems else Finding("Applied", "True", "Done", said)
@@ -322,7 +322,7 @@ def server_status(former: Status, generation: int, found: ObservedServer, now: d
 
 
 def refused_status(former: Status, generation: int, reason: str, problem: str, now: dt.datetime) -> Status:
-    """Return the status of a server that cannot be carried out; what runs of it is left as it is."""
+    """Return the status of an invalid server; its running objects are left alone."""
     found = (_cut(Finding("Accepted", "False", reason, problem)),)
     conditions = settled(former.conditions, found, now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)
@@ -332,8 +332,8 @@ def missing_rights(namespace: str, refusal: str) -> str:
     """Return which RoleBinding a namespace lacks and how to create it.
 
     Args:
-        namespace: where the controller has not the rights that it needs.
-        refusal: what the API server said; it names the controller's account.
+        namespace: where the controller lacks permissions.
+        refusal: the API server's message, with the controller's account.
 
     """
     found = _ACCOUNT.search(refusal)

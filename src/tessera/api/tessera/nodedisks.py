@@ -1,4 +1,4 @@
-"""What a node reports about its local disks: a label and a condition."""
+"""A node's report about its local disks: a label and a condition."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ LABEL = "tessera.dev/disks"
 """Label of a node: `ready`, `pending`, `lost` or `refused`; without disks there is none. Set by the disk
 agent; read by pods, which select `ready`."""
 CONDITION = "TesseraDisksReady"
-"""Type of the node condition that says whether the disks are whole, mounted and writable."""
+"""Type of the node condition: whether the disks are whole, mounted and writable."""
 
 _LABELS = {
     DiskState.READY: "ready",
@@ -34,7 +34,7 @@ def disks_label(plan: DiskPlan) -> str | None:
 
 
 def disks_report(plan: DiskPlan) -> tuple[Literal["True", "False"], Report]:
-    """Return the status of the condition `TesseraDisksReady`, with its reason and message; also good for an event."""
+    """Return the status of the condition `TesseraDisksReady`, with its reason and message; also for an event."""
     ready = plan.state is DiskState.READY
     where = (f"{plan.device} at {plan.mount}",) if ready else ()
     parts = (*where, *plan.reasons, *((plan.advice,) if plan.advice else ()), *plan.notes)

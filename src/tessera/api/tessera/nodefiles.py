@@ -1,4 +1,4 @@
-"""What the agent keeps on its node's disk: `allocations.json`, a list of entries, and `shares.json`.
+"""The agent's files on its node's disk: `allocations.json`, a list of entries, and `shares.json`.
 
 ```json
 [{"version": 1, "resource": "nvidia.com/mig-1g.5gb", "ids": ["MIG-..."], "uid": "...", "pod": "ns/name",
@@ -6,8 +6,8 @@
                               "sharer": "exclusive"}]}]
 ```
 
-Each entry has its version, so that one that cannot be read costs no other, and an agent of before reads the rest. What
-was written before there were versions is read as version 1.
+Each entry has its version, so that an unreadable one affects no other, and an older agent reads the rest. Entries
+without a version are read as version 1.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ __all__ = ["Answers", "read_allocations", "read_answers", "write_allocations", "
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restart of the agent must not lose: between two calls, and between two changes of one exchange."""
+    """State that must survive a restart of the agent: between two calls, and between two writes of one exchange."""
 
     answers: tuple[Answer, ...] = ()
     exchanges: tuple[Correction, ...] = ()
@@ -127,7 +127,7 @@ def write_allocations(record: Iterable[Allocation]) -> bytes:
 
 
 def read_allocations(content: bytes) -> tuple[tuple[Allocation, ...], str]:
-    """Return the entries that can be read, and why others cannot; empty where all can."""
+    """Return the readable entries, and why others are not; empty if all are."""
     found, problem = [], ""
     try:
         entries = _ENTRIES.decode(content)
@@ -147,7 +147,7 @@ def write_answers(kept: Answers) -> bytes:
 
 
 def read_answers(content: bytes, source: str) -> Answers:
-    """Return what `shares.json` says.
+    """Return the content of `shares.json`.
 
     Raises:
         InvalidInput: it is none, or of a version to come.

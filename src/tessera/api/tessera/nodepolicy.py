@@ -1,6 +1,6 @@
-"""Tessera's own file about one node's GPUs: how each is shared, and its power and clocks; see docs/sharing.md.
+"""The node policy file: how each GPU of one node is shared, and its power and clocks; see docs/sharing.md.
 
-The sharing of a GPU is written as in a fleet file, so that what was planned can be said to a node in the same words.
+The sharing of a GPU is written as in a fleet file, so that a plan can be applied to a node unchanged.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ _CLOCKS = 2
 
 
 def read(document: Document, gpus: Sequence[GpuFacts]) -> NodeSharing:
-    """Return what a node policy says about these GPUs.
+    """Return the node policy of these GPUs.
 
-    Of several entries the first that names a GPU decides about it; an entry without `devices` and `models` names all.
+    Of several entries the first that names a GPU decides; an entry without `devices` and `models` names all.
 
     Raises:
-        InvalidInput: another kind, an unknown field, a sharing its GPU cannot have, a limit out of the GPU's range.
+        InvalidInput: another kind, an unknown field, a sharing its GPU does not support, a limit out of range.
 
     """
     root = Field(document, document.data).only("apiVersion", "kind", "strategy", "unit", "gpus", "evict-conflicts")
@@ -56,7 +56,7 @@ def read(document: Document, gpus: Sequence[GpuFacts]) -> NodeSharing:
 
 
 def _named(entry: Field, gpus: Sequence[GpuFacts]) -> tuple[list[GpuFacts], list[str]]:
-    """Return the GPUs an entry names, and the names no GPU has."""
+    """Return the GPUs of an entry, and the unknown names."""
     entry.only("devices", "models", "sharing", "isolation", "power-limit-watts", "clocks-mhz")
     models = {read_model(each).name for each in entry.get("models").elements()}
     listed = entry.get("devices").elements()
@@ -100,7 +100,7 @@ def _policy(entry: Field, facts: GpuFacts, strategy: Strategy) -> GpuSettings:
 
 
 def _graded(field: Field, sharing: Sharing, weakest: Isolation) -> Sharing:
-    """Return the sharing without modes that enforce less than `weakest`."""
+    """Return the sharing without modes weaker than `weakest`."""
     modes = tuple(mode for mode in sharing.modes if mode.isolation.covers(weakest))
     shared = [number for _, number in sharing.replicas if number > 1]
     if not modes or (shared and len(modes) < len(sharing.modes)):

@@ -1,4 +1,4 @@
-"""What Tessera reports on a Node object: events, a condition, labels; as JSON for the Kubernetes API."""
+"""Tessera's reports on a Node object: events, conditions, labels; as JSON for the Kubernetes API."""
 
 import datetime as dt
 import hashlib
@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 CONDITION = "TesseraLayoutApplied"
-"""Type of the node condition that says whether the layout asked for is in force."""
+"""Type of the node condition: whether the requested layout is in force."""
 CONFIGURATION = "TesseraConfigurationApplied"
-"""Type of the node condition that says what is declared and not in force; there is none where all is."""
+"""Type of the node condition: what is declared and not in force; absent if everything is."""
 
 ENFORCEMENT = "tessera.dev/enforcement"
-"""Annotation of a node: what keeps pods within their shares on each device, as JSON. Set by the agent; read
+"""Annotation of a node: the isolation on each device, as JSON. Set by the agent; read
 by commands that show a cluster."""
 
 DEVICE_LIST = "tessera.dev/device-list-strategy"
-"""Annotation of a node: how its devices are handed to containers, `cdi-cri`; several are separated by commas. Set by
-the agent; read by the agent after a restart, and by the server as a mark of an agent."""
+"""Annotation of a node: its device list strategies, `cdi-cri`; several are separated by commas. Set by
+the agent; read by the agent after a restart, and by the server as the mark of an agent."""
 
 REVISION = "tessera.dev/gpu-revision"
 """Label of a node: changes with what its GPUs can be allocated as. Set by the agent; read by kube-scheduler,
@@ -58,7 +58,7 @@ _MESSAGE_CHARACTERS = 1024
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened on a node and is worth a line in `kubectl describe node`."""
+    """An event on a node for `kubectl describe node`."""
 
     reason: str
     """One word in CamelCase: `LayoutApplied`, `LayoutFailed`, `LayoutBlocked`."""
@@ -67,7 +67,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def impairment_report(impaired: Sequence[Impairment]) -> Report | None:
-    """Return what the condition `TesseraConfigurationApplied` says, the gravest as its reason; None for nothing."""
+    """Return the condition `TesseraConfigurationApplied`, with the gravest impairment as its reason; None for none."""
     if not impaired:
         return None
     gravest = min(impaired, key=lambda each: _GRAVEST.index(each.kind))
@@ -76,14 +76,14 @@ def impairment_report(impaired: Sequence[Impairment]) -> Report | None:
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What an event is about."""
+    """The object of an event."""
 
     kind: str
     name: str
     namespace: str = ""
     uid: str
     node: str
-    """The node of the agent that says it, or the node itself."""
+    """The agent's node, or the node itself."""
 
     @classmethod
     def of_node(cls, node: str) -> Self:
@@ -95,7 +95,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event_name(subject: Subject, report: Report) -> str:
-    """Return the event's name: the same report of the same object has the same name, so it is counted, not repeated."""
+    """Return the event's name: the same report of the same object has the same name, so that it is counted."""
     digest = hashlib.sha256(f"{report.reason}\n{report.message}".encode()).hexdigest()[:16]
     return f"{subject.name}.{digest}"
 
@@ -103,7 +103,7 @@ def event_name(subject: Subject, report: Report) -> str:
 def event(
     subject: Subject, report: Report, now: dt.datetime, *, count: int = 1, component: str = _COMPONENT
 ) -> dict[str, Any]:
-    """Return a core/v1 Event about an object, where kubectl looks for it: of a node, in namespace `default`."""
+    """Return a core/v1 Event about an object, in the namespace where kubectl finds it: of a node, `default`."""
     moment = _text(now)
     about = {"kind": subject.kind, "name": subject.name, "uid": subject.uid}
     return {
@@ -128,7 +128,7 @@ def condition(
     former: dict[str, Any] | None,
     kind: str = CONDITION,
 ) -> dict[str, Any]:
-    """Return the node condition; the time of its transition is the former one's where the status is the same."""
+    """Return the node condition; the transition time stays if the status is unchanged."""
     moment = _text(now)
     same = former is not None and former.get("status") == status
     return {
@@ -149,7 +149,7 @@ def health_report(change: HealthChange, inventory: Inventory) -> Report:
 
 
 def orphan_report(device: UnhealthyDevice, inventory: Inventory) -> Report:
-    """Return the event of a device that no pod is sent to, since processes of a pod that is gone use it."""
+    """Return the event of a device that gets no pods, because processes of a deleted pod use it."""
     message = f"{_device(device.device, inventory)}: {device.reason}; no pod is sent to it until they have ended"
     return Report(reason="DeviceOrphaned", message=message, warning=True)
 
@@ -164,14 +164,14 @@ def _device(device: DeviceId, inventory: Inventory) -> str:
 def gpu_revision(state: GpuNodeState, offered: Iterable[DesiredDevices]) -> str:
     """Return the value of the label `tessera.dev/gpu-revision`, the same for the same state.
 
-    kube-scheduler tries a pod that its extender refused again when a Node, a Pod or the like changes; GPUNodes it does
-    not watch. What an agent releases to the scheduler changes nothing else of the Node, and without the label such a
-    pod may wait for five minutes. Source: kubernetes `pkg/scheduler/schedule_one.go` (`findNodesThatFitPod`),
+    kube-scheduler retries a pod that its extender rejected when a Node, a Pod or the like changes; it does not watch
+    GPUNodes. What an agent releases to the scheduler changes nothing else of the Node, and without the label such a
+    pod may be pending for five minutes. Source: kubernetes `pkg/scheduler/schedule_one.go` (`findNodesThatFitPod`),
     `pkg/scheduler/framework/events.go`.
 
     Args:
-        state: GPUs, how they are shared, and what is unhealthy.
-        offered: the devices that are the kubelet's, sorted.
+        state: GPUs, their sharing and health.
+        offered: the kubelet's devices, sorted.
 
     """
     text = msgspec.json.encode((state.gpus, state.unhealthy, state.unit_mib, tuple(offered)), order="deterministic")
@@ -179,13 +179,13 @@ def gpu_revision(state: GpuNodeState, offered: Iterable[DesiredDevices]) -> str:
 
 
 def has_agent(node: Mapping[str, Any]) -> bool:
-    """Return whether a Node object has marks of an agent, also where the agent's GPUNode is not there."""
+    """Return whether a Node object has marks of an agent, even without the agent's GPUNode."""
     metadata = node.get("metadata") or {}
     return DEVICE_LIST in (metadata.get("annotations") or {}) or REVISION in (metadata.get("labels") or {})
 
 
 def enforcement_text(levels: Iterable[Enforcement]) -> str:
-    """Return the annotation's text: a list with GPU, MIG instance where there is one, mode and level in force."""
+    """Return the annotation's text: a list with GPU, MIG instance if any, mode and isolation."""
     return msgspec.json.encode(tuple(levels)).decode()
 
 

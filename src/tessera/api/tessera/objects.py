@@ -1,4 +1,4 @@
-"""What the objects of Tessera's kinds (tessera.dev/v1alpha1) have in common."""
+"""Common parts of Tessera's objects (tessera.dev/v1alpha1)."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ __all__ = [
 
 API_VERSION: Final = "tessera.dev/v1alpha1"
 NAMESPACE: Final = "tessera-system"
-"""Where Tessera runs: its programs, and the objects that they share. The chart refuses another."""
+"""Namespace of Tessera's programs, and of the objects that they share. The chart rejects another."""
 Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """Which object it is, and the generation of its spec."""
+    """Identity of an object, and the generation of its spec."""
 
     name: str
     generation: int = 0
 
 
 def subject_of(kind: str, each: Mapping[str, Any]) -> str:
-    """Return what an error calls an object, whatever form it has."""
+    """Return an object's name for errors, however malformed it is."""
     metadata = each.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     return f"{kind} {shown(name)[1:-1]}"
@@ -56,18 +56,18 @@ def read_object(kind: str, each: Mapping[str, Any], form: type[Form]) -> Form:
 
 
 def object_of_node(kind: str, node: str, uid: str) -> dict[str, Any]:
-    """Return the object of a node that has none yet; it goes when the Node goes."""
+    """Return a new object for a node, owned by the Node."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": node, "ownerReferences": [owner]}}
 
 
 def coverage(nodes: int, ready: int, words: tuple[str, str, str]) -> tuple[Finding, Finding]:
-    """Return the findings about something that can be carried out, and that selected nodes should have.
+    """Return the findings for a valid object whose content selected nodes should have.
 
     Args:
         nodes: how many are selected.
         ready: how many have all of it.
-        words: what the others do, what they lack, and what all have in the end.
+        words: what the others are doing, what they lack, and what all have in the end.
 
     """
     doing, lacking, whole = words
@@ -90,11 +90,11 @@ StatusT = TypeVar("StatusT", bound=_Status)
 
 
 def refused_status(former: StatusT, generation: int, problem: str, now: dt.datetime) -> StatusT:
-    """Return the status of an object that cannot be read; all that was carried out before stays."""
+    """Return the status of an invalid object; everything that was applied before stays."""
     conditions = settled(former.conditions, (invalid(problem),), now, generation=generation)
     return msgspec.structs.replace(former, observed_generation=generation, conditions=conditions)  # type: ignore[type-var]
 
 
 def invalid(problem: str) -> Finding:
-    """Return the finding about an object that cannot be read."""
+    """Return the finding for an invalid object."""
     return Finding("Accepted", "False", "Invalid", problem)

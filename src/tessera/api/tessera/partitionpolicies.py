@@ -1,4 +1,4 @@
-"""What GPUPolicy objects say about partitioning, as values of the core."""
+"""The partitioning settings of GPUPolicy objects, as values of the core."""
 
 from tessera.api.tessera.gpupolicies import GpuPolicy, selector_term
 from tessera.core.packing.partitioning import Budget, PartitioningLimits, PartitioningPolicy
@@ -7,7 +7,7 @@ __all__ = ["partition_policy"]
 
 
 def partition_policy(policy: GpuPolicy) -> PartitioningPolicy:
-    """Return how the nodes of a policy are partitioned."""
+    """Return the partitioning settings of a policy's nodes."""
     spec, budget = policy.spec, policy.spec.disruption.budget
     return PartitioningPolicy(
         name=policy.name,

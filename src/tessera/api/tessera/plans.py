@@ -26,7 +26,7 @@ __all__ = [
 
 
 class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a pod gets of one GPU; `profile` and `start` only where it is MIG."""
+    """A pod's share of one GPU; `profile` and `start` only for MIG."""
 
     gpu: int
     mode: str
@@ -38,11 +38,11 @@ class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     profile: str | None = None
     start: int | None = None
     guessed: bool = False
-    """Whether nobody recorded which GPU of the node is free, so that `gpu` and `start` are guesses."""
+    """Whether it is not recorded which GPU of the node is free, so that `gpu` and `start` are guesses."""
 
 
 class AssignmentDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A placed pod, one device for each device it asked."""
+    """A placed pod, one device for each requested device."""
 
     pod: str
     node: str
@@ -50,7 +50,7 @@ class AssignmentDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingPodDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A pending pod and its reason."""
+    """A pending pod and the reason."""
 
     pod: str
     reason: str
@@ -70,7 +70,7 @@ class SliceDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class LayoutDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU after the plan; `guessed` where its index is a guess, with the running pods that it is taken for."""
+    """One GPU after the plan; `guessed` if its index is a guess, with the running pods assumed on it."""
 
     node: str
     gpu: int
@@ -90,15 +90,15 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     pending: int
     gpus: int
     gpus_used: int
-    """GPUs that a pod holds a share of."""
+    """GPUs with a share in use."""
     gpus_without_sharing: int
-    """GPUs that the same containers would take if each had the GPUs to itself that it has a part of."""
+    """GPUs that the same containers would take if each had its shared GPUs exclusively."""
     at_most: int | None = None
     optimal: bool | None = None
 
 
 class LeftOutDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """An object of the manifests, or a part of it, that no pod was read from."""
+    """An object of the manifests, or a part of it, from which no pod was read."""
 
     object: str
     reason: str
@@ -107,7 +107,7 @@ class LeftOutDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Money per hour, in the currency of the prices given."""
+    """Money per hour, in the currency of the given prices."""
 
     fleet: float
     """All GPUs."""
@@ -126,7 +126,7 @@ class NodesDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest fleet that was found; cost and bound are GPUs, or money per hour where prices were given."""
+    """The smallest fleet found; cost and bound are GPUs, or money per hour if prices were given."""
 
     nodes: tuple[NodesDocument, ...]
     cost: float
@@ -145,15 +145,15 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     layouts: tuple[LayoutDocument, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """What could not be seen of the cluster, was left out, or was assumed when the inputs were read."""
+    """What could not be observed, was left out, or was assumed when the inputs were read."""
     skipped: tuple[str, ...] = ()
-    """Nodes whose GPUs are not known; the warnings say why."""
+    """Nodes whose GPUs are unknown; the warnings say why."""
     left_out: tuple[LeftOutDocument, ...] = ()
     """Manifests, or parts of them, whose pods are not in this plan."""
     cost: CostDocument | None = None
-    """Only where prices were given."""
+    """Only if prices were given."""
     fit: FitDocument | None = None
-    """Only where a fleet was looked for."""
+    """Only if a fleet was searched."""
 
 
 def document(
@@ -166,7 +166,7 @@ def document(
     Args:
         plan: the plan.
         prices: money per hour of one GPU, by model.
-        fit: the node types there were, and how many of each were found.
+        fit: the node types, and how many of each were found.
 
     """
     guessed = {(layout.node, layout.gpu) for layout in plan.layouts if layout.guessed}

@@ -1,4 +1,4 @@
-"""The status of a GPUPolicy: what it applies to, what was decided, whether it is in force."""
+"""The status of a GPUPolicy: its nodes, the last decision, whether it is in force."""
 
 import datetime as dt
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _NAMED = 3
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found about one policy."""
+    """The observation of one policy."""
 
     nodes: int = 0
     """GPU nodes it applies to."""
@@ -25,17 +25,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     desired: int = 0
     """Devices desired on them for exact requests."""
     pending: int | None = None
-    """Pods that wait for them; None where that was not looked at."""
+    """Pods that wait for them; None if that was not observed."""
     decision: str = ""
-    """What was decided in this look; empty for nothing, which leaves the last decision standing."""
+    """The decision of this pass; empty for none, which keeps the last one."""
     behind: tuple[str, ...] = ()
-    """Nodes whose agents have not acted on what the policy says by now."""
+    """Nodes whose agents have not acted on the policy yet."""
     impaired: tuple[tuple[str, Impairment], ...] = ()
-    """What the agents of its nodes report as declared and not in force, by node."""
+    """Impairments reported by the agents of its nodes, by node."""
 
 
 def new_status(policy: GpuPolicy, facts: Facts, now: dt.datetime) -> Status:
-    """Return the status of a policy that can be carried out; the same facts give the same status."""
+    """Return the status of a valid policy; the same facts give the same status."""
     generation = policy.metadata.generation
     found = (
         Finding("Accepted", "True", "Valid", "the policy can be carried out"),
@@ -77,7 +77,7 @@ def _named(name: str) -> str:
 
 
 def _reported(impaired: Iterable[tuple[str, Impairment]]) -> str:
-    """Return what agents report, the same of several nodes once."""
+    """Return the agents' reports; equal ones of several nodes once."""
     nodes: dict[str, list[str]] = {}
     for node, each in impaired:
         nodes.setdefault(each.message, []).append(node)

@@ -1,4 +1,4 @@
-"""Why a value of the Helm chart is refused, in the words of an administrator."""
+"""Why a value of the Helm chart is rejected, in an administrator's terms."""
 
 import difflib
 import re
@@ -13,12 +13,12 @@ _TYPES = {"int": "a whole number", "str": "text", "bool": "true or false", "arra
 
 
 def refused_value(message: str, found: Mapping[str, Any], schema: Mapping[str, Any]) -> InvalidInput:
-    """Return why values are refused: which one, what it is and what it may be.
+    """Return why values are rejected: which one, what it is and what it may be.
 
     Args:
         message: of msgspec, as "Expected `int`, got `str` - at `$.server.replicas`".
         found: all values.
-        schema: of msgspec for the record of all values; a pattern's description says in words what it admits.
+        schema: of msgspec for the record of all values; a pattern's description says what it admits.
 
     """
     cause, _, place = message.partition(" - at `$")

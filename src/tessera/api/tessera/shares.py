@@ -1,4 +1,4 @@
-"""Shares as Tessera writes them down: in a pod's annotation `tessera.dev/assignment` and in the claims of a GPUNode.
+"""Shares in Tessera's wire formats: a pod's annotation `tessera.dev/assignment` and the claims of a GPUNode.
 
 ```json
 {"version": 1, "shares": [{"gpu": 0, "mode": "mig", "profile": "1g.5gb", "start": 0, "memoryMiB": 4864,
@@ -6,8 +6,8 @@
  "asks": [{"resource": "tessera.dev/gpu-memory", "form": "need", "memoryMiB": 4096, "isolation": "hardware"}]}
 ```
 
-`asks`, and `models` beside it, are what the pod asked when this was signed: what it is judged by, whatever the pod's
-other annotations say later. Annotations of before lack them, or are the list of shares alone, its fields in
+`asks`, and `models` beside it, are the pod's request when this was signed: it is judged by them, whatever the pod's
+other annotations say later. Older annotations lack them, or are the list of shares alone, with fields in
 `snake_case`; they are still read, and keep their signatures.
 """
 
@@ -36,9 +36,9 @@ _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class ShareFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a pod gets of one device."""
+    """A pod's share of one device."""
 
-    # Readers refuse amounts that no device has; the API server alone holds claims to the rest, in `extra_json_schema`.
+    # Readers reject impossible amounts; claims are limited only by the API server, in `extra_json_schema`.
 
     gpu: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS - 1)]
     """Index of the GPU in its node."""
@@ -53,14 +53,14 @@ class ShareFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class UnversionedShareFields(ShareFields, frozen=True, kw_only=True):
-    """A share in an annotation of before."""
+    """A share in an older annotation."""
 
     memory_mib: _Memory = msgspec.field(name="memory_mib")
     compute_percent: _Percent = msgspec.field(name="compute_percent")
 
 
 class AskFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one container asks of one kind of device, a `core.workload.need.Ask`."""
+    """One container's request for one kind of device, a `core.workload.need.Ask`."""
 
     resource: str
     form: Form
@@ -72,11 +72,11 @@ class AskFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class AssignmentFields(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a pod gets, in its annotation."""
+    """A pod's shares, in its annotation."""
 
     version: Literal[1]
     shares: tuple[ShareFields, ...]
     asks: tuple[AskFields, ...] | None = None
-    """What it asked; None in annotations of before."""
+    """Its request; None in older annotations."""
     models: tuple[str, ...] = ()
     """GPU models that may serve; empty for any."""

@@ -1,7 +1,7 @@
-"""What Prometheus remembers of the use of GPUs: its queries, and its answers as the reports of agents.
+"""GPU usage from Prometheus: its queries, and its answers in the form of the agents' reports.
 
 Aggregated by Prometheus over the window, so that an answer has one number for each container and device, however long
-the window is. Nothing in an answer is trusted: a sample that cannot be is left out.
+the window is. Answers are untrusted: an implausible sample is left out.
 Source: prometheus.io, "HTTP API", instant queries.
 """
 
@@ -25,7 +25,7 @@ _MOST_MIB: Final = 1 << 24
 _MOST_SAMPLES: Final = 100_000
 _INDEX: Final = re.compile("[0-9]{1,3}")
 _EXCLUSIVE: Final = frozenset({"whole", "mig"})
-"""Modes in which a container has a device to itself. Source: core/gpu/sharing."""
+"""Modes with exclusive devices. Source: core/gpu/sharing."""
 _OWNER: Final = "hostname, gpu, UUID, modelName, GPU_I_ID, GPU_I_PROFILE, namespace, pod, container"
 _USED: Final = f'{FB_USED.name}{{pod!=""}}'
 
@@ -36,7 +36,7 @@ _Values: TypeAlias = Mapping[_Key, float]
 
 
 def history_queries(window: str) -> dict[str, str]:
-    """Return the queries by what they are for, over a window such as `14d`: of containers that there are now."""
+    """Return the queries by purpose, over a window such as `14d`: for existing containers."""
     load = f'avg_over_time({GPU_UTIL.name}{{pod!=""}}[{window}])'
     activity = f'avg_over_time({SM_ACTIVE.name}{{pod!=""}}[{window}]) * 100'
     present = f"and on ({_OWNER}) {GRANTED.name}"
@@ -91,7 +91,7 @@ def read_history(answers: Mapping[str, bytes], source: str) -> tuple[UsageReport
 
 
 def _values(series: Iterable[Series], name: str) -> Iterator[tuple[_Key, float]]:
-    """Yield what is believed: a number that is not negative, and no more memory than there can be."""
+    """Yield plausible samples: a number that is not negative, and no more memory than possible."""
     labels = _OWNER.split(", ")
     for each in series:
         key = tuple(each.metric.get(label, "") for label in labels)
@@ -118,7 +118,7 @@ def _container(key: _Key, values: Mapping[str, _Values], *, exclusive: bool) -> 
 
 
 def _model(product: str) -> str:
-    """Return Tessera's name of a product; what is not known stays as it is."""
+    """Return Tessera's name of a product; an unknown one stays."""
     try:
         return model(product).name
     except InvalidInput:

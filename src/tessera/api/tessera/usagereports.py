@@ -1,4 +1,4 @@
-"""What a node's agent reports of the use of its GPUs, as JSON: what `tessera top` and `tessera recommend` read."""
+"""The agent's report of GPU usage, as JSON: for `tessera top` and `tessera recommend`."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -35,7 +35,7 @@ _ORDER: Final = (Sizing.TOO_LITTLE, Sizing.UNUSED, Sizing.TOO_MUCH, Sizing.FITS,
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Part of the report; fields that are not known are left out."""
+    """Part of the report; unknown fields are left out."""
 
 
 class ContainerReport(_Record, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class ContainerReport(_Record, frozen=True, kw_only=True):
     used_mib: int | None = None
     gpu_percent: float | None = None
     peak_mib: int | None = None
-    """The most memory since `observedS` ago."""
+    """The peak memory since `observedS` ago."""
     mean_percent: float | None = None
     observed_s: float = 0.0
 
@@ -71,7 +71,7 @@ class DeviceReport(_Record, frozen=True, kw_only=True):
 
 
 class NoiseReport(_Record, frozen=True, kw_only=True):
-    """What slows down who is on a GPU; containers as `namespace/pod/container`."""
+    """What slows down the users of a GPU; containers as `namespace/pod/container`."""
 
     cause: str
     drivers: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class NoiseReport(_Record, frozen=True, kw_only=True):
 
 
 class PodNoise(NoiseReport, frozen=True, kw_only=True):
-    """What slows down a pod or is driven by it, on one GPU."""
+    """A cause on one GPU that slows down a pod or is caused by it."""
 
     gpu: int
     """Index."""
@@ -104,7 +104,7 @@ class UsageReport(_Record, frozen=True, kw_only=True):
 
     node: str
     age_s: float | None = None
-    """Time since they were observed; none where they were not."""
+    """Age of the observation; none without one."""
     gpus: tuple[GpuReport, ...] = ()
 
 
@@ -169,7 +169,7 @@ def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_
 
 
 def noise_around(report: UsageReport, pod: str) -> Iterator[PodNoise]:
-    """Yield what slows down or is driven by a pod, `namespace/pod`."""
+    """Yield what slows down a pod, `namespace/pod`, or is caused by it."""
     for gpu in report.gpus:
         for each in gpu.noise:
             if any(name.rpartition("/")[0] == pod for name in (*each.drivers, *each.affected)):
@@ -177,7 +177,7 @@ def noise_around(report: UsageReport, pod: str) -> Iterator[PodNoise]:
 
 
 def advice_of(container: ContainerReport, gpu: GpuReport) -> Advice:
-    """Return what would fit a container of a report."""
+    """Return the recommendation for a container of a report."""
     try:
         known = model(gpu.model)
     except InvalidInput:
@@ -189,7 +189,7 @@ def advice_of(container: ContainerReport, gpu: GpuReport) -> Advice:
 
 
 def recommendations(reports: Iterable[UsageReport]) -> list[Recommendation]:
-    """Return what is recommended for each container of these nodes, the most urgent and what saves most first."""
+    """Return the recommendation for each container of these nodes, the most urgent and what saves most first."""
     return sorted(
         _recommendations(reports),
         key=lambda each: (_ORDER.index(each.verdict), -each.saved_mib, each.namespace, each.pod),

@@ -1,4 +1,4 @@
-"""What the metrics APIs answer: discovery, lists of values, and errors as Kubernetes' Status.
+"""Responses of the metrics APIs: discovery, lists of values, and errors as Kubernetes' Status.
 
 Source: k8s.io/metrics `pkg/apis/{custom,external}_metrics/{v1beta1,v1beta2}/types.go`; k8s.io/apimachinery
 `pkg/apis/meta/v1/types.go` (APIGroup, APIResourceList, Status).
@@ -39,7 +39,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     """When it was measured, since 1970."""
     window_s: float | None = None
-    """What it is over; None for a moment."""
+    """The window; None for a moment."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quantity_text(value: float, subject: str) -> str:
-    """Return a number as a Kubernetes quantity, to the thousandth, as an autoscaler counts.
+    """Return a number as a Kubernetes quantity, to the thousandth, as autoscalers count.
 
     Raises:
         InvalidInput: it is none, or an autoscaler could not hold it.
@@ -139,7 +139,7 @@ def _group(name: str) -> dict[str, Any]:
 
 
 def status(code: int, message: str, *, name: str = "") -> dict[str, Any]:
-    """Return a Status that says what went wrong; HorizontalPodAutoscalers show its message in their conditions.
+    """Return a Status with an error; HorizontalPodAutoscalers show its message in their conditions.
 
     Args:
         code: of HTTP.

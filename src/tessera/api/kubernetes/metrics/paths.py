@@ -1,4 +1,4 @@
-"""What a path of the metrics APIs asks for, and the right that it takes.
+"""Requests to the metrics APIs by their paths, and the permission that each needs.
 
 Source: k8s.io/metrics `pkg/apis/custom_metrics` and `external_metrics`; kubernetes-sigs/custom-metrics-apiserver
 `pkg/apiserver/installer`; k8s.io/apiserver `pkg/endpoints/request/requestinfo.go` for the attributes of authorization.
@@ -34,7 +34,7 @@ _ALL = "*"
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """A kind of object that metrics describe."""
+    """A kind of object with metrics."""
 
     kind: str
     api_version: str
@@ -61,7 +61,7 @@ RESOURCES: Final = {
 
 
 def find_resource(name: str, group: str = "") -> str | None:
-    """Return the key of a resource by its name in singular or plural; None for one that is not known.
+    """Return the key of a resource by its singular or plural name; None for an unknown one.
 
     Args:
         name: in any case.
@@ -79,7 +79,7 @@ def find_resource(name: str, group: str = "") -> str | None:
 
 
 class Discovery(msgspec.Struct, frozen=True):
-    """What is served: of all groups, of one, of one version."""
+    """Discovery: of all groups, of one, of one version."""
 
     group: str = ""
     version: str = ""
@@ -111,7 +111,7 @@ Question = Discovery | Custom | External
 
 
 def read_path(parts: Sequence[str], parameters: Mapping[str, str]) -> tuple[Question, Attributes] | None:
-    """Return what is asked for and the right that it takes; None where the path leads nowhere.
+    """Return the request and the permission that it needs; None for an unknown path.
 
     Args:
         parts: of the path, decoded: `apis`, a group, ...

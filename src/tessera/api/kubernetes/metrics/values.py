@@ -1,4 +1,4 @@
-"""What `external.metrics.k8s.io` answered, as its clients read it."""
+"""Answers of `external.metrics.k8s.io`, for clients."""
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 def read_asked(items: Iterable[Mapping[str, Any]], subject: str) -> ReplicasMetric | None:
-    """Return how many replicas are asked for; None where nothing is said of any.
+    """Return the proposed replicas; None without a value.
 
     Args:
         items: of an ExternalMetricValueList, each a server.

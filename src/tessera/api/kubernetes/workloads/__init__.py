@@ -1,9 +1,9 @@
 """Kubernetes workloads as the pods they run at once.
 
-Pods are themselves; the kinds in `kinds` stand for pods as their rows say; in other kinds pod specs are looked for
-(`unknown`). What no pod was read from is left out with a reason. Pods of one part share one `Need` value.
+Pods are themselves; the kinds in `kinds` stand for pods by their rows; other kinds are searched for pod specs
+(`unknown`). Objects without pods are left out with a reason. Pods of one part share one `Need` value.
 
-Names: a Pod has its own; others are NAME-0, NAME-1, ..., with the part's name between where a kind has several, and
+Names: a Pod has its own; others are NAME-0, NAME-1, ..., with the part's name between if a kind has several, and
 NAME-NODE for a DaemonSet. Where two workloads of different kinds have one name, the later one's pods have its kind in
 theirs.
 """
@@ -50,11 +50,11 @@ class Workloads(msgspec.Struct, frozen=True, kw_only=True):
     """The pods of a set of documents."""
 
     pods: tuple[Pod, ...] = ()
-    """In the order written."""
+    """In their order."""
     left_out: tuple[LeftOut, ...] = ()
-    """Objects that run no pods or whose pods are not read, in the order written."""
+    """Objects that run no pods or whose pods are not read, in their order."""
     notes: tuple[str, ...] = ()
-    """What was read but is not considered, or was decided about a count; one sentence each."""
+    """What was ignored, or assumed about a count; one sentence each."""
 
 
 class _Set(msgspec.Struct, frozen=True):
@@ -64,11 +64,11 @@ class _Set(msgspec.Struct, frozen=True):
     """Their template, or the Pod itself."""
     count: int
     words: tuple[str, ...] = ()
-    """What tells them from others of the object."""
+    """Distinguishes them from others of the object."""
 
 
 class _Object(msgspec.Struct, frozen=True):
-    """What was read of one object."""
+    """The pods of one object."""
 
     field: Field
     sets: tuple[_Set, ...] = ()
@@ -86,7 +86,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024, nodes: Se
         nodes: the nodes that DaemonSets may run on.
 
     Raises:
-        InvalidInput: a workload that Kubernetes or Tessera would refuse, or two pods of one name.
+        InvalidInput: a workload that Kubernetes or Tessera would reject, or two pods of one name.
 
     """
     fields = [field for document in documents for field in objects(document)]
@@ -111,7 +111,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024, nodes: Se
 
 
 def controller(pod: Field, namespace: str) -> str:
-    """Return the workload that made a pod, as its owner references name it; empty for a bare pod."""
+    """Return the workload of a pod, by its owner references; empty for a bare pod."""
     for owner in pod.get("metadata", "ownerReferences").elements():
         if owner.get("controller").value is True:
             return f"{owner.get('kind').text()}/{namespace}/{owner.get('name').text()}"
@@ -149,7 +149,7 @@ def _read(field: Field, scaled: dict[Target, Scale], others: dict[tuple[str, str
 
 
 def _target(field: Field) -> tuple[str, str]:
-    """Return namespace and name by which an autoscaler would name an object."""
+    """Return namespace and name by which an autoscaler refers to an object."""
     metadata = field.get("metadata")
     return metadata.get("namespace").text("default"), metadata.get("name").text("")
 
@@ -159,7 +159,7 @@ def _left_out(field: Field, reason: str, resources: tuple[str, ...]) -> _Object:
 
 
 def _unless_made(read: _Object, makers: set[str]) -> _Object:
-    """Leave out an object that another of the objects has made, as in a saved cluster, so that no pod counts twice."""
+    """Leave out an object created by another of the objects, as in a saved cluster, so that no pod counts twice."""
     owner = controller(read.field, _target(read.field)[0]) if read.sets else ""
     if owner not in makers:
         return read
@@ -203,7 +203,7 @@ def _pod(part: Part, place: CountedPart) -> Field | None:
 
 
 def _unknown(field: Field) -> _Object:
-    """Read an object of a kind that Tessera has no row for by the pods described in it."""
+    """Read an object of a kind without a row by the pods described in it."""
     found = list(find(field))
     sets = tuple(_Set(each.pod, each.count, (each.word,) if each.word else ()) for each in found)
     unread = gpu_names(field, _read_of(sets))
@@ -230,7 +230,7 @@ def _read_of(sets: Iterable[_Set]) -> tuple[DocumentPath, ...]:
 
 
 class _Maker:
-    """Makes pods of what was read, each name once."""
+    """Makes pods, each name once."""
 
     def __init__(self, priorities: dict[str, int], share_unit_mib: int, nodes: Sequence[Node]) -> None:
         self.pods: list[Pod] = []
@@ -246,7 +246,7 @@ class _Maker:
         """Add the pods of an object.
 
         Raises:
-            InvalidInput: what Kubernetes or Tessera would refuse about it.
+            InvalidInput: an object that Kubernetes or Tessera would reject.
 
         """
         if not read.sets:
@@ -305,11 +305,11 @@ class _Maker:
         ]
 
     def _base(self, namespace: str, name: str, kind: str) -> str:
-        """Return what the names of a workload's pods begin with: its name, unless another kind's pods have it."""
+        """Return the prefix of a workload's pod names: its name, unless another kind's pods have it."""
         return name if self._owners.setdefault(f"{namespace}/{name}", kind) == kind else f"{name}-{kind.lower()}"
 
     def _identity(self, field: Field) -> tuple[str, str]:
-        """Return namespace and name of an object; names to be generated are numbered as they come."""
+        """Return namespace and name of an object; generated names are numbered."""
         prefix = field.get("metadata", "generateName")
         if field.get("metadata", "name").given or not prefix.given:
             return identity(field)
@@ -335,7 +335,7 @@ def _notes(pod: Field, priorities: dict[str, int]) -> Iterator[str]:
 
 
 def _refuse_misplaced(field: Field, pod: Field) -> None:
-    """Refuse Tessera's annotations on a workload itself, where no pod would carry them."""
+    """Reject Tessera's annotations on a workload itself, where no pod would have them."""
     if field is pod or pod.get("metadata", "annotations").path == field.get("metadata", "annotations").path:
         return
     for key, annotation in field.get("metadata", "annotations").members():

@@ -14,7 +14,7 @@ Target = tuple[str, str, str]
 
 
 class _Autoscaler(msgspec.Struct, frozen=True):
-    """Where a kind of autoscaler writes its bounds, and what they are where it does not."""
+    """The bounds of a kind of autoscaler, and their defaults."""
 
     least: str
     default_least: int
@@ -35,7 +35,7 @@ AUTOSCALERS = {
 
 
 def scales(fields: Iterable[tuple[str, Field]]) -> dict[Target, Scale]:
-    """Return between which numbers the autoscalers among objects, each with its API group, keep which workloads.
+    """Return the bounds of the autoscalers among objects, each with its API group, by workload.
 
     Raises:
         InvalidInput: bounds that are none.

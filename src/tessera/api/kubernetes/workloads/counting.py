@@ -1,7 +1,7 @@
 """How many pods a part of an object stands for: factors that are multiplied, each read from a path.
 
-A path is keys with dots between them. `[]` after a key goes to each element of a list, `{}` to each value of a mapping;
-a second path with the same wildcards goes where the first one went.
+A path is keys with dots between them. `[]` after a key matches each element of a list, `{}` each value of a mapping;
+a second path with the same wildcards follows the first one's matches.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -38,14 +38,14 @@ _EVERY_DAEMON = (
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 )
 DAEMON_TOLERATIONS = tuple(Toleration(key=key, operator="Exists", effect=effect) for key, effect in _EVERY_DAEMON)
-"""What every pod of a DaemonSet tolerates.
+"""The tolerations of every pod of a DaemonSet.
 
 Source: kubernetes `pkg/controller/daemon/util/daemonset_util.go` (`AddOrUpdateDaemonPodTolerations`).
 """
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """Between which numbers an autoscaler keeps the replicas of a workload."""
+    """An autoscaler's bounds for the replicas of a workload."""
 
     by: str
     """The autoscaler, as `HorizontalPodAutoscaler web`."""
@@ -56,7 +56,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountedPart:
-    """One part of an object: where it is, and what its factors need to know."""
+    """One part of an object, with the context of its factors."""
 
     __slots__ = ("field", "keys", "notes", "others", "root", "scale", "words")
 
@@ -67,17 +67,17 @@ class CountedPart:
         """The object."""
         self.field = field
         self.keys = keys
-        """The element or key taken at each wildcard."""
+        """The element or key at each wildcard."""
         self.words = words
         """What names those elements."""
         self.scale: Scale | None = None
         self.others: Mapping[tuple[str, str], Field] = {}
         """Templates that the object may refer to, by kind and name."""
         self.notes: list[str] = []
-        """What is worth knowing of the numbers; filled by the factors."""
+        """Notes on the numbers; filled by the factors."""
 
     def at(self, path: str) -> Field:
-        """Return the field at a path whose wildcards are taken as this place's were."""
+        """Return the field at a path with this part's wildcards."""
         return follow(self.root, path, self.keys)
 
 
@@ -85,7 +85,7 @@ Factor = Callable[[CountedPart], int]
 
 
 def follow(root: Field, path: str, keys: tuple[str | int, ...] = ()) -> Field:
-    """Return the field at a path, its wildcards taken by `keys`."""
+    """Return the field at a path with the wildcards in `keys`."""
     field, taken = root, iter(keys)
     for step in path.split(".") if path else ():
         name, each = step.rstrip("[]{}"), step.endswith(("[]", "{}"))
@@ -102,7 +102,7 @@ def _members(field: Field) -> Iterator[tuple[str | int, Field]]:
 
 
 def places(root: Field, path: str) -> Iterator[CountedPart]:
-    """Yield every place that a path leads to, whether something stands there or not."""
+    """Yield every match of a path, present or not."""
     found = [CountedPart(root, root)]
     for step in path.split(".") if path else ():
         name = step.rstrip("[]{}")
@@ -125,7 +125,7 @@ def places(root: Field, path: str) -> Iterator[CountedPart]:
 
 
 def _word(element: Field, otherwise: str) -> str:
-    """Return what an element of a list is called."""
+    """Return the name of an element of a list."""
     for name in ("name", "groupName"):
         value = element.get(name).value
         if isinstance(value, str):
@@ -134,7 +134,7 @@ def _word(element: Field, otherwise: str) -> str:
 
 
 class Replicas(msgspec.Struct, frozen=True, kw_only=True):
-    """The number at `path`, brought between those at `least` and `most`, where these are given."""
+    """The number at `path`, within those at `least` and `most`, if these are given."""
 
     path: str
     default: int = 1

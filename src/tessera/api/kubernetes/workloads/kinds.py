@@ -1,6 +1,6 @@
-"""The kinds that Tessera reads pods from: where in an object its pods are described, and how many they are.
+"""The kinds that Tessera reads pods from: where in an object its pods are described, and how many there are.
 
-A row says which API group and kind, its parts, and in words what docs/workloads.md shows. Versions of one kind agree in
+A row has API group and kind, its parts, and the words for docs/workloads.md. Versions of one kind agree in
 these fields. Sources: the API types of the projects named at each row.
 """
 
@@ -31,11 +31,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Equal pods of an object."""
 
     at: str
-    """The path to what describes them."""
+    """The path to their description."""
     shape: Shape = template
     times: tuple[Factor, ...] = ()
     word: str = ""
-    """What stands in their names beside the object's, and what wildcards of the path add."""
+    """Their suffix to the object's name, besides that of wildcards."""
     annotations: str = ""
     """The path to the annotations that the pods get, where the part has none of its own."""
     required: bool = False
@@ -55,7 +55,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     daemon: bool = False
     """Whether a pod runs on each node that admits it."""
     note: str = ""
-    """What is always worth knowing about its count."""
+    """A note on its count that always applies."""
 
 
 def _one(at: str, *times: Factor, word: str = "") -> Part:
@@ -465,7 +465,7 @@ TEMPLATES = {
     ("template.openshift.io", "Template"): "what `oc process` prints",
     ("apps.nvidia.com", "NIMCache"): "NIMServices",
 }
-"""Kinds that describe pods which only others run, and who runs them."""
+"""Kinds with pod descriptions that other kinds run, and these."""
 
 NO_PODS = frozenset(
     {

@@ -1,7 +1,7 @@
-"""A part of an object as a Pod: what a pod template, a bare pod spec, a container or mere `resources` say of one.
+"""A part of an object as a Pod: from a pod template, a bare pod spec, a container or mere `resources`.
 
-A shape returns None where the part makes no pod. What it returns is composed of the document's own fields, so that
-errors name their places.
+A shape returns None if the part makes no pod. Its result is composed of the document's own fields, so that
+errors keep their positions.
 """
 
 import itertools
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Shape = Callable[[CountedPart, Field], Field | None]
-"""Takes a part and the annotations its pods get, which are missing where the part has its own."""
+"""Takes a part and the annotations of its pods, which are missing if the part has its own."""
 
 _FRAMEWORKS = (
     *("model", "sklearn", "xgboost", "tensorflow", "pytorch", "triton", "onnx", "huggingface", "pmml", "lightgbm"),

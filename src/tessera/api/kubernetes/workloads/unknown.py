@@ -1,6 +1,6 @@
-"""Pods in objects of any kind: pod specs wherever they stand, and GPUs that are named outside of one.
+"""Pods in objects of any kind: pod specs anywhere, and GPUs outside of one.
 
-What is found is counted by the numbers beside it on the way from the object's root: `replicas`, else `minReplicas`,
+They are counted by the numbers beside them on the path from the object's root: `replicas`, else `minReplicas`,
 times `numOfHosts`, at least one where something scales, and not at all where `suspend` is set.
 """
 
@@ -19,7 +19,7 @@ from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, 
 __all__ = ["Found", "find", "gpu_names"]
 
 _LABELS = frozenset({"nodeSelector", "matchLabels", "labels", "annotations", "selector", "podAnnotations"})
-"""Mappings whose keys may look like resources and are none."""
+"""Mappings whose keys may look like resources and are not."""
 _OURS = frozenset({GPU_MEMORY, GPU_COMPUTE, GPU_COUNT, SHARE_MEMORY})
 _AMOUNTS = ("limits", "requests")
 _QUOTA = re.compile(r"(requests|limits)\.")
@@ -40,12 +40,12 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def is_gpu(name: str) -> bool:
-    """Return whether a resource name stands for GPUs, in the words of any system that Tessera has heard of."""
+    """Return whether a resource name stands for GPUs, in any known system."""
     return names_device(name) or name in _OURS or names_foreign(name)
 
 
 def gpu_names(field: Field, beside: tuple[Path, ...] = ()) -> tuple[str, ...]:
-    """Return the GPU resources that are named below a field, not counting what stands below the paths `beside`."""
+    """Return the GPU resources below a field, without those below the paths `beside`."""
     found: dict[str, None] = {}
     for each in _walk(field):
         if any(each.path[: len(path)] == path for path in beside):
@@ -63,7 +63,7 @@ def gpu_names(field: Field, beside: tuple[Path, ...] = ()) -> tuple[str, ...]:
 
 
 def find(field: Field) -> Iterator[Found]:
-    """Yield the pods described in an object: pod specs, and `resources` with GPUs that stand outside of one.
+    """Yield the pods described in an object: pod specs, and `resources` with GPUs outside of one.
 
     Raises:
         InvalidInput: a number beside one is none.

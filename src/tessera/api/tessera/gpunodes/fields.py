@@ -1,4 +1,4 @@
-"""The fields of a GPUNode object, as the API server has them."""
+"""The fields of a GPUNode object in the API."""
 
 from typing import Annotated, Any, Literal
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def _stored(**schema: Any) -> msgspec.Meta:
-    """Return what the API server holds a field to when it is written; readers take what is stored."""
+    """Return a bound enforced by the API server on writes; readers accept what is stored."""
     return msgspec.Meta(extra_json_schema=schema)
 
 
@@ -49,16 +49,16 @@ _Subject = Annotated[str, _stored(maxLength=SUBJECT_CHARACTERS)]
 
 
 class PlaceFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A MIG instance's place on its GPU."""
+    """A MIG instance's placement on its GPU."""
 
     profile: _Profile
     start: _Unit
     size: _Unit = 0
-    """Memory slices; 0 for those of the profile."""
+    """Memory slices; 0 for the profile's."""
 
 
 class OfferFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One device offered otherwise than its GPU's fields say."""
+    """A device that deviates from its GPU's fields."""
 
     place: PlaceFields | None = None
     """The MIG instance; left out for the whole GPU."""
@@ -77,13 +77,13 @@ class ReplicasFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 
 class SharingFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What may be done with a GPU, and what has been done already."""
+    """How one GPU may be shared, and its present layout."""
 
     modes: Annotated[tuple[Mode, ...], _stored(maxItems=8)] = ()
     layout: Annotated[tuple[PlaceFields, ...], _stored(maxItems=64)] | None = None
-    """MIG instances that exist; left out where MIG is off."""
+    """Existing MIG instances; left out if MIG is off."""
     allow_repartition: bool = False
-    """Whether unused MIG instances may be destroyed and new ones made."""
+    """Whether unused MIG instances may be destroyed and new ones created."""
     replicas: Annotated[tuple[ReplicasFields, ...], _stored(maxItems=64)] = ()
     renamed: bool = False
     strategy: Literal["none", "single", "mixed"] = "mixed"
@@ -94,7 +94,7 @@ class SharingFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A MIG profile that the driver shows otherwise than Tessera's catalogue."""
+    """A MIG profile by the driver, where it differs from Tessera's catalogue."""
 
     name: _Profile
     compute_slices: int
@@ -107,7 +107,7 @@ class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class ProductFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A GPU model that Tessera's catalogue does not have, or that the driver shows otherwise."""
+    """A GPU model by the driver, where it differs from Tessera's catalogue."""
 
     arch: Annotated[str, _stored(maxLength=64)]
     memory_mib: _Mib = msgspec.field(name="memoryMiB")
@@ -118,7 +118,7 @@ class ProductFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class UnhealthyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What is wrong with a device."""
+    """A problem of a device."""
 
     place: PlaceFields | None = None
     """The MIG instance; left out for the whole GPU."""
@@ -139,32 +139,32 @@ class GpuFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     index: Annotated[int, _stored(minimum=0, maximum=MOST_GPUS - 1)]
     uuid: _Uuid
     model: Annotated[str, _stored(minLength=1, maxLength=128)]
-    """Name in Tessera's catalogue, else the product as the driver prints it."""
+    """Name in Tessera's catalogue, else the driver's product name."""
     memory_mib: _SomeMib = msgspec.field(name="memoryMiB")
-    """Memory that can be granted."""
+    """Memory that can be allocated."""
     sharing: SharingFields
     product: ProductFields | None = None
-    """What the driver shows, where that is not what the catalogue says."""
+    """The driver's facts, where they differ from the catalogue."""
     unhealthy: Annotated[tuple[UnhealthyFields, ...], _stored(maxItems=64)] = ()
-    """Empty for a GPU that is well."""
+    """Empty for a healthy GPU."""
     used: Annotated[tuple[UsedFields, ...], _stored(maxItems=64)] = ()
 
 
 class SummaryFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The GPUs in a few words, for the columns of `kubectl get gpunodes`; no program reads them."""
+    """A summary of the GPUs, for the columns of `kubectl get gpunodes`; not for programs."""
 
     ready: Annotated[str, _stored(maxLength=16)] = ""
-    """GPUs on which nothing is unhealthy, and all GPUs: `3/4`."""
+    """Healthy GPUs of all GPUs: `3/4`."""
     models: _Summary = ""
     """Models, with how many of each where they differ."""
     sharing: _Summary = ""
     """How GPUs are shared, `auto` where they are managed; with how many of each where they differ."""
     instances: _Summary = ""
-    """MIG instances that exist, with how many of each profile."""
+    """Existing MIG instances, with the number of each profile."""
 
 
 class OfferedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Devices of one GPU that the kubelet may give away: advertised to it by name, or held by pods that named them."""
+    """Devices of one GPU that the kubelet may allocate: advertised by name, or used by pods that requested the name."""
 
     gpu: _Uuid
     """UUID."""
@@ -174,21 +174,21 @@ class OfferedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class ImpairedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Something that was declared for the node and is not in force."""
+    """Something that is declared for the node and not in force."""
 
     kind: ImpairedKind
-    """Refused: it cannot be read or cannot be. Overridden: something else decides. Withheld: a resource is not
-    offered, or a GPU is not shared or partitioned yet as declared."""
+    """Refused: invalid or impossible. Overridden: something else takes precedence. Withheld: a resource is not
+    advertised, or a GPU is not shared or partitioned yet as declared."""
     subject: _Subject = ""
-    """What it is about."""
+    """Its subject."""
     by: _Subject = ""
-    """What decides in its place."""
+    """What takes precedence."""
     message: Annotated[str, _stored(maxLength=MESSAGE_CHARACTERS)]
-    """What was found and what to do about it."""
+    """The cause and the fix."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the agent reports of its node."""
+    """The agent's report of its node."""
 
     observed_generation: Annotated[int, _stored(minimum=0)] = 0
     """Generation of the spec that the agent has acted on."""
@@ -197,12 +197,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
     gpus: Annotated[tuple[GpuFields, ...], _stored(maxItems=MOST_GPUS)] = ()
     impaired: Annotated[tuple[ImpairedFields, ...], _stored(maxItems=MOST_IMPAIRED)] = ()
-    """What labels, files and policies declare for the node and is not in force."""
+    """Declarations of labels, files and policies for the node that are not in force."""
     assignment_keys: Annotated[tuple[str, ...], _stored(maxItems=8)] = ()
-    """Public keys, Ed25519 in base64, of the agent's signatures on its node's pods; the present one first."""
+    """Public keys, Ed25519 in base64, of the agent's signatures on its node's pods; the current one first."""
     summary: SummaryFields = SummaryFields()
     offered: Annotated[tuple[OfferedFields, ...], _stored(maxItems=MOST_GPUS)] = ()
-    """Devices that are the kubelet's: written before they are advertised, taken out when the kubelet has let go of
+    """Devices that are the kubelet's: written before they are advertised, removed when the kubelet has dropped
     them. Needs and shares get nothing that overlaps them."""
 
 
@@ -224,24 +224,24 @@ class ClaimFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """Namespace and name, `NAMESPACE/NAME`."""
     shares: Annotated[tuple[ShareFields, ...], _stored(minItems=1, maxItems=256)]
     attempt: str = ""
-    """Which of several attempts to bind the pod wrote it."""
+    """Identifies one of several attempts to bind the pod."""
 
 
 class PolicyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the GPUPolicy that applies says about this node."""
+    """The applying GPUPolicy's settings for this node."""
 
     name: Annotated[str, _stored(minLength=1, maxLength=253)]
     document: dict[str, Any] = {}
-    """As the node policy file has it, see docs/sharing.md."""
+    """In the form of the node policy file, see docs/sharing.md."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What is desired on the node."""
+    """The desired state of the node."""
 
     policy: PolicyFields | None = None
     desired: Annotated[
         tuple[DesiredFields, ...],
         _stored(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["gpu"], "maxItems": MOST_GPUS}),
     ] = ()
-    # Written whole by servers, with the version that was read; a map would cost the API server as much again a write.
+    # Written whole by servers, on the version that was read; a map would cost the API server as much again a write.
     claims: Annotated[tuple[ClaimFields, ...], _stored(maxItems=1024)] = ()

@@ -1,4 +1,4 @@
-"""GPUNode objects as the state of a node."""
+"""Reads GPUNode objects as the state of a node."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -38,10 +38,10 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
-    """Return the state of a GPU node as its object says.
+    """Return the state of a GPU node from its object.
 
     Raises:
-        InvalidInput: a field of the wrong type, a GPU twice, a layout that its GPU cannot have, impossible numbers.
+        InvalidInput: a wrong type, a GPU twice, a layout that its GPU does not support, or impossible numbers.
 
     """
     name = shown((each.get("metadata") or {}).get("name"))
@@ -164,7 +164,7 @@ def _desired(known: GpuModel, each: DesiredFields) -> DesiredDevices:
 
 
 def _offered(known: GpuModel | None, each: OfferedFields) -> DesiredDevices:
-    """Return the devices; also those that lie across each other while one takes the other's place, or of a lost GPU."""
+    """Return the devices, including overlapping ones while one replaces the other, and those of a lost GPU."""
     instances = (
         Placement(place.start, place.size, place.profile) if known is None else _placement(known, place)
         for place in each.instances

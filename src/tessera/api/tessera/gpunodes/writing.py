@@ -1,4 +1,4 @@
-"""The state of a node as fields of its GPUNode object."""
+"""Writes the state of a node as fields of its GPUNode object."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -40,14 +40,14 @@ KIND = "GPUNode"
 
 
 def new_object(node: str, uid: str) -> dict[str, Any]:
-    """Return the object of a node that has none yet; it goes when the Node goes."""
+    """Return a new object for a node, owned by the Node."""
     return object_of_node(KIND, node, uid)
 
 
 def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[str, Any]:
     """Return the status with the GPUs of a state, as JSON with every list in it, so that a patch replaces it.
 
-    What is offered by name is not in it: that is written on its own, with the version that was read.
+    Without `offered`, which is written separately, on the version that was read.
     """
     status = Status(
         observed_generation=observed_generation,
@@ -131,12 +131,12 @@ def _sharing_fields(sharing: Sharing) -> SharingFields:
 
 
 def _product_fields(known: GpuModel) -> ProductFields | None:
-    """Return what the driver shows of a model; None where that is the catalogue's entry."""
+    """Return the driver's facts about a model; None if they equal the catalogue's."""
     try:
         if model(known.name) == known:
             return None
     except InvalidInput:
-        pass  # a product that the catalogue does not have
+        pass  # a product that is not in the catalogue
     return ProductFields(
         arch=known.arch,
         memory_mib=known.memory_mib,

@@ -1,1 +1,1 @@
-"""What Tessera writes on pods, whether that was signed, and pods as they are read by it."""
+"""Tessera's annotations on pods, their signatures, and pods read with them."""

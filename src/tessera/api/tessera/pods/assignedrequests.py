@@ -1,4 +1,4 @@
-"""What the assignments of a node's pods say about shares, container by container."""
+"""The assignments of a node's pods as shares, container by container."""
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -39,26 +39,26 @@ _TIME_NS = re.compile(r"[0-9]{1,19}")
 
 
 class AssignedRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pods of a node are assigned, container by container."""
+    """The assignments of a node's pods, container by container."""
 
     requests: tuple[AssignedRequest, ...] = ()
     notes: tuple[str, ...] = ()
-    """Pods whose assignment cannot be used, and why."""
+    """Pods with an unusable assignment, and why."""
     refused: tuple[str, ...] = ()
     """The same in few words."""
     unknown: tuple[str, ...] = ()
-    """Ids of the keys that signed some of them and are unknown here."""
+    """Ids of unknown keys that signed some of them."""
 
 
 def read_assigned_requests(
     pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024, keys: Keys | None = None
 ) -> AssignedRequests:
-    """Return what Pod objects are assigned; finished ones are left out, those that cannot be read with a note.
+    """Return the assignments of Pod objects; finished ones are left out, invalid ones with a note.
 
     Args:
         pods: the objects.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
-        keys: whose signatures count on their node; without them every annotation is taken at its word.
+        keys: the keys that count on their node; without them assignments are not verified.
 
     """
     requests: list[AssignedRequest] = []
@@ -108,15 +108,15 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
 
 
 class _Part(NamedTuple):
-    """What one container has of its pod's shares."""
+    """One container's part of its pod's shares."""
 
     container: str
     ask: Ask
-    """What it has them for; of several the smallest."""
+    """The need that they serve; of several the smallest."""
     at: int
     shares: tuple[Share, ...]
     common: bool
-    """Whether another container of the pod has some of them too."""
+    """Whether another container of the pod uses some of them too."""
     whole: bool = True
     """Whether they are all that the ask is served by, and nothing else."""
 
@@ -137,7 +137,7 @@ def _parts(
 
 
 def _of_needs(pod: Field, devices: Sequence[tuple[Ask, int, Share]], initial: Mapping[str, Ask]) -> Iterator[_Part]:
-    """Yield what containers have of the devices for their needs: init containers those of others that start later."""
+    """Yield the containers' devices for their needs: init containers get those of others that start later."""
     single = [msgspec.structs.replace(ask, count=1) for ask, _, _ in devices]
     places = {
         each.container: tuple(i for i, other in enumerate(single) if other.container == each.container)
@@ -158,7 +158,7 @@ def _of_needs(pod: Field, devices: Sequence[tuple[Ask, int, Share]], initial: Ma
 
 
 def _initial(pod: Field, need: Need) -> Iterator[tuple[str, Ask]]:
-    """Yield the init containers that come to an end before the others start, each with its need."""
+    """Yield the init containers that end before the others start, each with its need."""
     for container in pod.get("spec", "initContainers").elements():
         if container.get("restartPolicy").value != "Always":
             name, limits = container.get("name").text(), container.get("resources", "limits")
@@ -186,9 +186,9 @@ def _running(pod: Field, name: str) -> frozenset[str]:
 
 
 def _requested(ask: Ask, need: Need, *, signed: bool) -> str:
-    """Return a need as text: two pods with equal needs may change shares, though one be a MIG instance.
+    """Return a need as text: two pods with equal needs may exchange shares, even if one is a MIG instance.
 
-    What a pod says now never equals what was signed for another, whose share it would get so.
+    An unsigned need never equals one that was signed for another pod, whose share it would get.
     """
     if ask.form is not Form.NEED:
         return ""
@@ -197,7 +197,7 @@ def _requested(ask: Ask, need: Need, *, signed: bool) -> str:
 
 
 def _part(shares: tuple[Share, ...], memory_mib: int, containers: int) -> tuple[Share, ...]:
-    """Return one container's part of memory shares that a pod's containers were given together."""
+    """Return one container's part of memory shares that a pod's containers have together."""
     if containers == 1 or len(shares) > 1:
         return shares
     return (msgspec.structs.replace(shares[0], memory_mib=memory_mib),)
@@ -212,7 +212,7 @@ def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
 
 
 def _since_ns(pod: Field, need: Need) -> int:
-    """Return when a pod was bound, where its binding says so, as of gpushare's pods; else when it was created."""
+    """Return when a pod was bound, if its binding has the time, as of gpushare's pods; else when it was created."""
     assumed = pod.get("metadata", "annotations").get(_ASSUMED)
     bound = any(ask.form is Form.SHARE for ask in need.asks) and assumed.given
     if bound and _TIME_NS.fullmatch(assumed.text()):
@@ -223,15 +223,15 @@ def _since_ns(pod: Field, need: Need) -> int:
 def unshown(
     pods: Iterable[Mapping[str, Any]], held: Iterable[KubeletAllocation], names: Container[str]
 ) -> tuple[str, ...]:
-    """Return the running pods with devices that the kubelet's record does not show, sorted.
+    """Return the running pods with devices that are missing from the kubelet's record, sorted.
 
-    A kubelet that has just started answers before it has read its pods. While there are any, its record must not be
-    taken to say that something is free.
+    A restarted kubelet answers before it has read its pods. While there are any, a device missing from its record
+    may not be free.
 
     Args:
         pods: the Pod objects of a node.
         held: the kubelet's record.
-        names: the resources that count. A kubelet runs a pod that names its node without those that it does not know,
+        names: the resources that count. A kubelet runs a pod with `spec.nodeName` without resources that are unknown,
             and records nothing of them: source kubernetes `pkg/kubelet/lifecycle/predicate.go`.
 
     """
@@ -267,16 +267,16 @@ def _counted(amount: object) -> int:
 def corrected(
     pod: Mapping[str, Any], correction: Correction, *, share_unit_mib: int = 1024, keys: Keys | None = None
 ) -> dict[str, str]:
-    """Return the annotations that make a pod's assignment say what its container was given.
+    """Return the annotations that make a pod's assignment match its container's devices.
 
     Args:
         pod: the object.
-        correction: what shall be said.
+        correction: the devices.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
-        keys: whose signatures count: what is signed anew must have been signed before.
+        keys: the keys that count: only a signed assignment is signed again.
 
     Raises:
-        InvalidInput: the pod's assignment is not the one that was corrected.
+        InvalidInput: the pod's assignment changed since the correction was made.
 
     """
     field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))

@@ -1,4 +1,4 @@
-"""The devices of a running pod as annotations record them: Tessera's, and the two of gpushare."""
+"""The devices of a running pod as recorded in annotations: Tessera's, and the two of gpushare."""
 
 import re
 from collections.abc import Iterator
@@ -40,8 +40,8 @@ def write_shares(shares: tuple[Share, ...], requested: Need | None = None) -> st
     """Return the text of the annotation `tessera.dev/assignment`: the shares in the order of the asks.
 
     Args:
-        shares: what the pod gets.
-        requested: what it asks, of which the asks and models are written; None where nobody has signed that.
+        shares: of the pod.
+        requested: its request, of which asks and models are written; None if they were not signed.
 
     """
     fields = AssignmentFields(1, msgspec.convert(shares, tuple[ShareFields, ...], from_attributes=True))
@@ -52,13 +52,13 @@ def write_shares(shares: tuple[Share, ...], requested: Need | None = None) -> st
 
 
 def signed_ask(pod: Field, keys: Keys | None) -> Need | None:
-    """Return the asks and models that were signed with a pod's assignment; None where none were.
+    """Return the asks and models that were signed with a pod's assignment; None for none.
 
-    They count in place of what the pod's annotations say now, which a tenant may have changed since.
+    They take precedence over the pod's present annotations, which a tenant may have changed since.
 
     Args:
         pod: the object.
-        keys: whose signatures count on the pod's node; without them nothing is signed.
+        keys: the keys that count on the pod's node; without them nothing is signed.
 
     """
     own = pod.get("metadata", "annotations", ASSIGNMENT)
@@ -74,16 +74,16 @@ def signed_ask(pod: Field, keys: Keys | None) -> Need | None:
 def read_shares(
     pod: Field, need: Need | None, *, share_unit_mib: int = 1024, keys: Keys | None = None
 ) -> tuple[Share, ...] | None:
-    """Return the shares that a pod's annotations record; None where they record none.
+    """Return the shares recorded in a pod's annotations; None for none.
 
     Args:
         pod: the object.
-        need: what it asks, where no ask was signed; None where that cannot be read.
+        need: its request, if no ask was signed; None if it is invalid.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
-        keys: whose signatures count on the pod's node; without them every annotation is taken at its word.
+        keys: the keys that count on the pod's node; without them assignments are not verified.
 
     Raises:
-        Ungranted: an assignment that Tessera did not make, or of more than the pod asks.
+        Ungranted: an assignment that Tessera did not write, or that exceeds the pod's request.
         InvalidInput: an annotation that cannot be read.
 
     """
@@ -100,7 +100,7 @@ def read_shares(
                 raise
         else:
             shares, requested = _own(annotations.get(ASSIGNMENT))
-            # Where the ask was not signed, the unit may have been a larger one when the pod was bound.
+            # If the ask was not signed, the unit may have been larger when the pod was bound.
             check_requested(pod, requested or need, shares, spare=1 if requested else max(1, _GIB // share_unit_mib))
             return shares
     found = _foreign(pod, need, share_unit_mib)
@@ -130,10 +130,10 @@ def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share,
 def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Iterator[tuple[Ask, int, tuple[Share, ...]]]:
     """Yield each ask with its shares and their position; a lone ask for memory shares may have several GPUs.
 
-    Resources that are no GPUs have no shares, and devices asked by name none before the kubelet's record has them.
+    Resources other than GPUs have no shares, and devices requested by name none before the kubelet's record has them.
 
     Raises:
-        Ungranted: more shares or fewer than devices are asked.
+        Ungranted: more or fewer shares than requested devices.
 
     """
     asks = tuple(ask for ask in asks if ask.form is not Form.EXACT or names_device(ask.resource))
@@ -152,15 +152,15 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
 
 
 def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spare: int = 1) -> None:
-    """Refuse shares beyond what the pod asks: other devices than it names, more of them, more memory.
+    """Reject shares that exceed the pod's request: other devices, more of them, more memory.
 
     Serving may round a need up to a device: a MIG instance, a replica of fixed size, a whole GPU.
 
     Args:
         pod: the object.
-        need: what it asks; None where that cannot be read.
-        shares: what is recorded.
-        spare: how many times the memory of a memory share may be had.
+        need: its request; None if it is invalid.
+        shares: the recorded ones.
+        spare: factor by which the memory of a memory share may exceed the request.
 
     Raises:
         Ungranted: shares that are too many, too large, or of another kind.
@@ -186,7 +186,7 @@ def check_requested(pod: Field, need: Need | None, shares: tuple[Share, ...], *,
 
 
 def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
-    """Return whether shares give all that a need asks, and no more than `check_asked` lets pass."""
+    """Return whether shares satisfy a need, without exceeding `check_asked`."""
     try:
         check_requested(pod, need, shares)
         parts = tuple(dealt(pod, need.asks, shares))
@@ -202,7 +202,7 @@ def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
 
 
 def _serves(share: Share, ask: Ask) -> bool:
-    """Return whether a share is of a kind that serves an ask."""
+    """Return whether a share is of a kind that can serve an ask."""
     if ask.form is Form.EXACT:
         return _kind(share.resource) == _kind(ask.resource)
     return ask.form is Form.NEED or (share.resource == ask.resource and _is_part(share))
@@ -222,7 +222,7 @@ def _kind(resource: str) -> str:
 
 
 def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
-    """Return the shares of an assignment, and the asks and models in it; None where it has none."""
+    """Return the shares of an assignment, and the asks and models in it; None for none."""
     try:
         found = _DECODER.decode(field.text())
     except UNDECODABLE as error:
@@ -235,7 +235,7 @@ def _own(field: Field) -> tuple[tuple[Share, ...], Need | None]:
 
 
 def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
-    """Return one share for each GPU: gpushare's containers of one pod see one limit together."""
+    """Return one share for each GPU: gpushare's containers of one pod have one limit together."""
     try:
         by_container = _ALLOCATION.decode(field.text())
         amounts: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What a binding writes on a pod: its assignment, and for gpushare's pods what gpushare's extender would write.
+"""The annotations of a binding: its assignment, and for gpushare's pods those of gpushare's extender.
 
 Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/pod.go` (`PatchPodAnnotationSpec`), `const.go`;
 gpushare-device-plugin `cmd/inspect/nodeinfo.go` (`GetAllocation`).
@@ -29,11 +29,11 @@ def binding_annotations(
     share_unit_mib: int,
     now_ns: int,
 ) -> dict[str, str]:
-    """Return the annotations for a pod that gets these shares.
+    """Return the annotations for a pod with these shares.
 
     Args:
         pod: the object.
-        need: what it asks, as read with `share_unit_mib`.
+        need: its request, as read with `share_unit_mib`.
         shares: one for each device, in the order of its asks.
         gpus: those of its node.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
@@ -61,7 +61,7 @@ def _gpushare(units: Mapping[int, int], share: Share, gpus: Sequence[Gpu], share
 
 
 def _units(pod: Mapping[str, Any]) -> dict[int, int]:
-    """Return what each container asks, by its index."""
+    """Return each container's ask, by its index."""
     containers = object_field("Pod", pod).get("spec", "containers").elements()
     limits = (container.get("resources", "limits", SHARE_MEMORY) for container in containers)
     return {index: limit.read(count) for index, limit in enumerate(limits) if limit.given}

@@ -1,4 +1,4 @@
-"""A Pod object of a live cluster as the scheduler counts it. Objects are as others wrote them: nothing here raises."""
+"""A Pod object of a live cluster as the scheduler counts it. Objects are untrusted: nothing here raises."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,20 +28,20 @@ class LivePod(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     """Empty for a pod that is not bound."""
     need: Need = Need()
-    """Without what kube-scheduler decides, so that equal shapes are equal."""
+    """Without the parts that kube-scheduler decides, so that equal shapes are equal."""
     shares: tuple[Share, ...] = ()
-    """What its annotations say it holds."""
+    """Its shares by its annotations."""
     priority: int = 0
     finished: bool = False
-    """Whether it has run to its end and holds nothing."""
+    """Whether it has run to its end and uses nothing."""
     gpus: bool = False
-    """Whether it asks for GPUs in a form that Tessera knows."""
+    """Whether it requests GPUs in a form that Tessera knows."""
     wrong: str = ""
-    """What is wrong with its request, naming the field; then the need is empty."""
+    """Why its request is invalid, naming the field; then the need is empty."""
     unread: str = ""
-    """Why its recorded shares cannot be read, or do not count; then they are empty."""
+    """Why its recorded shares are invalid, or do not count; then they are empty."""
     doubted: str = ""
-    """Id of the unknown key by which its shares are signed, which count until somebody has asked for the key."""
+    """Id of the unknown key that signed its shares, which count until the key was looked up."""
 
     @property
     def claiming(self) -> bool:
@@ -50,12 +50,12 @@ class LivePod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: Keys | None = None) -> LivePod:
-    """Return what a Pod object says, as far as it can be read.
+    """Return a parsed Pod object, as far as it is valid.
 
     Args:
         pod: the object, with whatever it may have instead of what it should have.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
-        keys: whose signatures count on its node; without them every annotation is taken at its word.
+        keys: the keys that count on its node; without them assignments are not verified.
 
     """
     metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
@@ -83,7 +83,7 @@ def _need(field: Field, share_unit_mib: int, keys: Keys | None) -> tuple[Need, s
         need = read_need(field, share_unit_mib=share_unit_mib, requested=signed_ask(field, keys))
     except InvalidInput as error:
         return Need(), in_words(error, field)
-    # Network cards, cached models and the like are the node's to have, which kube-scheduler counts.
+    # Network cards, cached models and the like are counted by kube-scheduler.
     asks = tuple(ask for ask in need.asks if ask.form is not Form.EXACT or names_gpu(ask.resource))
     return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, asks=asks, models=need.models), ""
 
@@ -91,13 +91,13 @@ def _need(field: Field, share_unit_mib: int, keys: Keys | None) -> tuple[Need, s
 def _shares(
     field: Field, need: Need | None, share_unit_mib: int, keys: Keys | None
 ) -> tuple[tuple[Share, ...], str, str]:
-    """Return the shares, why there are none, and the id of a key by which they are signed and that is not known yet."""
+    """Return the shares, why there are none, and the id of the unknown key that signed them."""
     try:
         return read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or (), "", ""
     except UnknownKey as error:
         if keys is None or keys.refuses(error.key):
             return (), in_words(error, field), ""
-        if need is None:  # nothing that it asks for
+        if need is None:  # no valid request
             return (), in_words(error, field), error.key
         return (*_doubted(field, need, share_unit_mib), error.key)
     except InvalidInput as error:
@@ -105,7 +105,7 @@ def _shares(
 
 
 def _doubted(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share, ...], str]:
-    """Return the shares of an assignment whose key is not known yet, at most what is asked, and why there are none."""
+    """Return the shares of an assignment with an unknown key, at most the request, and why there are none."""
     try:
         shares = read_shares(field, need, share_unit_mib=share_unit_mib) or ()
         check_requested(field, need, shares)
@@ -115,7 +115,7 @@ def _doubted(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share
 
 
 def asks_gpus(pod: Mapping[str, Any]) -> bool:
-    """Return whether a Pod object requests devices, or an amount in Tessera's or gpushare's words, be it zero."""
+    """Return whether a Pod object requests devices, or an amount by Tessera's or gpushare's resources, even zero."""
     return any(
         name.startswith(PREFIX) or name == SHARE_MEMORY or (names_device(name) and not is_zero(amount))
         for container in _containers(_mapping(pod.get("spec")))
@@ -135,5 +135,5 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def object_field(kind: str, value: Mapping[str, Any]) -> Field:
-    """Return an object that the API server gave as a field for the readers of objects."""
+    """Return an object of the API server as a field for the readers of objects."""
     return Field(Document(source=kind, number=1, data=dict(value), first_line=1), dict(value))

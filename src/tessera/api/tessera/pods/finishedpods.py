@@ -1,4 +1,4 @@
-"""A Pod object that has run to its end: how it ended, and what it had. Nothing raises, whatever the object is like."""
+"""A Pod object that has run to its end: how it ended, and its devices. Nothing raises, even for malformed objects."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["read_finished_pod"]
 
 
 def read_finished_pod(pod: Mapping[str, Any]) -> FinishedPod | None:
-    """Return how a pod ended, as its status says, and what its annotations record; None where it has not finished."""
+    """Return how a pod ended, by its status, and its recorded devices; None if it has not finished."""
     field = object_field("Pod", pod)
     metadata, spec, status = (_mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
     if not status or not is_finished(field):
@@ -33,7 +33,7 @@ def read_finished_pod(pod: Mapping[str, Any]) -> FinishedPod | None:
 
 
 def _ended(status: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how each container ended that did not end well."""
+    """Yield how each failed container ended."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         listed = status.get(kind)
         for each in listed if isinstance(listed, list) else ():

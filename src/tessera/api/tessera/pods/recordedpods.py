@@ -1,4 +1,4 @@
-"""What a pod must say of what the kubelet gave it: its devices by name, and that its gpushare memory was allocated."""
+"""The agent's annotations about the kubelet's allocations: devices by name, and that gpushare memory was allocated."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,10 +24,10 @@ _ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
 
 def asks_by_name(pod: Mapping[str, Any]) -> bool:
-    """Return whether an unfinished pod asks for GPUs or MIG instances by name; not where it cannot be read.
+    """Return whether an unfinished pod requests GPUs or MIG instances by name; not if it is invalid.
 
     Raises:
-        InvalidInput: the pod cannot be read.
+        InvalidInput: the pod is invalid.
 
     """
     field = _field(pod)
@@ -42,18 +42,18 @@ def recorded_assignment(
     share_unit_mib: int = 1024,
     keys: Keys | None = None,
 ) -> str | None:
-    """Return the text that a pod's assignment must have; None where that is not known, or not yet.
+    """Return the text that a pod's assignment must have; None if that is unknown, or not known yet.
 
-    Shares that a scheduler assigned stay as they are, behind the devices by name as the asks are. Such a pod is
+    Shares assigned by a scheduler stay, after the devices by name, in the order of the asks. Such a pod is
     reported once it runs: until then its shares may be exchanged. Devices of init containers, beyond those of the
     others, are not in the record, so that nothing is reported of pods that have any.
 
     Args:
         pod: the Pod object.
         held: the kubelet's record.
-        devices: what each device is, `core.cluster.byname.shares_by_id`.
+        devices: the share of each device id, `core.cluster.byname.shares_by_id`.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
-        keys: whose signatures count on the node.
+        keys: the keys that count on the node.
 
     Raises:
         InvalidInput: the pod or its assignment cannot be read.
@@ -79,15 +79,15 @@ def recorded_assignment(
 def honored(
     pod: Mapping[str, Any], held: Iterable[KubeletAllocation], keys: Keys, *, share_unit_mib: int = 1024
 ) -> str | None:
-    """Return the assignment of a pod that runs with it and is not signed; None where there is nothing to sign.
+    """Return the unsigned assignment of a running pod; None where there is nothing to sign.
 
-    So it is with pods that an agent let start which did not sign yet. What they were given they have, and the
-    kubelet's record shows it; more than they ask is never signed.
+    It belongs to a pod that was started by an agent that did not sign yet. The
+    kubelet's record shows its devices; more than its request is never signed.
 
     Args:
         pod: the object.
         held: the kubelet's record.
-        keys: whose signatures count on the node.
+        keys: the keys that count on the node.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
 
     Raises:
@@ -108,12 +108,12 @@ def honored(
         counts = msgspec.structs.replace(keys, unsigned="counts")
         shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=counts) or ()
         check_requested(field, need, shares)
-        return write_shares(shares)  # without asks: nobody knows who wrote those that may be there
+        return write_shares(shares)  # without asks: it is unknown who wrote the present ones
     return None
 
 
 def awaits_memory(pod: Mapping[str, Any]) -> bool:
-    """Return whether an unfinished pod says that its gpushare memory was assigned by a scheduler and not allocated yet.
+    """Return whether an unfinished pod has gpushare memory that is assigned by a scheduler and not allocated yet.
 
     Raises:
         InvalidInput: the pod cannot be read.
@@ -124,7 +124,7 @@ def awaits_memory(pod: Mapping[str, Any]) -> bool:
 
 
 def allocated(pod: Mapping[str, Any], held: Iterable[KubeletAllocation], *, now_ns: int) -> dict[str, str]:
-    """Return the annotations of a pod whose gpushare memory was allocated, with the time of that; none before.
+    """Return the annotations of a pod whose gpushare memory was allocated, with the time; none before.
 
     Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, which writes them in `Allocate`.
 
@@ -154,7 +154,7 @@ def allocated(pod: Mapping[str, Any], held: Iterable[KubeletAllocation], *, now_
 def _named(
     field: Field, need: Need, held: Iterable[KubeletAllocation], devices: Mapping[str, Share]
 ) -> tuple[Share, ...]:
-    """Return the devices held for each ask by name, in order; none where one of them is not known."""
+    """Return the devices of each ask by name, in order; none if one of them is unknown."""
     namespace, name = identity(field)
     ids = {each.key: each.device_ids for each in held}
     shares: list[Share] = []

@@ -1,8 +1,8 @@
-"""The pods of a live cluster: those that run with the devices they hold, and those that wait.
+"""The pods of a live cluster: running pods with their devices, and pending pods.
 
-Which device a pod holds is recorded nowhere in Kubernetes unless a scheduler extender wrote it on the pod. Where it is
-not recorded, the pod is given devices of its node as the packer would choose them (the tightest GPU that fits, then the
-first), in order of pod name and after all recorded ones.
+Kubernetes does not record which device a pod uses, unless a scheduler extender wrote it on the pod. If it is
+not recorded, the pod is assumed to have devices of its node as the packer would choose them (the tightest GPU that
+fits, first), in order of pod name and after all recorded ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,15 +34,15 @@ class PodsOfCluster(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[Pod, ...] = ()
     """By creation time, then as written."""
     recorded: Mapping[PodKey, tuple[Share, ...]] = {}
-    """Shares that annotations record, also those that the node cannot have given."""
+    """Shares recorded in annotations, including impossible ones."""
     ungranted: Mapping[PodKey, str] = {}
-    """Why what annotations say does not count; such a pod holds nothing, or what the kubelet gave it by name."""
+    """Why annotations do not count; such a pod uses nothing, or what the kubelet allocated by name."""
     unread: Mapping[PodKey, str] = {}
-    """What of a pod that is left out could not be read, naming its field."""
+    """Why a pod was left out, naming its field."""
     misread: tuple[str, ...] = ()
-    """Pods and records that could not be read, one sentence each."""
+    """Pods and records that are invalid, one sentence each."""
     notes: tuple[str, ...] = ()
-    """These, and the devices of pods that their nodes cannot have given."""
+    """These, and impossible devices of pods."""
 
 
 Claims = Mapping[str, tuple[NodeName, tuple[Share, ...]]]
@@ -50,25 +50,25 @@ Claims = Mapping[str, tuple[NodeName, tuple[Share, ...]]]
 
 
 class _Reading(msgspec.Struct, frozen=True):
-    """What one Pod object says."""
+    """The content of one Pod object."""
 
     pod: Pod | None
-    """None where it cannot be read."""
+    """None if it is invalid."""
     shares: tuple[Share, ...] | None = None
-    """Where they are recorded."""
+    """If they are recorded."""
     note: str = ""
-    """What could not be read."""
+    """Why its record is invalid."""
     ungranted: str = ""
-    """Why what annotations say does not count."""
+    """Why annotations do not count."""
     unread: str = ""
-    """What of the pod could not be read, naming its field."""
+    """Why the pod is invalid, naming the field."""
 
 
 class PodMemory:
-    """Pods that were read: one that has not changed is not read again, which is most of the work.
+    """Parsed pods: an unchanged one is not parsed again, which saves most of the work.
 
-    Objects are distinguished by UID and version; those without are read each time. It remembers the pods of the last
-    look.
+    Objects are identified by UID and version; those without are parsed each time. It keeps the pods of the last
+    pass.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class PodMemory:
         self._now: dict[tuple[str, str], tuple[int, Keys | None, _Reading]] = {}
 
     def reading(self, field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None = None) -> _Reading:
-        """Return what an object says, where these keys count on its node."""
+        """Return the content of an object, with the keys that count on its node."""
         metadata = field.get("metadata")
         uid, version = (metadata.get(name).text("") for name in ("uid", "resourceVersion"))
         unit_mib, former, known = self._before.get((uid, version), (0, None, None))
@@ -87,19 +87,19 @@ class PodMemory:
         return known
 
     def settle(self) -> None:
-        """Forget what was not seen since the last time."""
+        """Forget pods that were not in the last pass."""
         self._before, self._now = self._now, {}
 
 
 class _Placed(msgspec.Struct, frozen=True):
-    """A pod on a node; its shares where they are recorded."""
+    """A pod on a node; its shares if they are recorded."""
 
     pod: Pod
     shares: tuple[Share, ...] | None
 
 
 class _Found:
-    """What Pod objects are found to say, one after the other."""
+    """The contents of Pod objects, one after the other."""
 
     def __init__(self, nodes: Mapping[str, Node], claims: Claims, *, signed: bool) -> None:
         self._nodes = nodes
@@ -113,7 +113,7 @@ class _Found:
         self.unread: dict[PodKey, str] = {}
 
     def take(self, field: Field, key: PodKey, read: _Reading) -> None:
-        """Put a pod where its object says that it is; note what could not be read."""
+        """Put a pod on its node; note what is invalid."""
         if read.note:
             self.notes.append(read.note)
         if read.ungranted:
@@ -134,7 +134,7 @@ class _Found:
             self.notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
 
     def observed(self) -> PodsOfCluster:
-        """Return the pods, with what those on nodes hold."""
+        """Return the pods, those on nodes with their devices."""
         notes = list(self.notes)
         running: list[Running] = []
         recorded: dict[PodKey, tuple[Share, ...]] = {}
@@ -161,17 +161,17 @@ def read_pods(
     memory: PodMemory | None = None,
     keys: Mapping[str, Keys] | None = None,
 ) -> PodsOfCluster:
-    """Return the pods of Pod objects; finished ones are left out, those a server has claimed a place for run there.
+    """Return the pods of Pod objects; finished ones are left out, pods with a claim run on its node.
 
-    A pod that cannot be read, or runs on a node that is not there, is left out with a note: a cluster is as it is.
+    An invalid pod, or one on an unknown node, is left out with a note: a cluster is as it is.
 
     Args:
         fields: the objects.
-        nodes: the nodes there are, by name.
+        nodes: all nodes, by name.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
         claims: places that servers are about to bind pods to.
-        memory: what was read before, kept up to date for the next time.
-        keys: whose signatures count, by node; without them every annotation is taken at its word.
+        memory: parsed pods of the former pass, updated for the next.
+        keys: the keys that count, by node; without them assignments are not verified.
 
     Raises:
         InvalidInput: an object without a valid name, or two pods of one name.
@@ -196,7 +196,7 @@ def read_pods(
 
 
 def _of_hami(field: Field, node: Node, key: PodKey, notes: list[str]) -> tuple[Share, ...] | None:
-    """Return what HAMi's scheduler gave a pod of the GPUs that HAMi registered; None where it recorded nothing."""
+    """Return HAMi's allocation of a pod on registered GPUs; None without a record."""
     annotation = field.get("metadata", "annotations", ALLOCATED)
     if not annotation.given:
         return None
@@ -253,7 +253,7 @@ def _unused(key: PodKey, error: InvalidInput) -> str:
 
 
 def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
-    """Return the running pods of one node, recorded devices first, each with what the node can have given it."""
+    """Return the running pods of one node, recorded devices first, each with possible devices."""
     ordered = sorted(there, key=lambda placed: placed.pod.key)
     rest = [placed.pod for placed in ordered if placed.shares is None]
     recorded = [_running(each.pod, node.name, each.shares) for each in ordered if each.shares is not None]
@@ -273,7 +273,7 @@ def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
 
 
 def _believable(node: Node, recorded: list[Running], notes: list[str]) -> tuple[list[Running], list[Pod]]:
-    """Return the pods whose records the node can have given together, and the others, each with a note."""
+    """Return the pods whose records are possible together, and the others, each with a note."""
     if _conflict(node, recorded) is None:
         return recorded, []
     kept: list[Running] = []
@@ -289,7 +289,7 @@ def _believable(node: Node, recorded: list[Running], notes: list[str]) -> tuple[
 
 
 def _conflict(node: Node, running: list[Running]) -> InvalidInput | None:
-    """Return what the node cannot have given; None where it can have given all."""
+    """Return the impossible shares; None for none."""
     try:
         Fleet.of(Snapshot(nodes=(node,), running=tuple(running)))
     except InvalidInput as error:
@@ -298,7 +298,7 @@ def _conflict(node: Node, running: list[Running]) -> InvalidInput | None:
 
 
 def _open(node: Node) -> Node:
-    """Return the node without what could keep a pod off that runs there already."""
+    """Return the node without anything that could exclude a pod that already runs there."""
     return msgspec.structs.replace(node, taints=(), unschedulable=False, max_pods=1 << 30)
 
 

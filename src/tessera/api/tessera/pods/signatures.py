@@ -1,11 +1,11 @@
-"""Whether an assignment on a pod was signed by Tessera: the annotation beside it, what it signs, and whose keys count.
+"""Signatures of assignments: the annotation, the signed content, and which keys count.
 
 Anybody who may create pods may write `tessera.dev/assignment` on one. Beside it a server or agent of Tessera writes
 `tessera.dev/assignment-signature`, `v1.KEYID.BASE64`: an Ed25519 signature over the pod's UID, its node and the
-assignment's text, worth nothing on another pod, another node or beside another text.
+assignment's text, invalid on another pod, another node or beside another text.
 docs/decisions/0012-assignments-are-signed.md says why.
 
-Signing and verifying are handed in as functions: what is here is text and decisions.
+Signing and verifying are passed in as functions: this module is text and decisions.
 """
 
 import base64
@@ -48,11 +48,11 @@ __all__ = [
 SECRET = "tessera-assignment-key"  # noqa: S105 (the name of an object)
 """The Secret with the servers' private key."""
 KEYS = "tessera-assignment-keys"
-"""The ConfigMap with the public keys of servers, present and former."""
+"""The ConfigMap with the public keys of servers, current and former."""
 
 _VERSION = "v1"
 _DOMAIN = "tessera.dev/assignment/v1"
-"""Begins what is signed, so that no signature made for another purpose passes for one of an assignment."""
+"""Prefix of the signed content, so that no signature for another purpose is valid for an assignment."""
 _SEED = "seed"
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 _FIX = (
@@ -64,7 +64,7 @@ Verify: TypeAlias = Callable[[bytes, bytes, bytes], bool]
 
 
 class Ungranted(InvalidInput):
-    """An assignment that Tessera did not make for this pod on this node, or that gives more than the pod asks."""
+    """An assignment that Tessera did not write for this pod on this node, or that exceeds the pod's request."""
 
 
 class UnknownKey(Ungranted):
@@ -83,27 +83,27 @@ class UnknownKey(Ungranted):
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose signatures count on the pods of one node."""
+    """The keys whose signatures count on the pods of one node."""
 
     public: Mapping[str, bytes]
-    """By id: those of the servers and of the node's own agent, present and former."""
+    """By id: those of the servers and of the node's own agent, current and former."""
     verify: Verify
     unsigned: Literal["refused", "gpushare", "counts"] = "refused"
-    """What becomes of assignments without signature. On nodes without an agent gpushare's own annotations count, since
-    its own scheduler and plugin serve there. All count where the agent is of a version that does not sign yet."""
+    """How unsigned assignments count. On nodes without an agent gpushare's own annotations count, because
+    its own scheduler and plugin serve there. All count if the agent's version does not sign yet."""
     gpus: frozenset[int] | None = None
     """Indices of the node's GPUs, which unsigned annotations must name; None where they are unknown."""
     refuses: Callable[[str], bool] = lambda _: True
-    """Whether an unknown key, by id, is refused. A server asks the API first: the key may have been made just now."""
+    """Whether an unknown key, by id, is rejected. A server reads the API first: the key may be new."""
 
     def like(self, other: "Keys | None") -> bool:
-        """Return whether other keys judge alike."""
+        """Return whether other keys are equivalent."""
         known = (self.public, self.unsigned, self.gpus)
         return other is not None and known == (other.public, other.unsigned, other.gpus)
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
-    """The public keys of a cluster's servers, from which follows whose signatures count on each node."""
+    """The public keys of a cluster's servers, which determine the keys that count on each node."""
 
     servers: Mapping[str, bytes]
     verify: Verify
@@ -114,10 +114,10 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
         gpus: frozenset[int] | None = None,
         refuses: Callable[[str], bool] | None = None,
     ) -> Keys:
-        """Return whose signatures count on a node: the servers', and those of the node's own agent.
+        """Return the keys that count on a node: the servers', and those of the node's own agent.
 
         Args:
-            state: what its agent reports; None where there is none.
+            state: its agent's report; None for none.
             gpus: indices of its GPUs.
             refuses: as in `Keys`.
 
@@ -133,16 +133,16 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# What is signed, and how a signature is written
+# Signed content and the format of signatures
 
 
 def signed_text(uid: str, node: str, assignment: str) -> bytes:
-    """Return what a signature is made of; no two assignments have the same."""
+    """Return the signed content; no two assignments have the same."""
     return f"{_DOMAIN}\0{uid}\0{node}\0{assignment}".encode("utf-8", "surrogatepass")
 
 
 def key_id(public: bytes) -> str:
-    """Return the id of a key: the beginning of its SHA-256."""
+    """Return the id of a key: a prefix of its SHA-256."""
     return hashlib.sha256(public).hexdigest()[:16]
 
 
@@ -152,18 +152,18 @@ def signature_text(public: bytes, signature: bytes) -> str:
 
 
 def key_named(signature: str) -> str:
-    """Return the id of the key that a signature says it is of; empty where it is none."""
+    """Return the key id in a signature; empty for an invalid one."""
     version, _, rest = signature.partition(".")
     known, _, encoded = rest.partition(".")
     return known if version == _VERSION and encoded else ""
 
 
 def check_signature(pod: Field, keys: Keys) -> None:
-    """Refuse the assignment of a bound pod where it is not signed for this pod on its node.
+    """Reject the assignment of a bound pod if it is not signed for this pod on its node.
 
     Raises:
-        UnknownKey: by a key that is unknown; `Keys.refuses` does not matter here.
-        Ungranted: it has no signature, or one that is wrong.
+        UnknownKey: by an unknown key; `Keys.refuses` is ignored here.
+        Ungranted: it has no signature, or an invalid one.
 
     """
     annotations = pod.get("metadata", "annotations")
@@ -202,14 +202,14 @@ def _subject(pod: Field) -> str:
 
 
 def assignment_of(pod: Field) -> str:
-    """Return how errors name a pod's assignment."""
+    """Return the name of a pod's assignment in errors."""
     metadata = pod.get("metadata")
     names = [metadata.get(key).value for key in ("namespace", "name")]
     return f"assignment of pod {'/'.join(str(name) for name in names if name)}"
 
 
 def _decoded(text: str, length: int) -> bytes | None:
-    """Return the bytes of a base64 text, where it is one of so many bytes and written as everybody writes it."""
+    """Return the bytes of a base64 text, if it has this length and is canonical."""
     try:
         found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -217,7 +217,7 @@ def _decoded(text: str, length: int) -> bytes | None:
     return found if len(found) == length and base64.b64encode(found).decode() == text else None
 
 
-# The objects that hold keys
+# The objects with keys
 
 
 def keys_text(public: Iterable[bytes]) -> tuple[str, ...]:
@@ -226,25 +226,25 @@ def keys_text(public: Iterable[bytes]) -> tuple[str, ...]:
 
 
 def public_keys(texts: Iterable[str]) -> dict[str, bytes]:
-    """Return public keys by id; texts that are no keys are left out."""
+    """Return public keys by id; invalid texts are left out."""
     found = (_decoded(text, _KEY_BYTES) for text in texts)
     return {key_id(each): each for each in found if each is not None}
 
 
 def published(public: bytes) -> dict[str, Any]:
-    """Return the ConfigMap with one public key in it, for server-side apply; each key has a manager of its own."""
+    """Return the ConfigMap with one public key in it, for server-side apply; each key has its own field manager."""
     (text,) = keys_text([public])
     return _object("ConfigMap", KEYS) | {"data": {key_id(public): text}}
 
 
 def published_keys(config_map: Mapping[str, Any] | None) -> dict[str, bytes]:
-    """Return the servers' public keys by id, as the ConfigMap has them; what is no key is left out."""
+    """Return the servers' public keys by id, from the ConfigMap; invalid ones are left out."""
     data = (config_map or {}).get("data") or {}
     return public_keys(str(text) for text in data.values())
 
 
 def secret(seed: bytes) -> dict[str, Any]:
-    """Return the Secret that holds the servers' private key."""
+    """Return the Secret with the servers' private key."""
     return _object("Secret", SECRET) | {"type": "Opaque", "data": {_SEED: base64.b64encode(seed).decode()}}
 
 
@@ -252,7 +252,7 @@ def secret_seed(each: Mapping[str, Any]) -> bytes:
     """Return the private key in the Secret.
 
     Raises:
-        InvalidInput: there is none; the text does not show what there is.
+        InvalidInput: there is none; the text does not quote the content.
 
     """
     found = _decoded(str((each.get("data") or {}).get(_SEED) or ""), _KEY_BYTES)

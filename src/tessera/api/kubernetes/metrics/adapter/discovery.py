@@ -1,4 +1,4 @@
-"""What rules serve of the series that a Prometheus has: metrics by name, and of each the series behind it."""
+"""The metrics that rules make of a Prometheus' series: by name, with the series behind each."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ __all__ = ["Discovered", "Named", "discover"]
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_:.-]{0,252}")
 """What is a part of a path, and of a rule of RBAC."""
 _MOST_MATCHES: Final = 1_000_000
-"""Names that are held against rules: some seconds."""
+"""Names that are matched against rules: some seconds."""
 
 
 class Named(msgspec.Struct, frozen=True):
-    """The series of a metric, and the rule by which it is one."""
+    """The series of a metric, and its rule."""
 
     rule: Rule
     series: str
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics that are served."""
+    """The served metrics."""
 
     custom: Mapping[tuple[str, str], Named] = {}
     """By resource, a key of `RESOURCES`, and name."""
@@ -34,7 +34,7 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def discover(rules: Sequence[Rule], series: Mapping[str, frozenset[Labelled]]) -> Discovered:
-    """Return what is served. Of two rules for a metric the later one counts, as in the adapter.
+    """Return the served metrics. Of two rules for a metric the later one counts, as in the adapter.
 
     Args:
         rules: in their order.

@@ -1,6 +1,6 @@
-"""What Prometheus is asked for a metric of a rule.
+"""The PromQL query for a metric of a rule.
 
-Names and labels come from whoever asks: they are quoted, and what could be no object's name or no label is refused.
+Names and labels come from the client: they are quoted, and impossible ones are rejected.
 """
 
 import re

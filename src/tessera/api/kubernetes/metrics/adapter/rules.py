@@ -1,6 +1,6 @@
-"""A configuration file of prometheus-adapter: rules for custom and external metrics, read as they are.
+"""A configuration file of prometheus-adapter: rules for custom and external metrics, unchanged.
 
-What is wrong is an error with its line at once, and what of the file is not served is a remark.
+Mistakes are errors with their line, and unsupported parts are remarks.
 """
 
 import re
@@ -40,7 +40,7 @@ class _LabelForm(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule: which series it is about, of which objects they are, what the metric is called, and how it is asked."""
+    """A rule: its series, their objects, the metric's name, and its query."""
 
     place: str
     """Source, document and line."""
@@ -55,17 +55,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Resources, keys of `RESOURCES`, by the labels that have their names."""
     form: _LabelForm | None
     namespaced: bool
-    """Whether a question for an external metric is about its namespace alone."""
+    """Whether a query for an external metric is limited to its namespace."""
     query: Template
 
     def metric(self, series: str) -> str:
-        """Return what a series is called; empty where it is none of the rule's."""
+        """Return a series' metric name; empty if the rule does not match."""
         if any(pattern.matches(series) != wanted for pattern, wanted in self.filters):
             return ""
         return self.matches.expanded(series, self.name) or ""
 
     def resource(self, label: str) -> str | None:
-        """Return the resource whose names a label has; None for none."""
+        """Return the resource whose names are in a label; None for none."""
         if label in self.overrides:
             return self.overrides[label]
         if self.form is None:
@@ -74,7 +74,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return find_resource(resource, self.form.pattern.group(label, "group") or "") if resource else None
 
     def label(self, resource: str) -> str | None:
-        """Return the label that has the names of a resource; None where the rule says none."""
+        """Return the label with the names of a resource; None if the rule has none."""
         for label, each in self.overrides.items():
             if each == resource:
                 return label
@@ -101,7 +101,7 @@ def read_adapter_rules(source: str, text: bytes) -> AdapterRules:
         text: YAML or JSON.
 
     Raises:
-        InvalidInput: it is none, a rule that could not work, or too many rules.
+        InvalidInput: not a configuration, a rule that cannot work, or too many rules.
 
     """
     document = documents.one(source, text)

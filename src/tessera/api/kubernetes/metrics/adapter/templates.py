@@ -1,4 +1,4 @@
-"""The part of Go's templates that rules are written in, between `<<` and `>>`: fields, and `index` of one.
+"""The subset of Go's templates that rules use, between `<<` and `>>`: fields, and `index` of one.
 
 Source: Go `text/template` (actions, trimming, printing of maps and slices).
 """
@@ -29,11 +29,11 @@ class _Action(msgspec.Struct, frozen=True):
     field: str
     key: str | int | None = None
     absent: str = ""
-    """What is printed for a key that is not there."""
+    """Output for a missing key."""
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A template that was read."""
+    """A parsed template."""
 
     parts: tuple[str | _Action, ...]
 

@@ -1,4 +1,4 @@
-"""What is made of Prometheus' answer to the query of a rule: values of objects, or series, cut as the adapter does."""
+"""Converts Prometheus' result of a rule's query: values of objects, or series, truncated as in the adapter."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -14,12 +14,12 @@ _LARGEST: Final = ((1 << 63) - 1) / 1000
 
 
 def values_of(sampled: Sequence[Sampled], label: str, names: Collection[str], namespace: str) -> list[Value]:
-    """Return the values of objects, those without one left out; NaN, as of a division by nothing, is 0.
+    """Return the values of objects, without those that have none; NaN, as of a division by zero, is 0.
 
     Args:
-        sampled: what Prometheus answered.
-        label: which has the names of objects.
-        names: of the objects that were asked for.
+        sampled: Prometheus' result.
+        label: with the names of objects.
+        names: the requested objects.
         namespace: of the objects.
 
     Raises:
@@ -54,7 +54,7 @@ def _words(each: Sampled) -> str:
 
 
 def _milli(value: float, subject: str) -> float:
-    """Return a value cut to the thousandth, towards 0."""
+    """Return a value truncated to the thousandth, towards 0."""
     if not math.isfinite(value) or abs(value) > _LARGEST:
         raise InvalidInput(subject, found=f"{value:g}", expected="a number that an autoscaler can use")
     return math.trunc(value * 1000) / 1000
