@@ -1,8 +1,8 @@
 """GPUNode objects (tessera.dev/v1alpha1): one for each GPU node, shared by agent, controller and server.
 
 The status is the agent's: GPUs, layouts, health, and in `offered` the devices that the kubelet allocates.
-`spec.desired` and `spec.policy` are the controller's, `spec.claims` the servers'; see docs/decisions/0010-claims-on-the-gpunode.md and
-0013-one-allocator-for-a-device.md.
+`spec.desired` and `spec.policy` are the controller's, `spec.claims` the servers'; see
+docs/decisions/0010-claims-on-the-gpunode.md and 0013-one-allocator-for-a-device.md.
 """
 
 from tessera.api.tessera.gpunodes.fields import Spec, Status

@@ -2,7 +2,7 @@
 
 Kubernetes does not record which device a pod uses, unless a scheduler extender wrote it on the pod. If it is
 not recorded, the pod is assumed to have devices of its node as the packer would choose them (the tightest GPU that
-fits, first), in order of pod name and after all recorded ones.
+fits, then the first), in order of pod name and after all recorded ones.
 """
 
 from collections.abc import Mapping, Sequence
