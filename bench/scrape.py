@@ -18,10 +18,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import Object
+from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.gpu.inventory import Inventory
@@ -60,6 +62,15 @@ def _uid(number: int) -> str:
 def _pod(number: int) -> Object:
     status = {"containerStatuses": [{"name": "main", "containerID": f"containerd://{number:064x}"}]}
     return {"metadata": {"namespace": "team", "name": f"pod-{number}", "uid": _uid(number)}, "status": status}
+
+
+class Node(NamedTuple):
+    """What else the exporter asks of an agent."""
+
+    entries: list[Allocation]
+    gpus: tuple[Gpu, ...]
+    health: Health = Health()
+    devices_of_orphans: tuple[UnhealthyDevice, ...] = ()
 
 
 async def fill(driver: GpuDriver, machine: Machine, proc: Path) -> tuple[Inventory, list[Allocation]]:
@@ -122,8 +133,9 @@ async def measure(folder: Path, scrapes: int, observations: int) -> dict[str, fl
                 )
                 for facts in inventory.gpus
             )
-            containers = NodeContainers(lambda: entries, Pods(len(entries)), folder / "proc")
-            exporter = Exporter("n1", driver, containers, lambda: gpus, Health, logger())
+            node = Node(entries, gpus)
+            containers = NodeContainers(node, Pods(len(entries)), folder / "proc", node)
+            exporter = Exporter("n1", driver, containers, node, node, logger())
             await exporter.observe()
             began_s = time.process_time()
             for _ in range(observations):

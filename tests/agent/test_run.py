@@ -2,30 +2,18 @@
 
 import asyncio
 import contextlib
-import json
-import os
-import signal
 from typing import Any
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from builders.formerkind import FormerKind
 from builders.kubeobjects import amount, share
-from harness.agentlogs import SHARING, until_logged
+from harness.agentlogs import until_logged
 from harness.agentmachine import CONFIG, STATE, Machine
-from tessera.agent.declarations.configuration import APPLIED
 from tessera.agent.run import Agent
-from tessera.agent.settings import Settings
-from tessera.api.tessera.gpunodes import desired_field
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
-from tessera.core.cluster.gpunodestate import DesiredDevices
-from tessera.core.cluster.snapshot import Share
-from tessera.core.gpu.inventory import ComputeMode, GpuEvent
-from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict, Unavailable
-from tessera.sim.mpscontrol import install
 from tessera.wakeup import WakeUp
 
 pytestmark = pytest.mark.anyio
@@ -169,103 +157,6 @@ async def test_a_node_policy_cuts_what_it_says(machine: Machine) -> None:
     async with machine.agent():
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 7)
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
-
-
-async def test_a_sharing_file_takes_effect_when_its_content_changes(machine: Machine) -> None:
-    async with machine.agent():
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-        (machine.folder / "sharing" / "default").write_text(SHARING)
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
-        applied = annotations_of(await machine.until(lambda node: APPLIED in annotations_of(node)))[APPLIED]
-        (machine.folder / "sharing" / "default").write_text(SHARING.replace("3", "4"))
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 8)
-        await machine.until(lambda node: annotations_of(node)[APPLIED] != applied)
-
-
-async def test_a_gpu_that_a_pod_has_whole_is_not_offered_as_replicas_until_the_pod_has_ended(machine: Machine) -> None:
-    async with machine.agent():
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-        await machine.pod("p", {"nvidia.com/gpu": 1})
-        env = await machine.start("p", "nvidia.com/gpu")
-        with capture_logs() as logs:
-            (machine.folder / "sharing" / "default").write_text(SHARING)
-            await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
-            used = env["NVIDIA_VISIBLE_DEVICES"]
-            text = f"GPU {used}: container c of pod default/p has it in another form than as nvidia.com/gpu"
-            await until_logged(logs, "impaired", what="other-form", reason=[f"{text}, until that has ended"])
-        assert text in await machine.event("ResourceNotAdvertised")
-        for name in ("a", "b", "c"):
-            await machine.pod(name, {"nvidia.com/gpu": 1})
-            assert (await machine.start(name, "nvidia.com/gpu"))["NVIDIA_VISIBLE_DEVICES"] != used
-        await machine.kube.delete(PODS, "p", namespace="default")
-        machine.kubelet.remove("default", "p")
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
-
-
-class Serving(Machine, kw_only=True):
-    """A machine with the program of MPS."""
-
-    @property
-    def settings(self) -> Settings:
-        given = super().settings
-        program = str(install(self.folder / "bin"))
-        return msgspec.structs.replace(given, mps=msgspec.structs.replace(given.mps, program=program))
-
-    def end_daemons(self) -> None:
-        """End the daemons, which outlive an agent."""
-        for each in (self.folder / "mps").glob("*/daemon.json"):
-            os.kill(json.loads(each.read_text())["pid"], signal.SIGTERM)
-
-
-# what a pod has: (what the sharing file says at first, what it asks, what it is assigned)
-WITHOUT_MPS: dict[str, tuple[str, dict[str, int], tuple[Share, ...]]] = {
-    "a whole GPU": ("", {"nvidia.com/gpu": 1}, ()),
-    "turns on one": (SHARING, {"nvidia.com/gpu": 1}, ()),
-    "a whole one for an amount": ("", {UNITS: 40}, (share(0, 40960, Mode.WHOLE),)),
-    "memory that nothing limits": ("", {UNITS: 5}, (share(0, 5120, Mode.MEMORY_SHARE),)),
-}
-
-
-@pytest.mark.parametrize("case", WITHOUT_MPS)
-async def test_a_gpu_that_a_pod_uses_in_another_way_is_not_made_mps_s_under_it(machine: Machine, case: str) -> None:
-    """A daemon needs a compute mode in which no other process can start on the GPU."""
-    file, limits, shares = WITHOUT_MPS[case]
-    serving = Serving(driver=machine.driver, kube=machine.kube, kubelet=machine.kubelet, folder=machine.folder)
-    if file:
-        (machine.folder / "sharing" / "default").write_text(file)
-    if shares:
-        (machine.folder / "policy.yaml").write_text(AUTO)
-    try:
-        async with serving.agent():
-            ((resource, count),) = limits.items()
-            offered = {"nvidia.com/gpu": 6 if file else 2, UNITS: 80}[resource]
-            await machine.kubelet.until_allocatable(resource, offered)
-            await machine.pod("p", limits, shares)
-            used = (await machine.start("p", resource, count))["NVIDIA_VISIBLE_DEVICES"]
-            (machine.folder / "policy.yaml").unlink(missing_ok=True)
-            (machine.folder / "sharing" / "default").write_text(SHARING.replace("timeSlicing", "mps"))
-            text = await machine.event("EnforcementImpaired")
-            assert f"MPS of {used}: pods use it in another way, until they have ended" in text
-            modes = {each.uuid: each.compute_mode for each in (await machine.driver.inventory()).gpus}
-            assert {uuid for uuid, mode in modes.items() if mode is ComputeMode.DEFAULT} == {used}
-            await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
-            await machine.kube.delete(PODS, "p", namespace="default")
-            machine.kubelet.remove("default", "p")
-            await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
-    finally:
-        serving.end_daemons()
-
-
-async def test_a_sharing_file_that_is_no_good_leaves_the_former_in_force(machine: Machine) -> None:
-    (machine.folder / "sharing" / "default").write_text(SHARING)
-    async with machine.agent():
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
-        with capture_logs() as logs:
-            (machine.folder / "sharing" / "default").write_text("version: v9")
-            await until_logged(logs, "impaired", what="configuration")
-        machine.driver.report(GpuEvent(gpu=(await machine.driver.inventory()).gpus[0].uuid, xid=79))
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
-        assert machine.kubelet.capacity("nvidia.com/gpu") == 6
 
 
 async def test_memory_shares_go_where_the_assignment_says(machine: Machine) -> None:
@@ -449,17 +340,6 @@ async def test_labels_describe_the_gpus(machine: Machine) -> None:
         assert labels_of(await machine.node())[CONFIG] == "all-balanced"
 
 
-async def test_a_gpu_with_errors_is_offered_no_more(machine: Machine) -> None:
-    async with machine.agent():
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-        (sick, _) = (await machine.driver.inventory()).gpus
-        machine.driver.report(GpuEvent(gpu=sick.uuid, xid=13))
-        machine.driver.report(GpuEvent(gpu=sick.uuid, xid=79))
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
-        assert machine.kubelet.capacity("nvidia.com/gpu") == 2
-        assert sick.uuid in await machine.event("DeviceUnhealthy")
-
-
 async def test_a_loop_outlives_a_call_that_was_cancelled_under_it(machine: Machine) -> None:
     agent = Agent(machine.settings, machine.driver, machine.kube)
     calls = 0
@@ -527,53 +407,6 @@ async def test_an_agent_that_cannot_be_locked_says_so(machine: Machine) -> None:
     assert "agent.lock: Is a directory" in reason
 
 
-async def test_it_is_ready_when_it_offers_what_is_declared(machine: Machine) -> None:
-    """What a probe is told: nothing is offered by a file that cannot be read, so that an upgrade stops at this node."""
-    file = machine.folder / "sharing" / "default"
-    file.write_text("version: v7")
-    agent = Agent(machine.settings, machine.driver, machine.kube)
-    assert agent.waiting_for().startswith("reading the node, its pods and its GPUNode")
-    running = asyncio.ensure_future(agent.run())
-    try:
-        async with asyncio.timeout(20):
-            while agent.waiting_for() != "reading the GPUs and what is declared for them":  # noqa: ASYNC110 (nobody tells)
-                await asyncio.sleep(0.02)
-            file.write_text(SHARING)
-            while agent.waiting_for():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
-    finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-
-
-async def test_it_is_not_ready_and_says_why_where_nothing_can_be_offered_by_name(machine: Machine) -> None:
-    kube = FormerKind()
-    await kube.create(NODES, await machine.node())
-    machine = msgspec.structs.replace(machine, kube=kube)
-    agent = Agent(machine.settings, machine.driver, kube)
-    running = asyncio.ensure_future(agent.run())
-    try:
-        assert "cannot be written to status.offered" in await machine.event("ResourceNotAdvertised")
-        node = await machine.until(
-            lambda node: any(each["reason"] == "Withheld" for each in (node.get("status") or {}).get("conditions", ()))
-        )
-        (condition,) = node["status"]["conditions"]
-        assert condition["type"] == "TesseraConfigurationApplied"
-        assert "nvidia.com/gpu is not offered: 2 devices cannot be written" in condition["message"]
-        assert agent.waiting_for().startswith("nvidia.com/gpu is not offered: 2 devices cannot be written")
-        kube.prunes = False
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-        async with asyncio.timeout(20):
-            while agent.waiting_for():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-    finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-
-
 async def test_a_gpu_that_a_pod_left_processes_on_is_said_once_when_somebody_is_refused_for_it(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -624,27 +457,3 @@ async def test_who_deletes_the_gpunode_does_not_take_its_policy_away(
                 await asyncio.sleep(0.01)
             await machine.kube.patch(GPU_NODES, "n1", {"spec": {"desired": []}})
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-
-
-async def test_a_gpu_that_a_container_uses_is_not_offered_whatever_is_written_on_its_pod(machine: Machine) -> None:
-    """The agent's own record is the evidence: the annotation makes the assignment one of more than is asked."""
-    document = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "auto"}]}
-    used, free = (await machine.driver.inventory()).gpus
-    async with machine.agent():
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
-        await machine.kube.patch(GPU_NODES, "n1", {"spec": {"policy": {"name": "p", "document": document}}})
-        await machine.kubelet.until_allocatable("tessera.dev/gpu-memory", 80)
-        await machine.pod("p", {"tessera.dev/gpu-memory": 16}, (share(0, 16384),))
-        await machine.start("p", "tessera.dev/gpu-memory", 16)
-        await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
-        found = await machine.kube.get(PODS, "p", "default") or {}
-        (machine.folder / "proc/77").mkdir()
-        (machine.folder / "proc/77/cgroup").write_text(f"0::/kubepods/pod{found['metadata']['uid']}/abc\n")
-    unit = {"metadata": {"annotations": {"tessera.dev/gpu-memory-unit": "MiB"}}}
-    await machine.kube.patch(PODS, "p", unit, namespace="default")
-    both = desired_field([DesiredDevices(gpu=gpu.uuid, whole=True) for gpu in (used, free)])
-    await machine.kube.patch(GPU_NODES, "n1", {"spec": {"desired": both}})
-    async with machine.agent():
-        await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
-        offered = (await machine.kube.get(GPU_NODES, "n1") or {})["status"]["offered"]
-        assert [each["gpu"] for each in offered] == [free.uuid]

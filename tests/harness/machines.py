@@ -43,7 +43,7 @@ class Machine:
 
     @property
     def gpus(self) -> NodeGpus:
-        return NodeGpus(driver=self, held=self.held, offer=self.offer, timing=TIMING)
+        return NodeGpus(driver=self, users=self, advertised=self, timing=TIMING)
 
     async def _suffer(self, call: str) -> int:
         fate = 3 if call in self.hangs else 1 if call in self.refuses else self.fate()
@@ -110,8 +110,8 @@ class Machine:
         self._tell(fate)
         return mode
 
-    async def held(self) -> Iterable[tuple[str, Sequence[str]]]:
-        """Tell what the kubelet has given to pods."""
+    async def held_devices(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:  # noqa: ARG002
+        """Tell what the kubelet has given to pods, by the instances that there are now."""
         await self._suffer("held")
         ids: dict[tuple[str, Placement | None], str] = {}
         for gpu in (await self.driver.inventory()).gpus:
@@ -119,7 +119,11 @@ class Machine:
             ids |= {(gpu.uuid, each.placement): each.uuid for each in gpu.instances}
         return [(pod, [ids[place]]) for pod, place in self.pods.items()]
 
-    async def offer(self, gpu: str, layout: Layout | None) -> None:
+    def promised(self, gpu: str) -> bool:  # noqa: ARG002
+        """Tell that the kubelet may allocate something of every GPU."""
+        return True
+
+    async def advertise(self, gpu: str, layout: Layout | None) -> None:
         fate = await self._suffer("offer")
         self.offered[gpu] = layout
         self._tell(fate)

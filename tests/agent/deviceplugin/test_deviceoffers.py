@@ -10,6 +10,7 @@ import pytest
 from builders.formerkind import FormerKind
 from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
+from builders.nodepods import KnownResources
 from builders.nodeviews import of_the_host
 from builders.signed import SERVER, Trusting
 from harness.pluginnode import Unchanged
@@ -142,14 +143,7 @@ class Node:
         assigned = AssignedPods(view.pods, self._correct, Trusting("n1"))
         self.plugins = Plugins(paths, view, assigned, Unchanged(), log)
         self.gate = self.plugins.gate
-        pods = NodePods(
-            view.pods,
-            view.held,
-            self.plugins.shares.assigned_requests,
-            lambda: {RESOURCE},
-            lambda: self.gate.record.entries,
-            self.plugins.shares.refresh,
-        )
+        pods = NodePods(view, self.gate.record, self.plugins.shares, KnownResources(RESOURCE))
         self.offers = DeviceOffers(self.link, NodeRecord(kube, "n1", log), record, self.gate, pods, log)
 
     async def _relist(self) -> Listing:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
+from builders.nodepods import KnownResources
 from builders.signed import SERVER, Trusting
 from harness.virtualtime import run
 from tessera.agent.deviceplugin import Gate, OfferedResource
@@ -119,6 +120,14 @@ class Units:
         raise AssertionError((resource, ids))
 
 
+class Assigned:
+    """The assignments of the pods in view."""
+
+    def __init__(self, view: PodsView, assigned: AssignedPods) -> None:
+        self.assigned_requests = assigned.assigned_requests
+        self.refresh = view.refresh
+
+
 class Node:
     """A node with two GPUs, and all who want them."""
 
@@ -141,15 +150,8 @@ class Node:
         nothing = Resource(name=RESOURCE, devices=())
         self.plugin = OfferedResource(nothing, lambda *_: Grant(), self.gate, Units())
         self.link = GpuNodeLink(self.kube, "n1", log, wake=lambda: None)
-        assigned = AssignedPods(self.view.pods, self._correct, Trusting("n1")).assigned_requests
-        pods = NodePods(
-            self.view.pods,
-            self.view.held,
-            assigned,
-            lambda: {RESOURCE},
-            lambda: self.gate.record.entries,
-            self.view.refresh,
-        )
+        assigned = Assigned(self.view, AssignedPods(self.view.pods, self._correct, Trusting("n1")))
+        pods = NodePods(self.view, self.gate.record, assigned, KnownResources(RESOURCE))
         self.offers = DeviceOffers(self.link, NodeRecord(self.kube, "n1", log), self.kubelet, self.gate, pods, log)
 
     async def _relist(self) -> Listing:

@@ -43,11 +43,12 @@ class Node:
         self.view = SaidPods()
         self.entries: list[Allocation] = []
         self.gpus: tuple[Gpu, ...] = ()
-        self.orphaned: tuple[UnhealthyDevice, ...] = ()
+        self.devices_of_orphans: tuple[UnhealthyDevice, ...] = ()
         self.proc = folder / "proc"
         of_the_host(self.proc)
-        containers = NodeContainers(lambda: self.entries, self.view, self.proc, lambda: self.orphaned)
-        self.exporter = Exporter("n1", self.driver, containers, lambda: self.gpus, Health, logger())
+        self.health = Health()
+        containers = NodeContainers(self, self.view, self.proc, self)
+        self.exporter = Exporter("n1", self.driver, containers, self, self, logger())
 
     async def uuids(self) -> tuple[str, ...]:
         return tuple(each.uuid for each in (await self.driver.inventory()).gpus)
@@ -120,7 +121,7 @@ async def test_processes_have_their_pods_also_when_these_were_just_read_anew(nod
     view = PodsView(tuple, relist, DeviceCheckpoint(unused), PodResources(unused), proc=node.proc)
     await view.refresh()
     node.run("GPU-1", 101, "a", 1)
-    owners = await NodeContainers(tuple, view, node.proc).owners({101, 102})
+    owners = await NodeContainers(node, view, node.proc, node).owners({101, 102})
     assert owners == {101: Owner(uid="uid-a")}
 
 
@@ -207,7 +208,7 @@ async def test_a_gpu_that_vanishes_while_it_is_measured_has_no_values_and_the_ot
 
 async def test_a_gpu_that_a_pod_left_processes_on_is_counted_and_not_healthy(node: Node) -> None:
     t4, _ = await node.uuids()
-    node.orphaned = (UnhealthyDevice(gpu=t4, reason="pod ml/a is gone"),)
+    node.devices_of_orphans = (UnhealthyDevice(gpu=t4, reason="pod ml/a is gone"),)
     values = await node.scrape()
     assert values("tessera_device_orphaned", "gpu") == {("0",): 1, ("1",): 0}
     assert values("tessera_device_healthy", "gpu") == {("0",): 0, ("1",): 1}

@@ -382,8 +382,8 @@ def test_mig_is_switched_off_for_those_who_use_the_whole_gpu() -> None:
 class Undone(Machine):
     """A machine whose administrator undoes each change as soon as all is offered again."""
 
-    async def offer(self, gpu: str, layout: Layout | None) -> None:
-        await super().offer(gpu, layout)
+    async def advertise(self, gpu: str, layout: Layout | None) -> None:
+        await super().advertise(gpu, layout)
         (facts,) = (await self.driver.inventory()).gpus
         if layout is None and facts.layout is None:
             await self.driver.set_mig(gpu, enabled=True)

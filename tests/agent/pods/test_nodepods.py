@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders.gpunodes import facts
-from tessera.agent.pods.nodepods import NodePods
+from builders.nodepods import node_pods
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.inventory import Inventory
@@ -24,10 +24,7 @@ RUNNING = {
 RECORD = KubeletAllocation(
     namespace="default", pod="p", container="main", resource="nvidia.com/gpu", device_ids=("GPU-1",)
 )
-
-
-def known() -> frozenset[str]:
-    return frozenset({"nvidia.com/gpu"})
+KNOWN = ("nvidia.com/gpu",)
 
 
 def record(*answers: tuple[KubeletAllocation, ...]) -> Callable[[], Awaitable[tuple[KubeletAllocation, ...]]]:
@@ -42,7 +39,7 @@ def record(*answers: tuple[KubeletAllocation, ...]) -> Callable[[], Awaitable[tu
 
 async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     objects: list[dict[str, Any]] = [RUNNING]
-    pods = NodePods(lambda: objects, record((RECORD,), (), (), (RECORD,), (), ()), lambda: (), known)
+    pods = node_pods(lambda: objects, record((RECORD,), (), (), (RECORD,), (), ()), resources=KNOWN)
     nothing = Inventory(gpus=())
     assert [(each.pod, each.devices) for each in await pods.held(nothing)] == [("default/p", ("GPU-1",))]
     for _ in range(2):
@@ -59,7 +56,7 @@ async def test_what_allocate_answered_is_held_though_no_pod_is_known_for_it_yet(
     """Its container was told the UUID: an instance that is destroyed and made again has another."""
     made = facts(0)
     answered = Allocation(resource="tessera.dev/gpu-memory", ids=("u",), at_ns=1, uses=(Use(gpu=made.uuid),))
-    pods = NodePods(lambda: (), record(()), lambda: (), known, lambda: (answered,))
+    pods = node_pods(lambda: (), record(()), resources=KNOWN, entries=[answered])
     inventory = Inventory(gpus=(made,))
     held = [(each.pod, each.devices) for each in await pods.held(inventory)]
     assert held == [("", (made.uuid,))]
@@ -67,7 +64,7 @@ async def test_what_allocate_answered_is_held_though_no_pod_is_known_for_it_yet(
 
 
 async def test_a_record_may_lack_pods_that_do_not_run() -> None:
-    pods = NodePods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], record(()), lambda: (), known)
+    pods = node_pods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], record(()), resources=KNOWN)
     assert await pods.held(Inventory(gpus=())) == ()
 
 
@@ -75,7 +72,7 @@ async def test_a_pod_that_asks_what_the_kubelet_does_not_know_is_in_nobodys_way(
     """The kubelet runs a pod that named its node without resources it does not know, and records nothing."""
     limits = {"limits": {"nvidia.com/mig-9g.999gb": "1"}}
     phantom = {**RUNNING, "spec": {"containers": [{"name": "main", "resources": limits}]}}
-    pods = NodePods(lambda: [phantom], record(()), lambda: (), known)
+    pods = node_pods(lambda: [phantom], record(()), resources=KNOWN)
     assert await pods.held(Inventory(gpus=())) == ()
 
 
@@ -86,7 +83,7 @@ async def test_each_pod_that_the_record_lacks_is_waited_for_a_minute_of_its_own(
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
     named = {name: {**RUNNING, "metadata": {"namespace": "default", "name": name}} for name in ("p", "q")}
     objects = [named["p"]]
-    pods = NodePods(lambda: objects, record(*[()] * 9), lambda: (), known)
+    pods = node_pods(lambda: objects, record(*[()] * 9), resources=KNOWN)
     for seconds, there, lacks in ((0, "p", "p"), (50, "pq", "p"), (61, "pq", "q"), (111, "pq", ""), (112, "q", "")):
         now_s, objects = float(seconds), [named[name] for name in there]
         if lacks:

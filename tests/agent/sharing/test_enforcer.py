@@ -3,13 +3,12 @@
 import msgspec
 import pytest
 
+from builders.nodepods import node_pods
 from builders.shares import share
 from harness.mpsnodes import Bench
-from tessera.agent.pods.nodepods import NodePods
 from tessera.agent.sharing import MpsSettings
 from tessera.agent.sharing.enforcer import Enforcer
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import NodeSharing
 from tessera.errors import Unavailable
@@ -21,17 +20,13 @@ REPLICAS = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
 ONE = share(0, 1024, Mode.MPS)
 
 
-async def nothing() -> tuple[KubeletAllocation, ...]:
-    return ()
-
-
 async def applied(bench: Bench, settings: MpsSettings) -> tuple[Enforcer, Gpu]:
     """Return an enforcer after a round on a node with one GPU of MPS replicas, and that GPU as it may be offered."""
     enforcer = Enforcer(bench.driver, settings, bench.root / "state", logger())
     inventory = await bench.driver.inventory()
     first = inventory.gpus[0]
     gpu = Gpu(index=0, model=first.model, memory_mib=first.memory_mib, sharing=REPLICAS, uuid=first.uuid)
-    pods = NodePods(tuple, nothing, tuple, frozenset)
+    pods = node_pods()
     (left,) = await enforcer.apply([gpu], msgspec.structs.replace(inventory, gpus=(first,)), NodeSharing(), pods)
     return enforcer, left
 

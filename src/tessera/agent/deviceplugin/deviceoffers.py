@@ -111,6 +111,10 @@ class DeviceOffers:
         self.problem = ""
         """Why the last necessary write of `status.offered` failed; empty where it did not."""
 
+    def promised(self, gpu: str) -> bool:
+        """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
+        return self._gpunode.absent or any(gpu == device.gpu for device in self._gpunode.offered())
+
     async def hand_over(self, observed: ObservedNode, advertise: Advertise) -> HandOver:
         """Move devices as far as possible in one pass.
 

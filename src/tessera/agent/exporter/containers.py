@@ -1,7 +1,7 @@
 """The containers of this node that were allocated GPUs, and the processes in them."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -31,37 +31,47 @@ class Pods(Protocol):
         """Whether processes of pods cannot be observed."""
 
 
+class AllocatedDevices(Protocol):
+    """The agent's record of allocations; `agent.deviceplugin.allocationrecord.AllocationRecord` is one."""
+
+    @property
+    def entries(self) -> Iterable[Allocation]:
+        """All allocations."""
+
+
+class Orphans(Protocol):
+    """The processes of deleted pods; `agent.deviceplugin.refusals.Refusals` is one."""
+
+    @property
+    def devices_of_orphans(self) -> Iterable[UnhealthyDevice]:
+        """The devices used only by them."""
+
+
 class NodeContainers:
     """Containers with GPUs, by the agent's record of allocations, and the containers of processes.
 
     Args:
-        entries: returns the allocations.
+        record: the allocations.
         view: the pods of this node.
         proc: the host's process table.
-        orphaned: returns the devices used only by processes of deleted pods.
+        orphans: the processes of deleted pods.
 
     """
 
-    def __init__(
-        self,
-        entries: Callable[[], Iterable[Allocation]],
-        view: Pods,
-        proc: Path,
-        orphaned: Callable[[], Iterable[UnhealthyDevice]] = tuple,
-    ) -> None:
-        self._entries = entries
-        self._orphaned = orphaned
+    def __init__(self, record: AllocatedDevices, view: Pods, proc: Path, orphans: Orphans) -> None:
+        self._record = record
+        self._orphans = orphans
         self._view = view
         self._proc = proc
 
     @property
     def orphaned(self) -> frozenset[DeviceId]:
         """The devices used only by processes of deleted pods."""
-        return frozenset(each.device for each in self._orphaned())
+        return frozenset(each.device for each in self._orphans.devices_of_orphans)
 
     def tenants(self, inventory: Inventory, gpus: Iterable[Gpu]) -> tuple[DeviceHolder, ...]:
         """Return the containers that were allocated a device; init containers only until the pod's others start."""
-        entries = [each for each in self._entries() if each.uid]
+        entries = [each for each in self._record.entries if each.uid]
         lasting = {each.uid for each in entries if not each.initial}
         memory = dict(_memory_mib(inventory))
         replicas = {DeviceId(gpu.uuid, device.placement): device.memory_mib for gpu in gpus for device in gpu.devices}

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -33,6 +34,22 @@ _STALE_S = 60.0
 """Older observations are not exported: a driver that hangs has no values."""
 
 
+class EnforcedSharing(Protocol):
+    """The sharing in force; `agent.advertiser.Advertiser` knows it."""
+
+    @property
+    def gpus(self) -> Iterable[Gpu]:
+        """The GPUs with their current sharing."""
+
+
+class KnownHealth(Protocol):
+    """The health of devices; `agent.nodestate.health.HealthWatch` knows it."""
+
+    @property
+    def health(self) -> Health:
+        """The known problems of devices."""
+
+
 class Exporter:
     """The metrics of one node.
 
@@ -40,8 +57,8 @@ class Exporter:
         node: name of the Node object.
         driver: the node's GPU driver.
         containers: the allocations, and the containers of processes.
-        declared: returns the GPUs with their current sharing.
-        health: returns the known problems of devices.
+        sharing: the GPUs with their current sharing.
+        health: the known problems of devices.
         log: for failures.
 
     """
@@ -51,14 +68,14 @@ class Exporter:
         node: str,
         driver: GpuDriver,
         containers: NodeContainers,
-        declared: Callable[[], Iterable[Gpu]],
-        health: Callable[[], Health],
+        sharing: EnforcedSharing,
+        health: KnownHealth,
         log: Logger,
     ) -> None:
         self._node = node
         self._driver = driver
         self._containers = containers
-        self._declared = declared
+        self._sharing = sharing
         self._health = health
         self._log = log
         self._events = driver.events()
@@ -106,7 +123,7 @@ class Exporter:
         began_s = loop.time()
         # 1. The GPUs, and how they are shared.
         inventory = await self._driver.inventory()
-        gpus = tuple(self._declared())
+        gpus = tuple(self._sharing.gpus)
         tenants = self._containers.tenants(inventory, gpus)
         # 2. Measurements of each, and the containers of its processes; a GPU lost meanwhile has no measurements.
         readings = {facts.uuid: await self._measured(facts) for facts in inventory.gpus}
@@ -151,7 +168,7 @@ class Exporter:
                 self._changes[facts.uuid] += 1
 
     def _states(self, inventory: Inventory, gpus: Iterable[Gpu]) -> Iterable[DeviceState]:
-        phases = dict(self._health().states)
+        phases = dict(self._health.health.states)
         orphaned = self._containers.orphaned
         unhealthy = orphaned.union(device for device, each in phases.items() if each.phase is not HealthPhase.HEALTHY)
         for facts in inventory.gpus:

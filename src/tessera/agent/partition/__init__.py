@@ -3,19 +3,19 @@
 from tessera.agent.partition.checkpoint import Checkpoint
 from tessera.agent.partition.follow import Follower, FollowOptions
 from tessera.agent.partition.locks import NodeLocks
-from tessera.agent.partition.nodegpus import Driver, Held, NodeGpus, OfferLayout, Timing
+from tessera.agent.partition.nodegpus import AdvertisedLayouts, DeviceUsers, Driver, NodeGpus, Timing
 from tessera.agent.partition.partitioner import Partitioner, Remember
 from tessera.agent.partition.reboot import RebootRecord, reboot
 
 __all__ = [
+    "AdvertisedLayouts",
     "Checkpoint",
+    "DeviceUsers",
     "Driver",
     "FollowOptions",
     "Follower",
-    "Held",
     "NodeGpus",
     "NodeLocks",
-    "OfferLayout",
     "Partitioner",
     "RebootRecord",
     "Remember",

@@ -1,7 +1,7 @@
 """The GPUs of a node, for changing their layouts: the driver, their users, and what is advertised to pods."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -11,7 +11,7 @@ from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.node.layouts import User, users_of
 from tessera.errors import TesseraError
 
-__all__ = ["Driver", "Held", "NodeGpus", "OfferLayout", "Timing"]
+__all__ = ["AdvertisedLayouts", "DeviceUsers", "Driver", "NodeGpus", "Timing"]
 
 
 class Driver(Protocol):
@@ -38,15 +38,26 @@ class Driver(Protocol):
         ...
 
 
-Held = Callable[[], Awaitable[Iterable[tuple[str, Sequence[str]]]]]
-"""Returns the pods in the kubelet's record, `namespace/name`, each with its device ids."""
+class DeviceUsers(Protocol):
+    """The pods that use devices of a node; `agent.pods.nodepods.NodePods` is one."""
 
-OfferLayout = Callable[[str, Layout | None], Awaitable[None]]
-"""Advertises exactly these instances of a GPU (UUID) from now on; with none of them not the whole GPU either;
-None advertises all that the GPU has. Returns when the kubelet has the new list. Pods keep their devices."""
+    async def held_devices(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:
+        """Return the pods in the kubelet's record, `namespace/name`, each with its device ids."""
+        ...
 
-Promised = Callable[[str], bool]
-"""Whether the kubelet may still allocate something of a withdrawn GPU (UUID)."""
+
+class AdvertisedLayouts(Protocol):
+    """What the kubelet has of a node's GPUs; `agent.advertiser.Advertiser` is one."""
+
+    async def advertise(self, gpu: str, layout: Layout | None) -> None:
+        """Advertise exactly these instances of a GPU (UUID) from now on; with none of them not the whole GPU either.
+
+        None advertises all that the GPU has. Returns when the kubelet has the new list. Pods keep their devices.
+        """
+
+    def promised(self, gpu: str) -> bool:
+        """Return whether the kubelet may still allocate something of a withdrawn GPU (UUID)."""
+        ...
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,14 +83,13 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs of a node: the driver, their users, and what is advertised to pods."""
 
     driver: Driver
-    held: Held
-    offer: OfferLayout
-    promised: Promised = lambda _: True
+    users: DeviceUsers
+    advertised: AdvertisedLayouts
     timing: Timing = Timing()
 
     def settle_s(self, gpu: str) -> float:
         """Return how long a withdrawn GPU must be observed unused before its instances may be destroyed."""
-        return self.timing.settle_s if self.promised(gpu) else 0.0
+        return self.timing.settle_s if self.advertised.promised(gpu) else 0.0
 
     async def observe(self) -> tuple[Inventory, tuple[User, ...]]:
         """Return the GPUs and their users, by the kubelet's record and by the processes on them.
@@ -91,7 +101,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
         """
         async with asyncio.timeout(self.timing.observe_s):
             inventory = await self.driver.inventory()
-            held = await self.held()
+            held = await self.users.held_devices(inventory)
             processes = {gpu.uuid: await self.driver.processes(gpu.uuid) for gpu in inventory.gpus if not gpu.lost}
             return inventory, users_of(inventory, held, processes)
 
@@ -99,7 +109,7 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
         """Advertise only these instances of a GPU from now on; return whether that succeeded in time."""
         try:
             async with asyncio.timeout(self.timing.observe_s):
-                await self.offer(gpu, layout)
+                await self.advertised.advertise(gpu, layout)
         except (TesseraError, TimeoutError):
             return False
         return True

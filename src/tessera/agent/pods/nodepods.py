@@ -1,7 +1,8 @@
 """The pods of this node: their assignments, and their devices by the kubelet's record."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Container, Iterable, Sequence
+from typing import Protocol
 
 from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import Object, name_of
@@ -15,10 +16,52 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import PodShares, Qos
 from tessera.errors import Unavailable
 
-__all__ = ["Lacking", "NodePods"]
+__all__ = ["Assignments", "KubeletResources", "Lacking", "NodePods", "OwnRecord", "RecordedPods"]
 
 _LACKING_S = 60.0
 """How long a restarted kubelet may take to read its pods."""
+
+
+class RecordedPods(Protocol):
+    """The pods of this node, and their devices by the kubelet's record; `PodsView` is one."""
+
+    def pods(self) -> Iterable[Object]:
+        """Return the last observed Pod objects."""
+
+    async def held(self) -> tuple[KubeletAllocation, ...]:
+        """Return the containers' devices by the kubelet's record."""
+
+
+class OwnRecord(Protocol):
+    """The agent's own record of allocations; `agent.deviceplugin.allocationrecord.AllocationRecord` is one."""
+
+    @property
+    def entries(self) -> tuple[Allocation, ...]:
+        """All allocations."""
+
+    def held(self) -> tuple[KubeletAllocation, ...]:
+        """Return the containers' devices that the kubelet may have forgotten."""
+
+    def release(self) -> None:
+        """Forget allocations of pods that have ended."""
+
+
+class Assignments(Protocol):
+    """The assignments of this node's pods; `agent.deviceplugin.shares.ShareAllocator` is one."""
+
+    def assigned_requests(self) -> tuple[AssignedRequest, ...]:
+        """Return the assignments after all exchanges."""
+
+    async def refresh(self) -> None:
+        """Read objects and assignments from the API server."""
+
+
+class KubeletResources(Protocol):
+    """The resources that the kubelet knows: others are in no record; `agent.watchednode.WatchedNode` is one."""
+
+    @property
+    def resources(self) -> Container[str]:
+        """Their names."""
 
 
 class Lacking:
@@ -43,30 +86,18 @@ class NodePods:
     """The pods of this node.
 
     Args:
-        objects: returns the last observed Pod objects.
-        record: returns the containers' devices, by the kubelet's record and the agent's own.
-        requests: returns the assignments after all exchanges, as `ShareAllocator.assigned_requests` does.
-        names: returns the resources that the kubelet knows: others are in no record.
-        allocations: returns the containers' allocations, by the agent's own record.
-        refresh: reads objects and assignments from the API server.
+        view: the pods, and the kubelet's record.
+        record: the agent's own record.
+        assignments: of these pods.
+        node: whose kubelet it is.
 
     """
 
-    def __init__(
-        self,
-        objects: Callable[[], Iterable[Object]],
-        record: Callable[[], Awaitable[tuple[KubeletAllocation, ...]]],
-        requests: Callable[[], tuple[AssignedRequest, ...]],
-        names: Callable[[], Container[str]],
-        allocations: Callable[[], tuple[Allocation, ...]] = tuple,
-        refresh: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._objects = objects
+    def __init__(self, view: RecordedPods, record: OwnRecord, assignments: Assignments, node: KubeletResources) -> None:
+        self._view = view
         self._record = record
-        self._requests = requests
-        self._names = names
-        self._allocations = allocations
-        self._refresh = refresh
+        self._assignments = assignments
+        self._node = node
         self._lacking = Lacking()
 
     async def refresh(self) -> None:
@@ -76,20 +107,19 @@ class NodePods:
             TesseraError: the API server does not answer.
 
         """
-        if self._refresh is not None:
-            await self._refresh()
+        await self._assignments.refresh()
 
     @property
     def shares(self) -> tuple[Share, ...]:
         """All assigned shares."""
-        return tuple(share for request in self._requests() for share in request.shares)
+        return tuple(share for request in self._assignments.assigned_requests() for share in request.shares)
 
     @property
     def by_pod(self) -> tuple[PodShares, ...]:
         """The shares of each pod that has any, with the names of its cgroup."""
-        objects = {name_of(each): each for each in self._objects()}
+        objects = {name_of(each): each for each in self._view.pods()}
         shares: dict[tuple[str, str], list[Share]] = {}
-        for request in (each for each in self._requests() if not each.initial):
+        for request in (each for each in self._assignments.assigned_requests() if not each.initial):
             shares.setdefault((request.key.namespace, request.key.pod), []).extend(request.shares)
         found = []
         for name, own in shares.items():
@@ -100,7 +130,7 @@ class NodePods:
 
     def assigned(self, inventory: Inventory) -> frozenset[DeviceId]:
         """Return the devices of assignments, existing or not; a GPU for an amount or all of it."""
-        return assigned(self._requests(), inventory)
+        return assigned(self._assignments.assigned_requests(), inventory)
 
     async def by_name(self, inventory: Inventory) -> frozenset[DeviceId]:
         """Return the devices that pods use by name.
@@ -121,18 +151,32 @@ class NodePods:
             Unavailable: the kubelet does not answer, or has just restarted and does not show a running pod yet.
 
         """
-        known = holdings(await self._trusted(), self._requests(), inventory, guess=False)
+        known = holdings(await self._trusted(), self._assignments.assigned_requests(), inventory, guess=False)
         uuids = existing_devices(inventory)
         own = (
             (each.pod, dict.fromkeys(uuids[use.device] for use in each.uses if use.device in uuids))
-            for each in self._allocations()
+            for each in self._record.entries
         )
         return (*known, *(PodDevices(pod=pod, devices=tuple(devices)) for pod, devices in own if pod or devices))
 
+    async def held_devices(self, inventory: Inventory) -> Iterable[tuple[str, Sequence[str]]]:
+        """Return the pods that use devices, `namespace/name`, each with their ids.
+
+        Raises:
+            Unavailable: as `held`.
+
+        """
+        return [(each.pod, each.devices) for each in await self.held(inventory)]
+
     async def _trusted(self) -> tuple[KubeletAllocation, ...]:
-        """Return the kubelet's record; one without a running pod only if that pod is missing for a minute."""
-        record = await self._record()
-        missing = self._lacking.pods(self._objects(), record, self._names())
+        """Return the containers' devices: by the kubelet's record, and by ours where the kubelet has forgotten one.
+
+        A record without a running pod counts only if that pod is missing for a minute.
+        """
+        self._record.release()
+        found = {each.key: each for each in (*self._record.held(), *await self._view.held())}
+        record = tuple(found[key] for key in sorted(found))
+        missing = self._lacking.pods(self._view.pods(), record, self._node.resources)
         if not missing:
             return record
         raise Unavailable(

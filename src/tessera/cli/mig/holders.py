@@ -13,13 +13,13 @@ import msgspec
 from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.cli.livecluster import authority_of
-from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Selection
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.deviceplugin.holdings import holdings
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
 from tessera.core.deviceplugin.matching import AssignedRequest
+from tessera.core.gpu.inventory import Inventory
 from tessera.core.workload.resources import SHARE_RESOURCES
 from tessera.errors import TesseraError, Unsupported
 
@@ -44,26 +44,24 @@ class Holders:
     """Finds the pods that use devices of this node.
 
     Args:
-        driver: the node's GPU driver.
         record: the kubelet's record; None where there is no kubelet.
         cluster: where the pods are.
         kube: the Kubernetes API instead of that cluster's; nothing on a real node.
 
     """
 
-    def __init__(self, driver: GpuDriver, record: Record | None, cluster: Cluster, kube: Kube | None = None) -> None:
-        self._driver = driver
+    def __init__(self, record: Record | None, cluster: Cluster, kube: Kube | None = None) -> None:
         self._record = record
         self._cluster = cluster
         self._kube = kube
         self.note = ""
         """Why pods with units of memory were said to use every GPU of which the kubelet gave them ids; else empty."""
 
-    async def held(self) -> Sequence[tuple[str, Sequence[str]]]:
+    async def held_devices(self, inventory: Inventory) -> Sequence[tuple[str, Sequence[str]]]:
         """Return pods, `namespace/name`, each with the ids of the devices it holds.
 
         Raises:
-            TesseraError: the kubelet or the driver does not answer.
+            TesseraError: the kubelet does not answer.
 
         """
         record = await self._record() if self._record is not None else ()
@@ -79,7 +77,6 @@ class Holders:
         except TesseraError as error:
             self.note = _note(str(error))
             return plain
-        inventory = await self._driver.inventory()
         return [(each.pod, each.devices) for each in holdings(record, requests, inventory)]
 
     async def _requests(self) -> tuple[AssignedRequest, ...]:

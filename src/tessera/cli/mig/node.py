@@ -124,8 +124,8 @@ def run(
             async with HttpKube.connect(cluster.kubeconfig):  # one that cannot be read is said, needed or not
                 note = "" if record else f"--kubeconfig is not used: no kubelet at {socket}, so that no pods are seen"
         async with _opened(given.driver) as gpus:
-            holders = Holders(gpus, record, cluster, given.kube)
-            result = await work(NodeGpus(driver=gpus, held=holders.held, offer=_offer))
+            holders = Holders(record, cluster, given.kube)
+            result = await work(NodeGpus(driver=gpus, users=holders, advertised=_NotAdvertised()))
             return result, holders.note or note
 
     return asyncio.run(all_of_it())
@@ -189,8 +189,15 @@ def _on_node(kube: Kube, node: str) -> Evict:
     return evict
 
 
-async def _offer(_gpu: str, _layout: Layout | None) -> None:
-    """Do nothing: this command offers nothing to pods."""
+class _NotAdvertised:
+    """What this command advertises to pods: nothing, and somebody else may."""
+
+    async def advertise(self, gpu: str, layout: Layout | None) -> None:
+        """Do nothing."""
+
+    def promised(self, gpu: str) -> bool:  # noqa: ARG002 - of no GPU is anything known
+        """Return whether the kubelet may still allocate something of a GPU: another agent may have advertised it."""
+        return True
 
 
 def locks_in(state: Path | None) -> NodeLocks:

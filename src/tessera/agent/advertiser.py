@@ -1,0 +1,204 @@
+"""Keeps the devices that the kubelet has of this node as they should be: declared, enforced, healthy, and its own."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from tessera.agent.declarations.declared import Declarations, Declared
+from tessera.agent.deviceplugin import Plugins
+from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, HandOver, ObservedNode
+from tessera.agent.nodestate.health import HealthWatch
+from tessera.agent.nodestate.noderecord import NodeRecord
+from tessera.agent.pods.nodepods import NodePods
+from tessera.agent.pods.podsview import PodsView
+from tessera.agent.sharing.enforcer import Enforcer
+from tessera.agent.strategychoice import StrategyChoice
+from tessera.agent.watchednode import WatchedNode
+from tessera.core.cluster.gpunodestate import Impairment
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.deviceplugin.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.deviceplugin.allocations import without_other_forms
+from tessera.core.deviceplugin.holdings import given
+from tessera.core.gpu.deviceids import DeviceId
+from tessera.core.gpu.mig import Layout
+from tessera.core.node.desired import offered_devices
+from tessera.core.node.nodesharing import NodeSharing, PluginOptions, withheld
+from tessera.core.node.reported import withheld_resources
+from tessera.errors import Unavailable
+from tessera.loops import Joint
+
+__all__ = ["Advertiser", "Enforced", "OfferSources", "OfferTargets"]
+
+_RETRY_S = 0.2
+"""Interval of checks whether the kubelet has dropped a device."""
+_OFFER_TRIES = 5
+"""Passes after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
+_BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
+
+
+class Enforced(NamedTuple):
+    """What was last advertised, before it was split into devices."""
+
+    declared: Declared
+    said: NodeSharing
+    """The declared sharing in force."""
+    gpus: tuple[Gpu, ...]
+    """The GPUs, with the sharing that could be enforced."""
+
+
+class OfferSources(NamedTuple):
+    """What is observed to know what to advertise."""
+
+    declarations: Declarations
+    health: HealthWatch
+    pods: NodePods
+    view: PodsView
+    watched: WatchedNode
+
+
+class OfferTargets(NamedTuple):
+    """What is changed until it is advertised."""
+
+    enforcer: Enforcer
+    plugins: Plugins
+    device_offers: DeviceOffers
+    strategies: StrategyChoice
+    record: NodeRecord
+
+
+class Advertiser:
+    """Reconciles the advertised devices; nothing is advertised before `begin`, except by `reconcile`.
+
+    Args:
+        sources: what is observed.
+        targets: what is changed.
+        wake: called when it should be reconciled again soon.
+
+    """
+
+    def __init__(self, sources: OfferSources, targets: OfferTargets, wake: Callable[[], None]) -> None:
+        self._sources = sources
+        self._targets = targets
+        self._wake = wake
+        self._gate = targets.plugins.gate
+        self._kept: dict[str, Layout] = {}
+        """The only instances of a GPU that are advertised while its layout changes."""
+        self._begun = False
+        self._unwritten = ""
+        """Why devices that should be advertised by name are not; empty where all are."""
+        self.enforced: Enforced | None = None
+        """The declared and enforced sharing last advertised; None for nothing."""
+        self.advertised = NodeOffer(resources=())
+        """The devices last advertised, and those that were withheld."""
+        self.impaired: tuple[Impairment, ...] = ()
+        """The declarations for devices that are not in force."""
+        self._reconciled = Joint(self._reconcile)
+
+    def begin(self) -> None:
+        """Let layouts that are kept be advertised: those of before a reboot are restored."""
+        self._begun = True
+
+    def waiting_for(self) -> str:
+        """Return why devices are not advertised as declared; empty where they are."""
+        if not self._begun:
+            return "reading the node, its pods and its GPUNode, and restoring layouts"
+        return self._unwritten if self.enforced is not None else "reading the GPUs and what is declared for them"
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs, with the sharing that could be enforced."""
+        return () if self.enforced is None else self.enforced.gpus
+
+    async def advertise(self, gpu: str, layout: Layout | None) -> None:
+        """Advertise only these instances of a GPU, or all again; return when the kubelet has the list.
+
+        Raises:
+            Unavailable: it has not taken it.
+
+        """
+        if layout is None:
+            self._kept.pop(gpu, None)
+        else:
+            self._kept[gpu] = layout
+        for _ in range(_OFFER_TRIES if self._begun else 0):
+            if await self.reconcile():
+                return
+        if self._begun:
+            raise Unavailable("kubelet", found="it does not show the new devices yet", hint="the agent tries again")
+
+    def promised(self, gpu: str) -> bool:
+        """Return whether the kubelet may still allocate something of a GPU: it has not dropped all of it."""
+        return self._targets.device_offers.promised(gpu)
+
+    async def reconcile(self) -> bool:
+        """Observe everything, reconcile the advertised devices; return whether the kubelet has them and no others."""
+        return await self._reconciled()
+
+    async def close(self) -> None:
+        """End what goes on; nobody may ask for more."""
+        await self._reconciled.close()
+
+    async def _reconcile(self) -> bool:
+        enforcer, plugins, _, strategies, record = self._targets
+        node = self._sources.watched.node
+        # 1. Observe the declarations for this node and the driver's inventory.
+        declared = await self._sources.declarations.observe()
+        inventory, said = declared.inventory, declared.said
+        self._sources.health.observe(inventory)
+        record.note("configuration", declared.notes)
+        self.enforced = None if said is None else Enforced(declared, said, declared.gpus)
+        if said is None:
+            self.impaired = declared.impaired
+            # Running containers keep their device list strategy.
+            usual = strategies.choose(PluginOptions(), node())
+            return await plugins.offer(NodeOffer(resources=()), inventory, usual)
+        # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not advertised.
+        plugins.count_in(said.unit_mib)
+        await plugins.adopt(inventory)  # allocations made before this agent kept a record
+        used = self._gate.record.without_mps
+        gpus = await enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._sources.pods, used)
+        record.note("enforcement", enforcer.problems)
+        # 3. Plan what to advertise.
+        orphaned = (each.device for each in self._gate.refusals.devices_of_orphans)
+        options = OfferOptions(
+            unit_mib=said.unit_mib,
+            given=given(plugins.shares.assigned_requests(), inventory),
+            unhealthy=self._sources.health.unhealthy.union(orphaned),
+            chosen=await self._chosen(declared),
+        )
+        offered, held = without_other_forms(offer(gpus, inventory, options), self._gate.record.allocated)
+        record.note("offer", offered.withheld)
+        record.note("other-form", held)
+        # 4. Advertise it, one step at a time where devices move between kubelet and scheduler.
+        observed = ObservedNode(offered=offered, gpus=declared.gpus, inventory=inventory, node=node())
+        done = await self._hand_over(observed, strategies.choose(said.plugin, node()))
+        unwritten = withheld_resources(done.unwritten)
+        record.note("by-name", (each.message for each in unwritten))
+        record.note("plugins", plugins.problems)
+        record.note("processes", (_BLIND,) if self._sources.view.blind else ())
+        # 5. Keep what the report needs.
+        self.advertised = offered
+        self._unwritten = "; ".join(each.message for each in unwritten)
+        self.impaired = (*declared.impaired, *withheld_resources(offered.impossible), *unwritten)
+        self.enforced = Enforced(declared, said, gpus)
+        return done.withdrawn
+
+    async def _hand_over(self, observed: ObservedNode, options: PluginOptions) -> HandOver:
+        """Advertise the kubelet's devices."""
+
+        async def advertise(now: NodeOffer, leaving: frozenset[DeviceId]) -> bool:
+            return await self._targets.plugins.offer(now, observed.inventory, options, leaving=leaving)
+
+        done = await self._targets.device_offers.hand_over(observed, advertise)
+        if done.unfinished:
+            asyncio.get_running_loop().call_later(_RETRY_S, self._wake)
+        return done
+
+    async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
+        """Return the advertised part of managed GPUs; without GPUNodes everything is advertised."""
+        desired = declared.asked.desired
+        if desired is None or not any(gpu.sharing.managed for gpu in declared.gpus):
+            return {}
+        pods = self._sources.pods
+        held = await pods.by_name(declared.inventory) | self._gate.record.by_name
+        return offered_devices(declared.gpus, desired, held, pods.assigned(declared.inventory))

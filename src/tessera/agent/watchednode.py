@@ -1,0 +1,72 @@
+"""This node as the API server has it: its Node object, and the pods that are bound to it."""
+
+import asyncio
+from collections.abc import Callable, Container
+
+from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store
+from tessera.measures import Measures
+
+__all__ = ["WatchedNode"]
+
+_RELIST_S = 5.0
+"""Timeout of a list of this node's pods; the kubelet waits for it."""
+
+
+class WatchedNode:
+    """The Node object of a node and its pods, watched while `run` runs.
+
+    Args:
+        kube: the Kubernetes API.
+        name: of the Node object.
+        wake: called after each change.
+        on_trouble: called with what keeps the watches from going on.
+
+    """
+
+    def __init__(
+        self, kube: Kube, name: str, *, wake: Callable[[], None], on_trouble: Callable[[Exception], None]
+    ) -> None:
+        def store(kind: Kind, selection: Selection) -> Store:
+            return Store(kube, kind, selection, wake=wake, on_trouble=on_trouble)
+
+        self._kube = kube
+        self._name = name
+        self._bound = Selection(fields=(("spec.nodeName", name),))
+        self._node_store = store(NODES, Selection(fields=(("metadata.name", name),)))
+        self._pod_store = store(PODS, self._bound)
+
+    async def run(self, measures: Measures) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._node_store.run(measures))
+            tasks.create_task(self._pod_store.run(measures))
+
+    async def synced(self) -> None:
+        """Return once the node and all its pods are known."""
+        await self._node_store.synced()
+        await self._pod_store.synced()
+
+    def node(self) -> Object:
+        """Return the Node object, as of the watch; empty where there is none."""
+        return self._node_store.objects.get(("", self._name), {})
+
+    @property
+    def resources(self) -> Container[str]:
+        """The resources that the kubelet knows."""
+        names: Container[str] = (self.node().get("status") or {}).get("allocatable") or ()
+        return names
+
+    def pods(self) -> tuple[Object, ...]:
+        """Return the pods that are bound to this node, as of the watch."""
+        return tuple(self._pod_store.objects.values())
+
+    async def relist(self) -> Listing:
+        """Return the pods that are bound to this node, read from the API server.
+
+        Raises:
+            TesseraError: it does not answer.
+            TimeoutError: nor within a few seconds.
+
+        """
+        async with asyncio.timeout(_RELIST_S):
+            return await self._kube.list(PODS, self._bound)

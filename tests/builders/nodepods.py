@@ -1,0 +1,73 @@
+"""The pods of a node, of what their record, assignments and kubelet say."""
+
+from collections.abc import Awaitable, Callable, Container, Iterable
+
+from tessera.agent.pods.nodepods import NodePods
+from tessera.clients.kube import Object
+from tessera.core.deviceplugin.allocations import Allocation
+from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation
+from tessera.core.deviceplugin.matching import AssignedRequest
+
+__all__ = ["KnownResources", "node_pods"]
+
+
+class KnownResources:
+    """A kubelet that knows some resources."""
+
+    def __init__(self, *resources: str) -> None:
+        self.resources: Container[str] = resources
+
+
+class _View:
+    def __init__(
+        self,
+        pods: Callable[[], Iterable[Object]],
+        held: Callable[[], Awaitable[tuple[KubeletAllocation, ...]]],
+    ) -> None:
+        self.pods = pods
+        self._held = held
+
+    async def held(self) -> tuple[KubeletAllocation, ...]:
+        return await self._held()
+
+
+class _Record:
+    def __init__(self, entries: Iterable[Allocation]) -> None:
+        self.entries = tuple(entries)
+
+    def held(self) -> tuple[KubeletAllocation, ...]:
+        return ()
+
+    def release(self) -> None:
+        pass
+
+
+class _Unassigned:
+    def assigned_requests(self) -> tuple[AssignedRequest, ...]:
+        return ()
+
+    async def refresh(self) -> None:
+        pass
+
+
+async def _nothing() -> tuple[KubeletAllocation, ...]:
+    return ()
+
+
+def node_pods(
+    pods: Callable[[], Iterable[Object]] = tuple,
+    held: Callable[[], Awaitable[tuple[KubeletAllocation, ...]]] = _nothing,
+    *,
+    resources: Iterable[str] = (),
+    entries: Iterable[Allocation] = (),
+) -> NodePods:
+    """Return the pods of a node without assignments.
+
+    Args:
+        pods: returns the Pod objects.
+        held: returns the kubelet's record.
+        resources: that the kubelet knows.
+        entries: of the agent's own record.
+
+    """
+    return NodePods(_View(pods, held), _Record(entries), _Unassigned(), KnownResources(*resources))
