@@ -101,6 +101,23 @@ def test_a_command_ends_quietly_as_others_do_whose_output_is_read_no_more(argume
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+CLOSED = {
+    "standard error, and all is well": ("plan --gpus T4 2>&-", 0),
+    "standard error, where an error is told": ("plan --gpus T4 -f nothing.yaml 2>&-", 2),
+    "standard input, which is read": ("plan --gpus T4 -f - <&-", 0),
+    "standard output": ("plan --gpus T4 >&-", 0),
+    "all": ("plan --gpus T4 -f - <&- >&- 2>&-", 0),
+}
+
+
+@pytest.mark.parametrize("case", CLOSED)
+def test_a_stream_that_is_closed_is_no_defect(case: str) -> None:
+    arguments, want = CLOSED[case]
+    program = f"{sys.executable} -c 'from tessera.cli import main; main()' {arguments}"
+    ended = subprocess.run(["bash", "-c", program], capture_output=True, check=False, timeout=60)
+    assert (ended.returncode, b"unexpected" in ended.stderr) == (want, False), ended.stderr
+
+
 def test_the_traceback_of_a_defect_is_printed_when_asked_for(failing: Callable[[BaseException], None]) -> None:
     failing(ZeroDivisionError("division by zero"))
     by_flag = CliRunner().invoke(main, ["--debug", "fail"])

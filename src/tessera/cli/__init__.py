@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -158,6 +159,7 @@ class _Root(click.Group):
         run: Callable[..., Any] = super().main
         if not standalone_mode:
             return run(*args, standalone_mode=False, **extra)
+        _open_what_was_closed()
         try:
             code = run(*args, standalone_mode=False, **extra)
         except click.Abort:
@@ -234,6 +236,13 @@ def _let_go_of_output() -> None:
     """Send what is still buffered nowhere, so that the interpreter does not complain of it at its end."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_what_was_closed() -> None:
+    """Replace standard streams that whoever started this closed: reading finds nothing, writing goes nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  to the end
 
 
 def _stop(text: str, code: int) -> NoReturn:
