@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
-from tessera.agent.deviceplugin.changerequests import ChangeRequest, Enforce
+from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest, Enforce
 from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import Keys, key_id

@@ -410,7 +410,7 @@ async def test_an_agent_that_cannot_be_locked_says_so(machine: Machine) -> None:
 async def test_a_gpu_that_a_pod_left_processes_on_is_said_once_when_somebody_is_refused_for_it(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.0)
     async with machine.agent():
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
         await machine.pod("gone", {"nvidia.com/gpu": 2})

@@ -15,7 +15,7 @@ from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
 from judges.grants import shares_of
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
-from tessera.agent.deviceplugin.changerequests import ChangeRequest, CreateInstance, DisableMig
+from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest, CreateInstance, DisableMig
 from tessera.agent.pods.podsview import PodsView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import Listing

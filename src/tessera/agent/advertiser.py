@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tessera.agent.declarations.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Plugins
-from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, HandOver, ObservedNode
+from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, HandOver, ObservedNode
 from tessera.agent.nodestate.health import HealthWatch
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods

@@ -17,15 +17,15 @@ from tessera.agent.advertiser import Advertiser, Enforced, OfferSources, OfferTa
 from tessera.agent.declarations.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.declarations.declared import Declarations
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
-from tessera.agent.deviceplugin.changerequests import (
+from tessera.agent.deviceplugin.conflicts import Conflicts
+from tessera.agent.deviceplugin.containers.changerequests import (
     ChangeRequest,
     ChangeRequests,
     CreateInstance,
     DisableMig,
     Enforce,
 )
-from tessera.agent.deviceplugin.conflicts import Conflicts
-from tessera.agent.deviceplugin.deviceoffers import DeviceOffers
+from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers
 from tessera.agent.exporter import Exporter, NodeContainers
 from tessera.agent.nodefiles import first_line
 from tessera.agent.nodestate.deviceevents import DeviceEvents

@@ -189,7 +189,7 @@ async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kubelet gave ids of a pod again that it had forgotten, and nobody can tell whose container it starts."""
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.0)
     node = Node()
     for name in ("honest", "again"):
         uid = (await node.pod(name))["metadata"]["uid"]

@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tessera.agent.deviceplugin.gate import Gate
+from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.pods.evictions import Evictions
 from tessera.agent.pods.podsview import is_ending
 from tessera.api.tessera.nodereports import Report, Subject

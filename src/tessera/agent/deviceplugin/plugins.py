@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from tessera.agent.cdisupport import first_file
-from tessera.agent.deviceplugin.assignedpods import AssignedPods
-from tessera.agent.deviceplugin.cdifolder import CdiFolder
-from tessera.agent.deviceplugin.devicemaker import DeviceMaker, GpuChanges, PluginPaths, naming
-from tessera.agent.deviceplugin.gate import Gate
-from tessera.agent.deviceplugin.resource import OfferedResource
-from tessera.agent.deviceplugin.servers import PluginServers
-from tessera.agent.deviceplugin.shares import ShareAllocator
+from tessera.agent.deviceplugin.allocations.gate import Gate
+from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
+from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
+from tessera.agent.deviceplugin.containers.devicemaker import DeviceMaker, GpuChanges, PluginPaths, naming
+from tessera.agent.deviceplugin.containers.shares import ShareAllocator
+from tessera.agent.deviceplugin.offers.resource import OfferedResource
+from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.agent.pods.podsview import PodsInView
 from tessera.api import documents

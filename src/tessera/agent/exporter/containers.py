@@ -32,7 +32,7 @@ class Pods(Protocol):
 
 
 class AllocatedDevices(Protocol):
-    """The agent's record of allocations; `agent.deviceplugin.allocationrecord.AllocationRecord` is one."""
+    """The agent's record of allocations; `agent.deviceplugin.allocations.allocationrecord.AllocationRecord` is one."""
 
     @property
     def entries(self) -> Iterable[Allocation]:
@@ -40,7 +40,7 @@ class AllocatedDevices(Protocol):
 
 
 class Orphans(Protocol):
-    """The processes of deleted pods; `agent.deviceplugin.refusals.Refusals` is one."""
+    """The processes of deleted pods; `agent.deviceplugin.allocations.refusals.Refusals` is one."""
 
     @property
     def devices_of_orphans(self) -> Iterable[UnhealthyDevice]:

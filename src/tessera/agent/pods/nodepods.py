@@ -33,7 +33,7 @@ class RecordedPods(Protocol):
 
 
 class OwnRecord(Protocol):
-    """The agent's own record of allocations; `agent.deviceplugin.allocationrecord.AllocationRecord` is one."""
+    """The agent's own record of allocations; `agent.deviceplugin.allocations` has one."""
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
@@ -47,7 +47,7 @@ class OwnRecord(Protocol):
 
 
 class Assignments(Protocol):
-    """The assignments of this node's pods; `agent.deviceplugin.shares.ShareAllocator` is one."""
+    """The assignments of this node's pods; `agent.deviceplugin.containers.shares.ShareAllocator` is one."""
 
     def assigned_requests(self) -> tuple[AssignedRequest, ...]:
         """Return the assignments after all exchanges."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.deviceplugin.servers import PluginServers
+from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.agent.nodestate.ownobject import create_own
 from tessera.agent.pods.podsview import PodsInView, is_ended
 from tessera.agent.storage.modelcache.disk import ModelDisk

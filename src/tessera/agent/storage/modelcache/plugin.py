@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tessera.agent.deviceplugin.listed import ListedResource
+from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.clients.kubelet import PluginOptions
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.modeloffers import ModelOffer

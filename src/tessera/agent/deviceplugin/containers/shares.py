@@ -13,10 +13,10 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.deviceplugin.assignedpods import AssignedPods
-from tessera.agent.deviceplugin.cdifolder import CdiFolder
-from tessera.agent.deviceplugin.exchanges import Exchanges
-from tessera.agent.deviceplugin.gate import Gate
+from tessera.agent.deviceplugin.allocations.gate import Gate
+from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
+from tessera.agent.deviceplugin.containers.cdifolder import CdiFolder
+from tessera.agent.deviceplugin.containers.exchanges import Exchanges
 from tessera.agent.pods.nodepods import Lacking
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi

@@ -15,7 +15,7 @@ from builders.nodeviews import of_the_host
 from builders.signed import SERVER, Trusting
 from harness.pluginnode import Unchanged
 from tessera.agent.deviceplugin import AssignedPods, PluginPaths, Plugins
-from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
-from tessera.agent.deviceplugin.servers import PluginServers
+from tessera.agent.deviceplugin.offers.servers import PluginServers
 from tessera.clients.kubelet import MemoryKubelet, PluginOptions
 from tessera.core.deviceplugin.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.grant import Grant

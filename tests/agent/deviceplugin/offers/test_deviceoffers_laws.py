@@ -18,8 +18,8 @@ from builders.nodepods import KnownResources
 from builders.signed import SERVER, Trusting
 from harness.virtualtime import run
 from tessera.agent.deviceplugin import Gate, OfferedResource
-from tessera.agent.deviceplugin.assignedpods import AssignedPods
-from tessera.agent.deviceplugin.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
+from tessera.agent.deviceplugin.offers.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
+from tessera.agent.deviceplugin.allocations.allocationsfile import read_allocations, write_allocations
 from tessera.api.tessera import nodefiles
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.errors import Unavailable

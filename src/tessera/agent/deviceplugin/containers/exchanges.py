@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.deviceplugin.answersfile import read_answers, write_answers
-from tessera.agent.deviceplugin.assignedpods import AssignedPods
+from tessera.agent.deviceplugin.containers.answersfile import read_answers, write_answers
+from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.agent.pods.podsview import PodsInView, by_uid
 from tessera.api.tessera.nodefiles import Answers
 from tessera.core.deviceplugin.kubeletallocations import KubeletAllocation, RequestKey

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.deviceplugin.allocationrecord import AllocationRecord
-from tessera.agent.deviceplugin.refusals import Refusals
+from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
+from tessera.agent.deviceplugin.allocations.refusals import Refusals
 from tessera.agent.pods.observing import PodObserver
 from tessera.agent.pods.podsview import PodsInView, by_uid
 from tessera.api.kubernetes.podstates import created_ns

@@ -136,10 +136,10 @@ class Churn:
 async def test_no_gpu_is_told_to_more_than_it_holds(
     node: Node, how: PluginOptions, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.0)
-    monkeypatch.setattr("tessera.agent.deviceplugin.shares._LATE_S", 0.0)
-    monkeypatch.setattr("tessera.agent.deviceplugin.exchanges._UNHELD_S", 0.0)
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocationrecord._UNCLAIMED_S", 0.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.containers.shares._LATE_S", 0.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.containers.exchanges._UNHELD_S", 0.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.allocationrecord._UNCLAIMED_S", 0.0)
     churn = Churn(node, random.Random(seed), how)
     await churn.offer()
     events: dict[Callable[[], object], int] = {

@@ -6,7 +6,7 @@ import pytest
 
 from builders.kubeobjects import amount, pod
 from builders.signed import AGENT, SERVER, STRANGER, Trusting, keys, public, signed
-from tessera.agent.deviceplugin.assignedpods import AssignedPods
+from tessera.agent.deviceplugin.containers.assignedpods import AssignedPods
 from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import is_signed, key_id

@@ -20,7 +20,7 @@ from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
 
-STATE = Path(__file__).parents[2] / "data" / "agentstate"
+STATE = Path(__file__).parents[3] / "data" / "agentstate"
 NEED = "tessera.dev/gpu-memory"
 POD = signed(pod("p", {NEED: 2}, amount(0, memory_mib=2048), phase="Pending"))
 

@@ -94,7 +94,7 @@ async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(
         got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
     assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
     assert len(set(got.values())) == 3
-    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.refusals._BLOCKED_S", -1.0)
     assert node.plugins.gate.refusals.blocked_pods().keys() == {"uid-p1"}
 
 

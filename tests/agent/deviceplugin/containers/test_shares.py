@@ -84,7 +84,7 @@ async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
 async def test_an_assignment_that_went_or_changed(
     node: Node, monkeypatch: pytest.MonkeyPatch, units: int | None, want: str
 ) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.shares._LATE_S", 0.1)
+    monkeypatch.setattr("tessera.agent.deviceplugin.containers.shares._LATE_S", 0.1)
     await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("p", 2, share(0, 2048))
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
@@ -174,14 +174,14 @@ async def test_a_container_that_was_told_a_gpu_does_not_start_with_another_since
     node.assign("next", 10, share(0, 10240))
     with pytest.raises(Conflict, match="of pod default/p"):
         await node.kubelet.admit("default", "next", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.refusals._BLOCKED_S", -1.0)
     assert [pod for pod, _ in node.plugins.gate.refusals.blocked_pods().values()] == ["default/p"], "it is evicted"
 
 
 async def test_an_answer_for_a_pod_that_the_watch_is_a_minute_late_to_show_is_kept(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocationrecord._UNCLAIMED_S", -1.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.allocationrecord._UNCLAIMED_S", -1.0)
     await node.offer((facts(0, "T4"), MEMORY))
     node.assign("p", 10, share(0, 10240))
     del node.watched["default", "p"]
@@ -254,7 +254,7 @@ async def test_what_no_container_needs_is_removed(node: Node, monkeypatch: pytes
     node.end("p")
     node.end("q")
     await desk.tidy()
-    monkeypatch.setattr("tessera.agent.deviceplugin.exchanges._UNHELD_S", -1.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.containers.exchanges._UNHELD_S", -1.0)
     await desk.tidy()
     await desk.tidy()
     assert list(node.cdi.glob("tessera.dev-share-*")) == []
@@ -374,7 +374,7 @@ async def test_a_pod_whose_image_never_comes_keeps_nothing_that_it_was_mistaken_
     node.assign("p", 10, share(0, 10240))
     node.ask("stray", NEED, 10)
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocationrecord._UNCLAIMED_S", -1.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.allocationrecord._UNCLAIMED_S", -1.0)
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
     assert [(each.pod, len(each.uses)) for each in node.plugins.gate.record.entries] == [("default/stray", 1)]
     node.end("p")

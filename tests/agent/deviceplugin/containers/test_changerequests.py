@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from builders.gpunodes import facts
-from tessera.agent.deviceplugin.changerequests import ChangeRequest, ChangeRequests, DisableMig
+from tessera.agent.deviceplugin.containers.changerequests import ChangeRequest, ChangeRequests, DisableMig
 from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict
 

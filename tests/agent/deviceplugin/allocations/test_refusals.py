@@ -48,7 +48,7 @@ async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_th
     node.assign("p", 3, share(0, 3072))
     with pytest.raises(Conflict, match="an assignment to 3 units"):
         await node.kubelet.create("default", "p", "main")
-    monkeypatch.setattr("tessera.agent.deviceplugin.refusals._BLOCKED_S", -1.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.refusals._BLOCKED_S", -1.0)
     assert node.plugins.gate.refusals.blocked_pods() == {
         "uid-p": ("default/p", "it has an assignment to 3 units, and it asks 2")
     }
@@ -87,7 +87,7 @@ def left(node: Node) -> list[tuple[DeviceId, str]]:
 async def test_what_a_pod_that_is_gone_left_is_closed_to_others_until_it_ends(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.0)
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
     process = node.process_of("p")

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from tessera.agent.deviceplugin.gate import Gate
-from tessera.agent.deviceplugin.listed import ListedResource
+from tessera.agent.deviceplugin.allocations.gate import Gate
+from tessera.agent.deviceplugin.offers.listed import ListedResource
 from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.clients.kube import annotations_of
 from tessera.clients.kubelet import PluginOptions

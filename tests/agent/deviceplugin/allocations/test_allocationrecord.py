@@ -49,7 +49,7 @@ async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeyp
     await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
     node.end("p")
     assert node.plugins.gate.record.by_name == {DeviceId(facts(0).uuid)}
-    monkeypatch.setattr("tessera.agent.deviceplugin.allocationrecord._UNCLAIMED_S", -1.0)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.allocationrecord._UNCLAIMED_S", -1.0)
     await node.plugins.gate.record.tidy(node.plugins._uses_of)
     assert node.plugins.gate.record.by_name == frozenset()
     await node.run("q")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.deviceplugin.allocationsfile import read_allocations, write_allocations
+from tessera.agent.deviceplugin.allocations.allocationsfile import read_allocations, write_allocations
 from tessera.agent.pods.observing import PodObserver
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.kubernetes.podstates import created_ns

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from tessera.agent.deviceplugin.allocationrecord import AllocationRecord
+from tessera.agent.deviceplugin.allocations.allocationrecord import AllocationRecord
 from tessera.agent.pods.podsview import PodsInView, by_uid, is_ended, is_ending
 from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.deviceplugin import lastgate

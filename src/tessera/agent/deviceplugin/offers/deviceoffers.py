@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.agent.deviceplugin import Gate
+from tessera.agent.deviceplugin.allocations.gate import Gate
 from tessera.agent.nodestate.gpunode import GpuNodeLink
 from tessera.agent.nodestate.noderecord import NodeRecord
 from tessera.agent.pods.nodepods import NodePods

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from tessera.agent.deviceplugin.listed import ListedResource, Offered
+from tessera.agent.deviceplugin.offers.listed import ListedResource, Offered
 from tessera.clients.kubelet import PluginServer, register, serve
 from tessera.clients.kubelet.sockets import identity
 from tessera.core.deviceplugin.prefer import AllocationPolicy

@@ -61,7 +61,7 @@ def left(node: Node) -> list[tuple[DeviceId, str]]:
 
 
 async def test_processes_that_do_not_end_keep_the_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.2)
+    monkeypatch.setattr("tessera.agent.deviceplugin.allocations.gate._TERMINATION_WAIT_S", 0.2)
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
     node.process_of("p")

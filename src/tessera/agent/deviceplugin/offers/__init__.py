@@ -1,0 +1,1 @@
+"""Which devices does the kubelet have, and which are the scheduler's to allocate?"""
