@@ -16,12 +16,23 @@ __all__ = ["DASHBOARDS", "Dashboard", "Panel", "model"]
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS = 24
 _NODE = 'hostname=~"$node"'
+_OF_NODE = 'node=~"$node"'
+"""Of an agent's own metrics: the label that the PodMonitor gives them."""
 _DEVICE = "GPU {{gpu}} {{GPU_I_PROFILE}} {{GPU_I_ID}}"
 _CONTAINER = "{{namespace}}/{{pod}}/{{container}}, GPU {{gpu}} {{GPU_I_ID}}"
 _ALLOCATED = "tessera_container_memory_allocated_bytes"
 _QUOTA = "(kind, quota, flavor, resource)"
 _OF_QUOTA = "{{quota}} {{flavor}} {{resource}}"
 _OWN = "(namespace, pod, container, UUID, GPU_I_ID)"
+_RATE = "[$__rate_interval]"
+_GPU_MEMORY = "max by (UUID) (tessera_gpu_memory_bytes)"
+_WHOLE_UTILIZATION = "max by (UUID, modelName) (DCGM_FI_DEV_GPU_UTIL)"
+_INSTANCES = (
+    'max by (UUID, modelName, GPU_I_ID) (DCGM_FI_PROF_SM_ACTIVE{GPU_I_ID!=""}) '
+    "* on (UUID, GPU_I_ID) group_left () max by (UUID, GPU_I_ID) (tessera_device_memory_bytes)"
+)
+_MIG_UTILIZATION = f"100 * sum by (UUID, modelName) ({_INSTANCES}) / on (UUID) group_left () {_GPU_MEMORY}"
+"""Instances by their part of the GPU's memory: an instance that is busy does not make the GPU busy."""
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -85,7 +96,8 @@ _FLEET = Dashboard(
         Panel(
             "GPU utilization by model",
             "percent",
-            (("avg by (modelName) (max by (UUID, modelName) (DCGM_FI_DEV_GPU_UTIL))", "{{modelName}}"),),
+            ((f"avg by (modelName) ({_WHOLE_UTILIZATION} or {_MIG_UTILIZATION})", "{{modelName}}"),),
+            text="Of partitioned GPUs by what their MIG instances do, from Hopper on.",
         ),
         Panel(
             "Devices by sharing mode",
@@ -129,8 +141,13 @@ _NODES = Dashboard(
         Panel(
             "GPU utilization by container",
             "percent",
-            ((f'DCGM_FI_DEV_GPU_UTIL{{{_NODE}, pod!=""}}', _CONTAINER),),
-            text="Where the driver samples processes.",
+            (
+                (
+                    (f'DCGM_FI_DEV_GPU_UTIL{{{_NODE}, pod!=""}} or DCGM_FI_PROF_SM_ACTIVE{{{_NODE}, pod!=""}} * 100'),
+                    _CONTAINER,
+                ),
+            ),
+            text="Where the driver samples processes; of a MIG instance the SMs that were busy, from Hopper on.",
         ),
         Panel(
             "SMs that were busy",
@@ -161,6 +178,28 @@ _NODES = Dashboard(
             "none",
             ((f"increase(tessera_gpu_layout_changes_total{{{_NODE}}}[1h])", "GPU {{gpu}}"),),
         ),
+        Panel(
+            "Models by state",
+            "none",
+            ((f"sum by (node, state) (tessera_node_models{{{_OF_NODE}}})", "{{node}}: {{state}}"),),
+            text="That a ModelCache asks for. Needs the label `node`, which the PodMonitor gives.",
+        ),
+        Panel(
+            "Images by state",
+            "none",
+            ((f"sum by (node, state) (tessera_node_images{{{_OF_NODE}}})", "{{node}}: {{state}}"),),
+            text="That an ImageWarmup asks for.",
+        ),
+        Panel(
+            "Models read, by source",
+            "Bps",
+            (
+                (
+                    f"sum by (node, source) (rate(tessera_node_models_read_bytes_total{{{_OF_NODE}}}{_RATE}))",
+                    "{{node}}: {{source}}",
+                ),
+            ),
+        ),
     ),
     by_node=True,
 )
@@ -168,6 +207,21 @@ _USE = Dashboard(
     "cost",
     "Tessera: cost",
     (
+        Panel(
+            "GPU hours by namespace",
+            "none",
+            (
+                (
+                    (
+                        f"sum by (namespace) (sum_over_time(({_ALLOCATED} / on (UUID) group_left () {_GPU_MEMORY})"
+                        "[$__range:5m])) / 12"
+                    ),
+                    "{{namespace}}",
+                ),
+            ),
+            "stat",
+            "Over the time shown. A part of a GPU counts by its part of the GPU's memory.",
+        ),
         Panel(
             "GPU memory allocated by namespace, in GiB hours",
             "none",
@@ -216,7 +270,6 @@ _USE = Dashboard(
         ),
     ),
 )
-_RATE = "[$__rate_interval]"
 _PROCESSES = Dashboard(
     "processes",
     "Tessera: its processes",
@@ -246,7 +299,7 @@ _PROCESSES = Dashboard(
             ((f"sum by (result) (rate(tessera_server_bindings_total{_RATE}))", "{{result}}"),),
         ),
         Panel(
-            "Time of a look of the controller, 99th percentile",
+            "Reconcile duration of the controller, 99th percentile",
             "s",
             (
                 (
@@ -254,12 +307,12 @@ _PROCESSES = Dashboard(
                         "histogram_quantile(0.99, sum by (le) "
                         f"(rate(tessera_controller_reconcile_duration_seconds_bucket{_RATE})))"
                     ),
-                    "a look",
+                    "reconcile",
                 ),
             ),
         ),
         Panel(
-            "Looks of the controller",
+            "Reconciles of the controller",
             "reqps",
             ((f"sum by (result) (rate(tessera_controller_reconciles_total{_RATE}))", "{{result}}"),),
         ),
@@ -312,6 +365,20 @@ _SERVING = Dashboard(
             ),
         ),
         Panel(
+            "MIG instances and shares",
+            "none",
+            (
+                (
+                    (
+                        f"count by (namespace, GPU_I_PROFILE) ({_ALLOCATED} "
+                        "and on (namespace) tessera_model_server_replicas)"
+                    ),
+                    "{{namespace}} {{GPU_I_PROFILE}}",
+                ),
+            ),
+            text="Allocated in the namespaces of model servers; without a profile: whole GPUs and parts of them.",
+        ),
+        Panel(
             "Age of the decision",
             "s",
             (("tessera_model_server_decision_age_seconds", _SERVER),),
@@ -323,13 +390,13 @@ _SERVING = Dashboard(
             ((f"sum by (result) (rate(tessera_metrics_samples_total{_RATE}))", "{{result}}"),),
         ),
         Panel(
-            "Questions about sleeping servers, by result",
+            "Wake-up queries, by result",
             "reqps",
             ((f"sum by (result) (rate(tessera_metrics_wake_queries_total{_RATE}))", "{{result}}"),),
             text="Asked of the Prometheus of `metricsApi.prometheus` while a server has no replica.",
         ),
         Panel(
-            "Questions about rules of prometheus-adapter, by result",
+            "Queries for rules of prometheus-adapter, by result",
             "reqps",
             (
                 (f"sum by (result) (rate(tessera_metrics_rule_queries_total{_RATE}))", "{{result}}"),
@@ -343,7 +410,7 @@ _SERVING = Dashboard(
             ((f"sum by (code) (rate(tessera_metrics_requests_total{_RATE}))", "{{code}}"),),
         ),
         Panel(
-            "Time to look at all model servers, 99th percentile",
+            "Reconcile duration of model servers, 99th percentile",
             "s",
             (
                 (
@@ -351,7 +418,7 @@ _SERVING = Dashboard(
                         "histogram_quantile(0.99, sum by (le) "
                         f"(rate(tessera_metrics_reconcile_duration_seconds_bucket{_RATE})))"
                     ),
-                    "a look",
+                    "reconcile",
                 ),
             ),
         ),

@@ -38,10 +38,13 @@ NOT_EMBEDDED = {
     "Quota borrowed",
     "Requests to the server, by answer",
     "Time of a request, 99th percentile",
+    "Models by state",
+    "Images by state",
+    "Models read, by source",
     *(panel["title"] for panel in DASHBOARDS["serving"]["panels"]),
 }
-"""Panels that the embedded cluster leaves empty: it has no quota, asks the server's verbs directly and not by HTTP, and
-its model servers are scaled without `tessera metrics`.
+"""Panels that the embedded cluster leaves empty: it has no quota, ModelCache or ImageWarmup, asks the server's verbs
+directly and not by HTTP, and its model servers are scaled without `tessera metrics`.
 """
 NVIDIA_DASHBOARD = {
     "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",
@@ -73,14 +76,26 @@ def process_metrics() -> bytes:
     """Return one sample or more of everything that processes count."""
     clock = iter(range(1000))
     measures = Measures(lambda: float(next(clock)))
-    measures.turned("look")
+    measures.turned("reconcile")
     for each in PROCESS_METRICS:
-        labels = dict.fromkeys(each.labels, "x")
+        labels = dict.fromkeys(each.labels, "x") | ({"namespace": "team"} if "namespace" in each.labels else {})
         if each.kind == "histogram":
             measures.observe(each, 0.02, **labels)
         elif each.name != "tessera_loop_age_seconds":
             measures.set(each, {tuple(labels.items()): 1})
-    return measures.render()
+    return as_labelled(measures.render(), node="n1")
+
+
+def as_labelled(text: bytes, **labels: str) -> bytes:
+    """Return metrics with more labels, as Prometheus gives them to all that it scrapes of a pod."""
+    more = ",".join(f'{name}="{value}"' for name, value in labels.items()).encode()
+    text = re.sub(rb"^([a-zA-Z_]+)(?= )", rb"\1{}", text, flags=re.MULTILINE)
+    return re.sub(
+        rb"^([a-zA-Z_]+)\{(.?)",
+        lambda found: found[1] + b"{" + more + b"," * (found[2] != b"}") + found[2],
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 def test_they_are_what_grafana_imports() -> None:
@@ -141,13 +156,9 @@ def found_by(url: str, expr: str) -> list[Any]:
 
 
 def as_scraped(text: bytes, instance: str, at_s: float) -> Iterator[str]:
-    """Yield what Prometheus stores of an answer, in the OpenMetrics format."""
-    for line in text.decode().splitlines():
-        if not line.startswith("#"):
-            series, _, value = line.rpartition(" ")
-            name, _, labels = series.rstrip("}").partition("{")
-            labels = ",".join(filter(None, (labels, f'instance="{instance}"')))
-            yield f"{name}{{{labels}}} {value} {at_s}\n"
+    """Yield what Prometheus stores of an answer, in the OpenMetrics format, with the labels of the PodMonitor."""
+    labelled = as_labelled(text, instance=instance, node=instance.removeprefix("agent-"))
+    yield from (f"{line} {at_s}\n" for line in labelled.decode().splitlines() if not line.startswith("#"))
 
 
 async def embedded_history() -> str:

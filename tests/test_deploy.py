@@ -273,6 +273,8 @@ def test_metrics_are_read_by_those_who_are_named_alone() -> None:
     assert monitor["metadata"]["labels"] == {"release": "prom"}
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["honorLabels"]) == ("metrics", True)
+    node = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}
+    assert endpoint["relabelings"] == [node], "alerts about an agent name its node by it"
     for part in (*PODS, "metrics"):
         spec = pod_template(part, values)
         chosen = monitor["spec"]["selector"]["matchLabels"].items()
@@ -291,7 +293,8 @@ def test_alert_rules_and_dashboards_are_installed_as_the_files_have_them() -> No
     found = {(each["kind"], each["metadata"]["name"]): each for each in rendered({**ANY, "metrics": asked})}
     for name, file in (("tessera", "rules.yaml"), ("tessera-model-servers", "model-servers.yaml")):
         rules = found["PrometheusRule", name]
-        assert rules["spec"] == documents.one(file, (files / file).read_text()).data
+        text = (files / file).read_text().replace("runbook_url:", "runbook:")
+        assert rules["spec"] == documents.one(file, text).data
         assert rules["metadata"]["labels"] == {"release": "prom"}
     dashboards = found["ConfigMap", "tessera-dashboards"]
     assert dashboards["metadata"]["labels"] == {"grafana_dashboard": "1"}
@@ -306,7 +309,7 @@ def test_alert_rules_and_dashboards_are_installed_as_the_files_have_them() -> No
         assert not without & {("ConfigMap", "tessera-dashboards"), ("PrometheusRule", "tessera")}
 
 
-@pytest.mark.parametrize("address", ["a\n  b", "a b", "a'", 'a"', "{{ x }}", "a#b", ""])
+@pytest.mark.parametrize("address", ["a\n  b", "a b", "a'", 'a"', "{{ x }}", "https://a#b", "docs/a.md"])
 def test_the_address_of_runbooks_cannot_change_the_rules(address: str) -> None:
     with pytest.raises(InvalidInput, match="runbookUrl"):
         rendered({**ANY, "metrics": {"alertRules": True, "runbookUrl": address}})

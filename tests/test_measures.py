@@ -12,7 +12,7 @@ def test_counters_gauges_and_ages_are_shown() -> None:
     now_s = 100.0
     measures = Measures(lambda: now_s)
     assert measures.render() == b""
-    measures.turned("look")
+    measures.turned("reconcile")
     measures.count(REQUESTS, code="200")
     measures.count(REQUESTS, 2, code="200")
     measures.count(REQUESTS, code="503")
@@ -24,7 +24,7 @@ def test_counters_gauges_and_ages_are_shown() -> None:
     now_s = 107.5
     lines = measures.render().decode().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
-        'tessera_loop_age_seconds{loop="look"} 7.5',
+        'tessera_loop_age_seconds{loop="reconcile"} 7.5',
         'requests_total{code="200"} 3',
         'requests_total{code="503"} 1',
         "ready 1",

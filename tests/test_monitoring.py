@@ -58,6 +58,20 @@ def test_each_alert_says_what_to_do_in_a_section_of_its_name() -> None:
         assert each["annotations"]["runbook_url"] == f"docs/troubleshoot.md#{each['alert'].lower()}"
 
 
+def test_the_alert_about_loops_names_each_loop() -> None:
+    program = "\n".join(path.read_text() for path in (ROOT / "src/tessera").glob("**/*.py"))
+    spelled = (
+        r'\bturned(?:\(|, )f?"([a-z_-]+)',
+        r'_forever\("([a-z_-]+)',
+        r'Following\(.*"([a-z_-]+)"\)',
+        r'_LOOP: Final = "(\w+)',
+    )
+    loops = {name.rstrip("-") for each in spelled for name in re.findall(each, program)}
+    assert len(loops) > 18
+    runbook = (ROOT / "docs/troubleshoot.md").read_text().partition("## TesseraLoopStuck")[2].partition("## Tessera")[0]
+    assert {name for name in loops if not re.search(f"`{name}[`-]", runbook)} == set()
+
+
 def test_rules_ask_for_metrics_that_there_are() -> None:
     for each in ALERTS:
         requested = set(re.findall(r"(?<!:)\b(?:tessera|DCGM_FI)_\w+", each["expr"]))

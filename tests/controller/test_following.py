@@ -98,7 +98,7 @@ async def test_a_new_leader_takes_nothing_off_nodes_that_it_does_not_know_yet() 
 
 
 async def test_each_loop_of_the_leader_has_an_age_until_it_leads_no_more() -> None:
-    want = {"image_warmups", "look", "model_caches", "model_servers"}
+    want = {"image_warmups", "model_caches", "model_servers", "reconcile"}
     async with leading(MemoryKube(), "ns") as measures, asyncio.timeout(20):
         while not want <= {*re.findall(r'loop="([a-z_]+)"', measures.render().decode())}:  # noqa: ASYNC110 (no event)
             await asyncio.sleep(0)

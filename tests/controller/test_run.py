@@ -116,7 +116,7 @@ async def test_looks_and_failures_are_counted_and_who_leads_no_more_has_no_age(k
     async with running(kube, measures=measures):
         await until(kube, lambda _: b'tessera_controller_reconciles_total{result="done"}' in measures.render())
         text = measures.render().decode()
-    for loop in ("look", "watch-nodes", "watch-pods", "watch-gpunodes", "watch-gpupolicies"):
+    for loop in ("reconcile", "watch-nodes", "watch-pods", "watch-gpunodes", "watch-gpupolicies"):
         assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in text
     assert "tessera_controller_reconcile_duration_seconds_count" in text
     assert b"tessera_loop_age_seconds" not in measures.render()

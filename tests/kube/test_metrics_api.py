@@ -227,7 +227,7 @@ def test_kubectl_reads_what_is_served(scene: Scene) -> None:
 
 def test_prometheus_is_told_over_tls(scene: Scene) -> None:
     said = scene.told()
-    for each in ('tessera_loop_age_seconds{loop="look"}', "tessera_metrics_reconcile_duration_seconds_count"):
+    for each in ('tessera_loop_age_seconds{loop="reconcile"}', "tessera_metrics_reconcile_duration_seconds_count"):
         assert each in said
 
 

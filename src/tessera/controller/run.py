@@ -138,7 +138,7 @@ class Controller:
                     await asyncio.sleep(pause_s)
                     await self._wakeup.wait(max(0.0, again_s - took_s - pause_s) + _SURE_S)
         finally:
-            for loop in ("look", *map(watch_loop, _KINDS)):
+            for loop in ("reconcile", *map(watch_loop, _KINDS)):
                 self._measures.stopped(loop)
             self._log.info("controller_stopped")
 
@@ -158,7 +158,7 @@ class Controller:
 
         def done() -> None:
             self._measures.count(CONTROLLER_RECONCILES, result="done")
-            self._measures.turned("look")
+            self._measures.turned("reconcile")
 
         await one_turn(reconcile, failed, done)
         return again_s

@@ -160,7 +160,7 @@ async def test_processes_that_cannot_be_seen_are_nobody_s_and_the_exporter_says_
     node.view.blind = True
     values = await node.scrape()
     assert values("DCGM_FI_DEV_FB_USED", "gpu", "pod") == {("1", ""): 0}
-    assert values("tessera_exporter_blind") == {(): 1}
+    assert values("tessera_exporter_process_attribution") == {(): 0}
     assert values("tessera_device_memory_used_bytes", "gpu")[("0",)] == 3000 << 20
 
 

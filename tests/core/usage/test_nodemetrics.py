@@ -1,6 +1,7 @@
 """What is exposed of a node's GPUs."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from tessera.core.gpu.readings import (
     RemappedRows,
 )
 from tessera.core.usage import nodemetrics
-from tessera.core.usage.attribution import Owner, attributed
+from tessera.core.usage.attribution import DeviceHolder, Owner, attributed
 from tessera.core.usage.families import Family
 from tessera.core.usage.nodemetrics import (
     NODE_METRICS,
@@ -159,7 +160,33 @@ def test_states_and_counts_are_those_of_the_agent() -> None:
     }
     assert dict(values(families, "DCGM_FI_DEV_XID_ERRORS")) == {(): 79}
     assert dict(values(families, "tessera_gpu_layout_changes_total")) == {(): 3}
-    assert dict(values(families, "tessera_exporter_blind")) == {(): 1}
+    assert dict(values(families, "tessera_exporter_process_attribution", "hostname")) == {("n1",): 0}
+
+
+def test_counts_of_memory_errors_go_on_when_the_pod_has_ended() -> None:
+    """A double-bit error ends its pod: in a series of the pod it would be the first value, which is no increase."""
+    total = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
+    during = node_families(usage(FULL, tenant("a", exclusive=True, allocated_mib=40000)))
+    after = node_families(usage(msgspec.structs.replace(FULL, ecc_uncorrected=1)))
+    assert dict(values(during, total, "UUID", "pod")) == {("GPU-0", ""): 0}
+    assert dict(values(after, total, "UUID", "pod")) == {("GPU-0", ""): 1}
+
+
+def test_the_memory_of_a_gpu_is_that_of_the_whole_whatever_its_instances_take() -> None:
+    uses = (attributed(GPU, GpuReading(), [], {}), attributed(PARTITIONED, GpuReading(), [], {}))
+    families = node_families(NodeUsage(node="n1", gpus=uses))
+    whole = GPU.memory_mib << 20
+    assert dict(values(families, "tessera_gpu_memory_bytes", "UUID")) == {("GPU-0",): whole, ("GPU-1",): whole}
+
+
+def test_the_page_about_metrics_says_the_bound_of_series() -> None:
+    node = series_bound(0, 0, 0)
+    device, container = series_bound(0, 1, 0) - node, series_bound(0, 0, 1) - node
+    gpu = series_bound(1, 0, 0) - node - device
+    said = (
+        f"At the most {gpu} for a GPU, {device} for a device (a MIG instance, or a GPU without MIG) and {container} for"
+    )
+    assert said in " ".join((Path(__file__).parents[3] / "docs/metrics.md").read_text().split())
 
 
 def test_a_lost_gpu_says_so_and_has_no_measurements() -> None:
@@ -173,7 +200,7 @@ def test_too_many_containers_are_left_out_and_counted(monkeypatch: pytest.Monkey
     monkeypatch.setattr(nodemetrics, "_MOST_CONTAINERS", 2)
     families = node_families(usage(GpuReading(), *(tenant(name) for name in "abc")))
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("a",): 0, ("b",): 0}
-    assert dict(values(families, "tessera_exporter_containers_left_out")) == {(): 1}
+    assert dict(values(families, "tessera_exporter_containers_left_out", "hostname")) == {("n1",): 1}
 
 
 def test_two_instances_of_one_id_are_one_series() -> None:
@@ -241,32 +268,80 @@ def test_a_gpu_without_mig_has_no_layout() -> None:
     assert dict(values(families, "tessera_gpu_lost")) == {(): 0}
 
 
-def test_every_gpu_and_every_mig_instance_of_a_mixed_node_has_its_memory_and_its_pod() -> None:
-    """The node of DCGM exporter's own table: GPU 0 with two small instances, one of them a pod's, and whole GPUs.
+DCGM_NODE = (
+    ("be839661-c0f5-7452-284b-b875666df60c", "00000000:1B:00.0"),
+    ("21c6d9d7-46cd-7e91-99c3-7b6a06a3faea", "00000000:43:00.0"),
+    ("5d9cc71f-b438-dc00-707d-c6c12bcfede1", "00000000:52:00.0"),
+    ("81d888ca-dd11-328c-45fa-d6807a1afa6a", "00000000:61:00.0"),
+    ("c4c7f4f8-af86-6966-c0b2-7c1e40c18347", "00000000:9D:00.0"),
+    ("7845680c-0e07-1670-c2bb-9f018cd7864b", "00000000:C3:00.0"),
+    ("f70b214f-9fe8-5a4e-0499-0ff9572959ff", "00000000:D1:00.0"),
+    ("eb5c9999-ebc3-9a6e-58cc-494befb69b8a", "00000000:DF:00.0"),
+)
+"""UUIDs and addresses of the eight H100 of DCGM exporter's table for MIG on Kubernetes; GPU 0 has two `1g.10gb`.
 
-    Source: NVIDIA dcgm-exporter, `internal/pkg/transformation/kubernetes_mig_test.go`.
+Source: NVIDIA dcgm-exporter, `internal/pkg/transformation/kubernetes_mig_test.go`.
+"""
+DCGM_TABLE = {
+    "instance 11 of GPU 0, a pod's": (0, "1g.10gb", "11", 14, 9969),
+    "instance 13 of GPU 0": (0, "1g.10gb", "13", 14, 9969),
+    **{f"GPU {number}": (number, "", "", 0, 81079) for number in range(1, 8)},
+}
+"""GPU, profile and id of the instance, FB_USED and FB_FREE in MiB, from the same file."""
+
+
+def dcgm_node(holder: str) -> tuple[Family, ...]:
+    """Return what is exposed of that node; the pod of the table, or one of many on a shared device, is on `holder`.
+
+    Args:
+        holder: `11` for that GPU instance of GPU 0, `1` to `7` for a GPU.
+
     """
     h100 = model("H100-80GB")
-    first, second = (instance(number, Placement(at, 1, "1g.10gb"), 9984) for number, at in ((11, 0), (13, 2)))
-    partitioned = msgspec.structs.replace(
-        PARTITIONED, index=0, minor=0, uuid="GPU-0", model=h100, memory_total_mib=81559, instances=(first, second)
-    )
-    whole = [
-        msgspec.structs.replace(
-            GPU, index=n, minor=n, uuid=f"GPU-{n}", model=h100, memory_total_mib=81559, memory_mib=81079
+    small = tuple(instance(number, Placement(at, 1, "1g.10gb"), 9983) for number, at in ((11, 0), (13, 2)))
+    uses = []
+    for number, (uuid, address) in enumerate(DCGM_NODE):
+        facts = msgspec.structs.replace(
+            PARTITIONED if number == 0 else GPU,
+            index=number,
+            minor=number,
+            uuid=f"GPU-{uuid}",
+            product="NVIDIA H100 80GB HBM3",
+            pci_bus_id=address,
+            model=h100,
+            memory_total_mib=81559,
+            memory_mib=81079,
+            instances=small if number == 0 else (),
         )
-        for n in range(1, 8)
-    ]
-    pod = tenant("a", DeviceId("GPU-0", first.placement), exclusive=True)
-    reading = GpuReading(
-        instances=tuple(InstanceReading(placement=each.placement, memory_used_mib=14) for each in (first, second))
-    )
-    uses = [attributed(partitioned, reading, [pod], {})]
-    uses += [attributed(each, GpuReading(memory_used_mib=0), [], {}) for each in whole]
-    families = node_families(NodeUsage(node="localhost", gpus=tuple(uses)))
-    labels = ("gpu", "device", "GPU_I_PROFILE", "GPU_I_ID", "pod")
-    idle = [(str(n), f"nvidia{n}", "", "", "") for n in range(1, 8)]
-    small = [("0", "nvidia0", "1g.10gb", "11", "a"), ("0", "nvidia0", "1g.10gb", "13", "")]
-    assert dict(values(families, "DCGM_FI_DEV_FB_USED", *labels)) == dict.fromkeys(small, 14) | dict.fromkeys(idle, 0)
-    free = dict(values(families, "DCGM_FI_DEV_FB_FREE", *labels))
-    assert free == dict.fromkeys(small, 9970) | dict.fromkeys(idle, 81079)
+        parts = tuple(InstanceReading(placement=each.placement, memory_used_mib=14) for each in small)
+        reading = GpuReading(instances=parts) if number == 0 else GpuReading(memory_used_mib=0)
+        device = DeviceId(facts.uuid, small[0].placement if number == 0 else None)
+        holds = (holder == "11") if number == 0 else holder == str(number)
+        pod = DeviceHolder(namespace="testing", pod="ollama", container="ollama", uid="u", device=device)
+        uses.append(attributed(facts, reading, [pod] if holds else [], {}))
+    return node_families(NodeUsage(node="localhost", gpus=tuple(uses)))
+
+
+@pytest.mark.parametrize("holder", ["11", "1", "7", ""])
+@pytest.mark.parametrize("case", DCGM_TABLE)
+def test_dcgm_exporter_s_table_for_mig(case: str, holder: str) -> None:
+    """Each row has its values and labels, whoever holds what; the pod's labels are on what it was allocated alone."""
+    number, profile, part, used, free = DCGM_TABLE[case]
+    uuid, address = DCGM_NODE[number]
+    instance_labels = {"GPU_I_PROFILE": profile, "GPU_I_ID": part} if profile else {}
+    own = (part or str(number)) == holder
+    pod = {"namespace": "testing", "pod": "ollama", "container": "ollama", "pod_uid": "u"} if own else {}
+    want = {
+        "gpu": str(number),
+        "UUID": f"GPU-{uuid}",
+        "pci_bus_id": address,
+        "device": f"nvidia{number}",
+        "modelName": "NVIDIA H100 80GB HBM3",
+        "Hostname": "localhost",
+        "hostname": "localhost",
+    }
+    families = {each.metric.name: each.samples for each in dcgm_node(holder)}
+    for name, value in (("DCGM_FI_DEV_FB_USED", used), ("DCGM_FI_DEV_FB_FREE", free)):
+        rows = [(dict(each.labels), each.value) for each in families[name]]
+        assert len(rows) == len(DCGM_TABLE)
+        assert rows.count((want | instance_labels | pod, value)) == 1

@@ -50,4 +50,4 @@ async def test_what_prometheus_is_told() -> None:
         assert gone["tessera_model_server_input_bad"] == 1
 
 
-LOOPS = ("look", "watch-pods", "watch-deployments", "watch-horizontalpodautoscalers")
+LOOPS = ("reconcile", "watch-pods", "watch-deployments", "watch-horizontalpodautoscalers")

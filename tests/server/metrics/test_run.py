@@ -53,7 +53,7 @@ async def test_it_answers_when_it_is_ready(certificates: Path) -> None:
         assert code == 200
         assert "tessera_replicas" in {each["name"] for each in found["resources"]}
         said = one.metrics().decode()
-        for loop in ("look", "front-proxy", "watch-pods"):
+        for loop in ("reconcile", "front-proxy", "watch-pods"):
             assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in said
         assert 'tessera_metrics_requests_total{code="200"} 1' in said
         assert "tessera_metrics_reconcile_duration_seconds_count 1" in said

@@ -36,7 +36,9 @@ _Repository = Annotated[
         description="a registry and a name, as registry.example/tessera; tag and digest are values of their own",
     ),
 ]
-_Url = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9:/._~%?=&+-]+$", description="an address without #")]
+_Url = Annotated[
+    str, msgspec.Meta(pattern=r"^(https?://[A-Za-z0-9:/._~%?=&+-]+)?$", description="http:// or https://, without #")
+]
 _Tag = Annotated[str, msgspec.Meta(pattern="^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$", description="a tag, as 0.1.0")]
 _Digest = Annotated[str, msgspec.Meta(pattern="^(sha256:[0-9a-f]{64})?$", description="sha256: and 64 digits, 0 to f")]
 """Source of the three: distribution/reference `regexp.go`."""
@@ -363,8 +365,9 @@ class Metrics(_Record, frozen=True, kw_only=True):
     """Install the alert rules, and the rules of model servers, as PrometheusRules, for the Prometheus operator."""
     alert_rule_labels: _Strings = {}
     """Their labels, if the operator selects by them: `{release: kube-prometheus-stack}`."""
-    runbook_url: _Url = "docs/troubleshoot.md"
-    """URL of docs/troubleshoot.md for your operators; each alert links to its section."""
+    runbook_url: _Url = ""
+    """URL of docs/troubleshoot.md for your operators; annotation `runbook_url` of each alert links to its section. If
+    empty, annotation `runbook` names page and section."""
     dashboards: bool = False
     """Install the dashboards as a ConfigMap with the label `grafana_dashboard: 1`, for the sidecar of Grafana."""
 

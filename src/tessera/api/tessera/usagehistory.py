@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from tessera.api.prometheus.answers import Series, read_series
 from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.core.gpu.gpumodels import model
-from tessera.core.usage.nodemetrics import FB_USED, GPU_UTIL, GRANTED, SHARING, SM_ACTIVE
+from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SHARING, SM_ACTIVE
 from tessera.errors import InvalidInput
 
 __all__ = ["history_queries", "read_history"]
@@ -39,12 +39,13 @@ def history_queries(window: str) -> dict[str, str]:
     """Return the queries by purpose, over a window such as `14d`: for existing containers."""
     load = f'avg_over_time({GPU_UTIL.name}{{pod!=""}}[{window}])'
     activity = f'avg_over_time({SM_ACTIVE.name}{{pod!=""}}[{window}]) * 100'
-    present = f"and on ({_OWNER}) {GRANTED.name}"
+    observed = f"count_over_time({ALLOCATED.name}[{window}:{_STEP_S}s])"
+    present = f"and on ({_OWNER}) {ALLOCATED.name}"
     return {
-        "allocated_mib": f"max by ({_OWNER}) ({GRANTED.name}) / 2^20",
+        "allocated_mib": f"max by ({_OWNER}) ({ALLOCATED.name}) / 2^20",
         "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
         "mean_percent": f"max by ({_OWNER}) ({load} or {activity}) {present}",
-        "observed_s": f"max by ({_OWNER}) (count_over_time({GRANTED.name}[{window}:{_STEP_S}s])) * {_STEP_S} {present}",
+        "observed_s": f"max by ({_OWNER}) ({observed}) * {_STEP_S} {present}",
         "modes": f"max by (UUID, GPU_I_ID, mode) ({SHARING.name})",
     }
 

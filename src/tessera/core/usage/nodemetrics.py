@@ -19,9 +19,9 @@ from tessera.core.usage.families import Family, Labels, Metric, Sample
 from tessera.core.usage.throttling import Cause, causes
 
 __all__ = [
+    "ALLOCATED",
     "FB_USED",
     "GPU_UTIL",
-    "GRANTED",
     "NODE_METRICS",
     "SHARING",
     "SM_ACTIVE",
@@ -59,6 +59,9 @@ _GPU = {
     ),
 }
 """Measurements of a whole GPU, by the field of its reading."""
+_LASTING = frozenset({"ecc_corrected", "ecc_uncorrected"})
+"""Counters that go on when a pod ends: with its labels they would begin anew, and Prometheus' `increase`
+would miss the error that ended it."""
 SM_ACTIVE = _gauge("DCGM_FI_PROF_SM_ACTIVE", "SMs that were busy (0-1).")
 _ACTIVITY = {
     "graphics_percent": _gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Time in which the graphics engine was active (0-1)."),
@@ -77,12 +80,14 @@ _ROWS = (
     Metric("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Rows remapped for uncorrected errors."),
     _gauge("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed."),
 )
-GRANTED = _gauge(
+ALLOCATED = _gauge(
     "tessera_container_memory_allocated_bytes", "Memory of a device that a container was allocated.", *_POD
 )
 _MEMORY = _gauge("tessera_device_memory_bytes", "Memory of a device that can be allocated.")
-_USED = _gauge("tessera_device_memory_used_bytes", "Memory of a device in use, by whomever.")
-_GRANTED = _gauge("tessera_device_memory_allocated_bytes", "Memory of a device that containers were allocated.")
+_USED = _gauge("tessera_device_memory_used_bytes", "Device memory in use.")
+_DEVICE_ALLOCATED = _gauge(
+    "tessera_device_memory_allocated_bytes", "Memory of a device that containers were allocated."
+)
 _CLIENTS = _gauge("tessera_device_containers", "Containers that were allocated a device or a part of it.")
 _HEALTHY = _gauge("tessera_device_healthy", "Whether a GPU or a MIG instance may be allocated to new pods.")
 _ORPHANED = _gauge(
@@ -91,6 +96,9 @@ _ORPHANED = _gauge(
 )
 SHARING = _gauge(
     "tessera_device_sharing_info", "How a device is shared, and what keeps pods in their share.", "mode", "isolation"
+)
+_GPU_MEMORY = _gauge(
+    "tessera_gpu_memory_bytes", "Memory of a whole GPU that can be allocated; of a partitioned one as if it were not."
 )
 _LOST = _gauge("tessera_gpu_lost", "Whether the driver does not reach the GPU any more.")
 _LAYOUT = _gauge("tessera_gpu_layout_info", "MIG instances of a GPU; none where MIG is off.", "layout")
@@ -105,9 +113,13 @@ _FREE_SLICES = _gauge("tessera_gpu_free_memory_slices", "Memory slices that no a
 _LARGEST = _gauge(
     "tessera_gpu_largest_free_memory_slices", "Memory slices of the largest MIG instance that could be allocated."
 )
-_LEFT_OUT = _gauge("tessera_exporter_containers_left_out", "Containers without series, because there are too many.")
-_BLIND = _gauge(
-    "tessera_exporter_blind", "Whether processes of other pods cannot be seen, so that shared devices are not split."
+_LEFT_OUT = _gauge(
+    "tessera_exporter_containers_left_out", "Containers without series, because there are too many.", "hostname"
+)
+_ATTRIBUTION = _gauge(
+    "tessera_exporter_process_attribution",
+    "Whether processes of other pods are visible, so that the use of a shared device is split among its containers.",
+    "hostname",
 )
 
 NODE_METRICS: tuple[Metric, ...] = (
@@ -120,12 +132,13 @@ NODE_METRICS: tuple[Metric, ...] = (
     *_ROWS,
     _MEMORY,
     _USED,
-    _GRANTED,
-    GRANTED,
+    _DEVICE_ALLOCATED,
+    ALLOCATED,
     _CLIENTS,
     _HEALTHY,
     _ORPHANED,
     SHARING,
+    _GPU_MEMORY,
     _LOST,
     _LAYOUT,
     THROTTLED,
@@ -134,7 +147,7 @@ NODE_METRICS: tuple[Metric, ...] = (
     _FREE_SLICES,
     _LARGEST,
     _LEFT_OUT,
-    _BLIND,
+    _ATTRIBUTION,
 )
 """All of them, in the order in which they are written."""
 
@@ -213,8 +226,8 @@ def node_families(usage: NodeUsage) -> tuple[Family, ...]:
             left_out += len(device.containers) - len(shown)
             _add_device(samples, msgspec.structs.replace(device, containers=shown), labels)
     _add_states(samples, usage)
-    samples[_LEFT_OUT.name].append(Sample((("node", usage.node),), left_out))
-    samples[_BLIND.name].append(Sample((("node", usage.node),), int(usage.blind)))
+    samples[_LEFT_OUT.name].append(Sample((("hostname", usage.node),), left_out))
+    samples[_ATTRIBUTION.name].append(Sample((("hostname", usage.node),), int(not usage.blind)))
     return tuple(Family(each, _each_once(samples[each.name])) for each in NODE_METRICS if samples[each.name])
 
 
@@ -266,11 +279,12 @@ def _add_gpu(samples: _Samples, gpu: GpuUse, labels: Labels) -> None:
     alone = gpu.devices[0].alone if facts.layout is None and gpu.devices else None
     whole = (*labels, *_pod_labels(alone)) if alone else labels
     for field, metric in _GPU.items():
-        _add(samples, metric, whole, getattr(reading, field))
+        _add(samples, metric, labels if field in _LASTING else whole, getattr(reading, field))
     if reading.remapped_rows is not None:
         rows = reading.remapped_rows
         for metric, value in zip(_ROWS, (rows.corrected, rows.uncorrected, int(rows.failed)), strict=True):
             _add(samples, metric, labels, value)
+    _add(samples, _GPU_MEMORY, labels, facts.memory_mib * _MIB)
     _add(samples, _LOST, labels, int(facts.lost))
     if reading.clocks_event_reasons is not None:
         found = causes(reading.clocks_event_reasons)
@@ -324,11 +338,11 @@ def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
         _add(samples, FB_USED, pod, each.memory_mib)
         if alone is None:
             _add(samples, GPU_UTIL, pod, each.gpu_percent)
-        _add(samples, GRANTED, pod, None if each.tenant.allocated_mib is None else each.tenant.allocated_mib * _MIB)
+        _add(samples, ALLOCATED, pod, None if each.tenant.allocated_mib is None else each.tenant.allocated_mib * _MIB)
     granted = [each.tenant.allocated_mib or 0 for each in device.containers]
     _add(samples, _MEMORY, own, device.memory_mib * _MIB)
     _add(samples, _USED, own, None if device.used_mib is None else device.used_mib * _MIB)
-    _add(samples, _GRANTED, own, sum(granted) * _MIB)
+    _add(samples, _DEVICE_ALLOCATED, own, sum(granted) * _MIB)
     _add(samples, _CLIENTS, own, len(device.containers))
 
 

@@ -128,7 +128,7 @@ class ModelServerMetrics:
                 await store.synced()
             while True:
                 begun_s = time.monotonic()
-                await one_turn(self.reconcile, self._trouble, partial(self._measures.turned, "look"))
+                await one_turn(self.reconcile, self._trouble, partial(self._measures.turned, "reconcile"))
                 self._measures.observe(METRICS_RECONCILE_TIME, time.monotonic() - begun_s)
                 await asyncio.sleep(max(INTERVAL_S - (time.monotonic() - begun_s), 1.0))
 
