@@ -1,6 +1,6 @@
 """Tessera shares a Kubernetes cluster's GPUs. The command is `tessera`; `plan` is `tessera plan` for Python programs.
 
-What `__all__` names is public and described in docs/python.md; all other modules are private and may change.
+`__all__` is public and described in docs/python.md; all other modules are private and may change.
 """
 
 import importlib
@@ -58,7 +58,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name, importing what it needs when it is first used: the command starts without."""
+    """Return a public name, importing its module on first use: the command starts without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found: object = getattr(importlib.import_module("tessera._planning"), name)

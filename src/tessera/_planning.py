@@ -1,4 +1,4 @@
-"""What `tessera.plan` does, and the reading of files that commands share with it; `tessera` has the public names."""
+"""The implementation of `tessera.plan`, and the reading of files shared with the commands."""
 
 import contextlib
 import re
@@ -89,7 +89,7 @@ def plan(
 ) -> PlanDocument:
     """Return where the pods of manifests go on a fleet, how each GPU is partitioned, and why the others stay pending.
 
-    The record is what `tessera plan -o json` prints. Nothing is printed, and no cluster is asked or changed.
+    The record is that of `tessera plan -o json`. Nothing is printed, and no cluster is read or changed.
 
     Args:
         fleet: the nodes, or several inputs that make them up: a text is the short form, `8xH100-80GB`; a Path is a
@@ -98,10 +98,10 @@ def plan(
         policy: the packing policy.
         exact: improve on it by an integer program for at most `limit_s` seconds.
         limit_s: see `exact`.
-        share_unit: unit of `aliyun.com/gpu-mem`; what the nodes advertise where it is left out, else GiB.
+        share_unit: unit of `aliyun.com/gpu-mem`; by default as the nodes advertise it, else GiB.
 
     Raises:
-        InvalidInput: an input cannot be read, or there is no node; the message says where and what to do.
+        InvalidInput: an input cannot be read, or there is no node; the message has place and fix.
 
     """
     if policy not in core.PLAN_POLICIES:
@@ -140,14 +140,14 @@ def snapshot_of(
     share_unit: ShareUnit | None = None,
     gpu_models: Iterable[str] = (),
 ) -> Snapshot:
-    """Return the fleet with the manifests' pods pending; what was left out or assumed is in its notes.
+    """Return the fleet with the manifests' pods pending; its notes list what was left out or assumed.
 
     Args:
         fleet: nodes and their pods.
         gpus: more nodes, in short form.
         manifests: workloads.
-        share_unit: unit of `aliyun.com/gpu-mem`; as the nodes advertise it where it is left out.
-        gpu_models: `NODE=MODEL` for Node objects that do not say their GPU model.
+        share_unit: unit of `aliyun.com/gpu-mem`; by default as the nodes advertise it.
+        gpu_models: `NODE=MODEL` for Node objects without a GPU model.
 
     Raises:
         InvalidInput: no node, a node or pod twice, or anything unreadable.
@@ -176,7 +176,7 @@ def snapshot_of(
 
 
 def _assumed_models(nodes: Sequence[Node], pods: Iterable[Pod]) -> Iterator[str]:
-    """Yield that cached models are taken to be on nodes, where the fleet does not say which these have."""
+    """Yield that cached models are assumed on nodes whose models the fleet does not have."""
     if any(node.cached_models is None for node in nodes):
         names = sorted({f"{MODEL_RESOURCE}{name}" for pod in pods for name in pod.need.cached_models})
         if names:
@@ -184,14 +184,14 @@ def _assumed_models(nodes: Sequence[Node], pods: Iterable[Pod]) -> Iterator[str]
 
 
 def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:
-    """Return whether some memory share is larger than every GPU, and would fit one if its number were of MiB."""
+    """Return whether some memory share is larger than every GPU, and would fit one in MiB."""
     largest = max((gpu.memory_mib for node in nodes for gpu in node.gpus), default=0)
     shares = {ask.memory_mib for pod in pods for ask in pod.need.asks if ask.form is Form.SHARE}
     return any(share > largest >= share / 1024 for share in shares)
 
 
 def _left_out(parts: Sequence[LeftOut]) -> Iterator[str]:
-    """Yield a sentence for each kind of object that was left out and each reason, with the first of it as examples."""
+    """Yield a sentence for each kind of object and reason that was left out, with examples."""
     groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for each in parts:
         groups.setdefault((each.object.partition(" ")[0], each.reason, each.resources), []).append(each.object)
@@ -213,7 +213,7 @@ def read_documents(path: str) -> tuple[Document, ...]:
 
 
 def _files(path: str) -> Iterator[str]:
-    """Yield a file, or the manifests below a folder, sorted; what is hidden, or in a hidden folder, is left out."""
+    """Yield a file, or the manifests below a folder, sorted; hidden files and folders are left out."""
     if address := _ADDRESS.match(path):
         fetched = f"curl -fsSL {path}" if address[1].lower() in ("http", "https") else "what fetches it"
         raise InvalidInput(path, found="it is an address, and nothing is fetched", hint=f"{fetched} | tessera ... -f -")
@@ -245,7 +245,7 @@ def _unreadable(path: str, error: OSError) -> InvalidInput:
 
 
 def read_bytes(path: str) -> tuple[str, bytes]:
-    """Return the name to use in errors and the bytes of a file; `-` is standard input.
+    """Return the name of a file for errors, and its bytes; `-` is standard input.
 
     Raises:
         InvalidInput: the file is missing, unreadable or absurdly large.

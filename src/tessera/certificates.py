@@ -1,4 +1,4 @@
-"""TLS files of what listens, renewed while it runs: new connections get the new certificate, old ones keep theirs."""
+"""TLS files of a server, renewed while it runs: new connections get the new certificate, old ones keep theirs."""
 
 import asyncio
 import ssl
@@ -14,24 +14,24 @@ from tessera.log import Logger
 __all__ = ["Certificates", "Tls", "asking_context_of", "context_of"]
 
 _Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
-"""Of each file what changes when it is replaced or written; None where one is not there."""
+"""Identity of each file's content; None for a missing file."""
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
     """Files, in PEM."""
 
     certificate: Path
-    """With the chain up to the authority."""
+    """With the chain up to the CA."""
     key: Path
     client_authority: Path | None = None
-    """Clients must show a certificate of this authority; without it anybody may ask."""
+    """Clients must present a certificate of this CA; without it any client may connect."""
 
 
 def context_of(tls: Tls) -> ssl.SSLContext:
-    """Return what connections are accepted with; with an authority for clients each must show a certificate of it.
+    """Return the context of a server; with a client CA each client must present a certificate of it.
 
     Raises:
-        InvalidInput: the files.
+        InvalidInput: the files cannot be loaded.
 
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -46,10 +46,10 @@ def context_of(tls: Tls) -> ssl.SSLContext:
 
 
 def asking_context_of(tls: Tls) -> ssl.SSLContext:
-    """Return what others are asked with: our certificate is shown, theirs must be of the same authority.
+    """Return the context of a client: our certificate is presented, theirs must be of the same CA.
 
     Raises:
-        InvalidInput: the files.
+        InvalidInput: the files cannot be loaded.
 
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -62,15 +62,15 @@ def asking_context_of(tls: Tls) -> ssl.SSLContext:
 
 
 class Certificates:
-    """Looks whether the files were replaced, as cert-manager and mounted Secrets do it, and reads them again.
+    """Reloads the files when they are replaced, as cert-manager and mounted Secrets do it.
 
-    Files that cannot be used, as a key that is not the certificate's, are logged once and change nothing; they are read
-    again when they change. An authority that is replaced is added: clients of the former one are heard until the server
-    starts anew.
+    Unusable files, such as a key of another certificate, are logged once and change nothing; they are read
+    again when they change. A replaced CA is added: clients of the former one are accepted until the server
+    restarts.
 
     Args:
         tls: the files.
-        context: what was made of them, which connections are accepted with.
+        context: of the server, made from the files.
         log: records renewals.
 
     """
@@ -82,26 +82,28 @@ class Certificates:
         self._seen = self._files()
 
     async def follow(self, every_s: float, checked: Callable[[], None] = lambda: None) -> None:
-        """Look at the files again and again, until cancelled; call `checked` after each check."""
+        """Check the files at intervals, until cancelled; call `checked` after each check."""
         while True:
             await asyncio.sleep(every_s)
             self.renew()
             checked()
 
     def renew(self) -> bool:
-        """Read the files where they changed; return whether they are in force now. Takes a few milliseconds then."""
+        """Reload changed files; return whether they are in use now. Takes a few milliseconds then."""
         seen = self._files()
         if seen == self._seen or seen is None:
             return False
         self._seen = seen
         try:
-            _load(self._tls, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # what fails halfway must not be what is in use
+            _load(
+                self._tls, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            )  # a partial failure must not affect the one in use
             _load(self._tls, self._context)
         except OSError as error:  # ssl.SSLError is one
             self._log.error("certificate_not_renewed", file=str(self._tls.certificate), reason=shown(error))
             return False
         if seen != self._files():
-            self._seen = None  # they were being replaced: once more
+            self._seen = None  # they were being replaced: try again
         self._log.info("certificate_renewed", file=str(self._tls.certificate))
         return True
 

@@ -3,7 +3,7 @@
     TesseraError
     ├── InvalidInput   fix the input and call again
     ├── Unavailable    try again later
-    ├── Conflict       observe the world again, then decide again
+    ├── Conflict       observe again, then decide again
     └── Unsupported    this node, GPU or build cannot do it; choose another
 
 "It does not fit" is a result with a reason, never an exception.
@@ -12,14 +12,14 @@
 __all__ = ["UNDECODABLE", "Conflict", "InvalidInput", "TesseraError", "Unavailable", "Unsupported", "shown"]
 
 UNDECODABLE = (ValueError, RecursionError)
-"""What decoding raises of bytes that somebody else wrote, whatever is in them: msgspec's errors are ValueErrors, and
-nesting without end is a RecursionError."""
+"""Decoding errors of untrusted bytes, whatever is in them: msgspec's errors are ValueErrors, and
+endless nesting is a RecursionError."""
 
 _SHOWN_CHARACTERS = 64
 
 
 def shown(value: object) -> str:
-    """Return a piece of input as an error shows it: quoted, control characters escaped, cut where it is long."""
+    """Return a piece of input for an error: quoted, control characters escaped, truncated."""
     text = value if isinstance(value, str) else str(value)
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
 
@@ -27,12 +27,12 @@ def shown(value: object) -> str:
 class TesseraError(Exception):
     """Any error Tessera raises on purpose. Its text names the object, the cause, and what to do: `object: cause: fix`.
 
-    A value that is wrong is said with what it should be: `line 7: limit nvidia.com/gpu: 0.5 is not a whole number`. Any
+    A wrong value is quoted with what it should be: `line 7: limit nvidia.com/gpu: 0.5 is not a whole number`. Any
     other cause is a phrase of its own: `node gpu-1: it has no label nvidia.com/gpu.product: label it, or ...`.
 
     Args:
-        subject: the object the error is about, with its place: `pods.yaml, document 2, line 7: limit nvidia.com/gpu`.
-        found: the value that is wrong, as the user wrote it; without `expected` the cause, as a phrase.
+        subject: the object of the error, with its place: `pods.yaml, document 2, line 7: limit nvidia.com/gpu`.
+        found: the wrong value, as the user wrote it; without `expected` the cause, as a phrase.
         expected: what `found` is not.
         hint: the fix: what to do, or what would be accepted.
 
@@ -56,7 +56,7 @@ class TesseraError(Exception):
         return f"{self.cause}: {self.hint}" if self.hint else self.cause
 
     def __str__(self) -> str:
-        """Return one line: object, cause, and the fix where there is one."""
+        """Return one line: object, cause, and the fix if there is one."""
         return f"{self.subject}: {self.advice}"
 
 
@@ -65,11 +65,11 @@ class InvalidInput(TesseraError):
 
 
 class Unavailable(TesseraError):
-    """Something outside did not answer; the caller tries again later."""
+    """The API server, the driver or another service did not answer; the caller tries again later."""
 
 
 class Conflict(TesseraError):
-    """The world changed meanwhile; the caller observes again and decides again."""
+    """The state changed meanwhile; the caller observes again and decides again."""
 
 
 class Unsupported(TesseraError):

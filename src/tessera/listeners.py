@@ -1,4 +1,4 @@
-"""Sockets that strangers may reach: however many connect, so many connections at most are open at once."""
+"""Sockets with a limit on open connections, for ports that untrusted clients reach."""
 
 import socket
 from collections import Counter
@@ -7,14 +7,14 @@ __all__ = ["BoundedListener"]
 
 
 class BoundedListener(socket.socket):
-    """A listening socket, for an event loop, that ends a connection for each one too many.
+    """A listening socket for an event loop that closes a connection for each one above the limit.
 
-    Of the address that has the most open connections it ends the oldest: who opens many ends their own, and others are
-    answered as ever. A connection that is ended is shut down, and closed by whoever was given it.
+    It closes the oldest connection of the address with the most: a client with many closes its own, and others are
+    served as ever. A closed connection is shut down here, and released by its owner.
 
     Args:
-        listener: a listening socket, which this one takes the place of.
-        most: connections that may be open at once.
+        listener: a listening socket, which this one replaces.
+        most: open connections.
 
     """
 
@@ -24,19 +24,19 @@ class BoundedListener(socket.socket):
         self._open: list[tuple[str, socket.socket]] = []
         """The addresses and connections, oldest first."""
         self._waits = False
-        """Whether a connection was ended just now, and is to be closed before the next is accepted."""
+        """Whether a connection was closed just now, and must be released before the next is accepted."""
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """Number of open connections."""
         self._open = [each for each in self._open if each[1].fileno() != -1]
         return len(self._open)
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Return the next connection and where it comes from.
+        """Return the next connection and its address.
 
         Raises:
-            BlockingIOError: there is none, or the loop must close one first: all of a burst at once would be too many
+            BlockingIOError: there is none, or the loop must release one first: a burst at once would be too many
                 open files.
 
         """
@@ -58,4 +58,4 @@ class BoundedListener(socket.socket):
         try:
             oldest.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # the other end was faster
+            return  # the other end closed it first

@@ -27,17 +27,17 @@ def logger(**fields: object) -> Logger:
 
 
 def defect(error: BaseException) -> BaseException | None:
-    """Return an error that nobody expected, whose traceback belongs into the log; None for all others."""
+    """Return an unexpected error, whose traceback belongs in the log; None for all others."""
     expected = isinstance(error, TesseraError | TimeoutError | OSError | asyncio.CancelledError)
     return None if expected else error
 
 
 class Complaint:
-    """What a loop complains of, logged when it begins and when its reason changes, not at every turn.
+    """The error of a loop, logged when it begins and when its reason changes, not in every pass.
 
     Args:
-        log: where it is logged.
-        event: the event of each complaint.
+        log: the logger.
+        event: of each error.
         **fields: fields of each.
 
     """
@@ -47,17 +47,17 @@ class Complaint:
         self._event = event
         self._fields = fields
         self.reason = ""
-        """The reason at present; empty when there is none."""
+        """The present reason; empty for none."""
 
     def __call__(self, error: BaseException) -> None:
-        """Complain of an error."""
+        """Log an error."""
         reason = str(error) or type(error).__name__
         if reason != self.reason:
             self._log.warning(self._event, reason=reason, exc_info=defect(error), **self._fields)
         self.reason = reason
 
     def settle(self) -> None:
-        """Take it that all is well: the same error is logged again."""
+        """Note success: the same error is logged again after this."""
         self.reason = ""
 
 

@@ -1,4 +1,4 @@
-"""Turns of loops that go on after any error, and what many want done at once."""
+"""Loops that continue after any error, and shared requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -17,16 +17,16 @@ async def one_turn(
     trouble: Callable[[BaseException], None],
     done: Callable[[], None] = lambda: None,
 ) -> None:
-    """Act, and report what went wrong, or that all went well; ends with an exception only when its task is cancelled.
+    """Act, and report an error, or success; raises only when its task is cancelled.
 
-    A defect ends no loop either: what one pod says must not take the devices of all pods of the node away.
+    A defect ends no loop either: one malformed pod must not stop the node's device plugins.
     """
     try:
         await act()
     except Exception as error:  # noqa: BLE001
         trouble(error)
     except asyncio.CancelledError as error:
-        # gRPC ends calls so whose connection is closed; without this the loop would end without a word.
+        # gRPC ends calls so whose connection is closed; without this the loop would end silently.
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
@@ -38,7 +38,7 @@ async def one_turn(
 async def until_done(
     act: Callable[[], Awaitable[object]], trouble: Callable[[BaseException], None], pause_s: float
 ) -> None:
-    """Act again and again until it succeeds, and report what went wrong each time."""
+    """Repeat until it succeeds, and report each error."""
     done = asyncio.Event()
     while True:
         await one_turn(act, trouble, done.set)
@@ -50,15 +50,15 @@ async def until_done(
 async def for_each(
     items: Iterable[Item], act: Callable[[Item], Awaitable[object]], refused: Callable[[Item, TesseraError], None]
 ) -> None:
-    """Act on each of several; one that cannot be acted on keeps none of the others from it.
+    """Act on each item; a failed one does not stop the others.
 
     Args:
         items: the items.
-        act: what is done with one.
-        refused: called with each that failed, and why.
+        act: the action for one.
+        refused: called with each failed one, and why.
 
     Raises:
-        Unavailable: the last one of these, when all were tried.
+        Unavailable: the last of these errors, after all were tried.
 
     """
     last: Unavailable | None = None
@@ -73,10 +73,10 @@ async def for_each(
 
 
 class Joint(Generic[Result]):
-    """Acts one at a time, and once for all who ask before it begins: what they saw before, it sees too.
+    """Acts one at a time, and once for all callers before it begins: it sees everything that they saw.
 
     Args:
-        act: what is done.
+        act: the action.
 
     """
 
@@ -87,7 +87,7 @@ class Joint(Generic[Result]):
         self._tasks: set[asyncio.Task[Result]] = set()
 
     async def __call__(self) -> Result:
-        """Return what comes of acting once from now on; whoever asked goes away, the others are served."""
+        """Return the result of acting once from now on; a cancelled caller does not cancel it for others."""
         if self._next is None:
             self._next = asyncio.create_task(self._begin())
             self._tasks.add(self._next)
@@ -100,7 +100,7 @@ class Joint(Generic[Result]):
             return await self._act()
 
     async def close(self) -> None:
-        """Cancel what is being done and what is asked for; return when all of it has ended."""
+        """Cancel the running and requested actions; return when all of them have ended."""
         tasks = tuple(self._tasks)
         for each in tasks:
             each.cancel()

@@ -1,4 +1,4 @@
-"""What a process counts of itself, for Prometheus: counters, histograms of times, the age of its loops."""
+"""The metrics of a process: counters, histograms of times, the age of its loops."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -19,7 +19,7 @@ class Measures:
     """The measures of one process. Labels have values from closed sets, so that series stay bounded.
 
     Args:
-        clock_s: seconds that never go back.
+        clock_s: a monotonic clock.
 
     """
 
@@ -31,30 +31,30 @@ class Measures:
         self._turned_s: dict[str, float] = {}
 
     def count(self, metric: Metric, by: int = 1, **labels: str) -> None:
-        """Count up a counter."""
+        """Increment a counter."""
         self._values[metric][tuple(labels.items())] += by
 
     def set(self, metric: Metric, values: Mapping[Labels, float]) -> None:
-        """Set all series of a gauge, or of a counter that is counted elsewhere; others of it are gone."""
+        """Set all series of a gauge, or of a counter that is counted elsewhere; its other series are removed."""
         self._values[metric] = dict(values)
 
     def observe(self, metric: Metric, seconds: float, **labels: str) -> None:
-        """Count a time in a histogram."""
+        """Add a time to a histogram."""
         own = tuple(labels.items())
         buckets = self._times[metric].setdefault(own, [0] * len(_BUCKETS))
         buckets[bisect_left(_BOUNDS_S, seconds)] += 1
         self._sums_s[metric][own] += seconds
 
     def turned(self, loop: str) -> None:
-        """Note that a loop has done its work; one that never does so has no age."""
+        """Note a successful pass of a loop; a loop without one has no age."""
         self._turned_s[loop] = self.clock_s()
 
     def stopped(self, loop: str) -> None:
-        """Note that a loop has ended, as that of a controller that leads no more: it has no age."""
+        """Note that a loop has ended, such as that of a controller that no longer leads: it has no age."""
         self._turned_s.pop(loop, None)
 
     def render(self) -> bytes:
-        """Return all in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return exposition(self._families())
 
     def _families(self) -> Iterator[Family]:

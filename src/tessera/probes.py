@@ -1,6 +1,6 @@
-"""Answers a kubelet's probes and Prometheus, each at a port of its own.
+"""Serves a kubelet's probes and Prometheus, each at a port of its own.
 
-`/healthz` while the event loop turns, `/readyz` when the process does its work; `/metrics`.
+`/healthz` while the event loop runs, `/readyz` when the process does its work; `/metrics`.
 """
 
 import asyncio
@@ -23,30 +23,30 @@ __all__ = ["MetricsPort", "answering", "exposing"]
 _DEADLINE_S = 5.0
 _PLAIN = "text/plain; charset=utf-8"
 _CONNECTIONS = 32
-"""A kubelet has two; others reach the port too."""
+"""A kubelet has two; other clients reach the port too."""
 
 
 class MetricsPort(msgspec.Struct, frozen=True, kw_only=True):
-    """Where Prometheus asks."""
+    """The metrics port."""
 
     port: int | None = None
-    """0 for any, None to answer nowhere."""
+    """0 for any, None for no port."""
     tls: Tls | None = None
     """None for plain HTTP."""
     renewal_s: float = 10.0
-    """How often it is looked whether its files were replaced."""
+    """Interval at which its files are checked."""
 
 
 @asynccontextmanager
 async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIterator[int]:
-    """Answer on all addresses of the machine, as a kubelet asks a pod, while the body runs; give the port.
+    """Serve on all addresses of the machine, for a kubelet, while the body runs; yield the port.
 
     Args:
-        port: where; 0 for any, None to answer nowhere, which gives 0.
+        port: 0 for any; None for no port, which yields 0.
         waiting_for: why the process is not ready yet; empty when it is.
 
     Raises:
-        Unavailable: the port is taken.
+        Unavailable: the port is in use.
 
     """
     async with _listening(port, "--health-port", lambda path: _answer(path, waiting_for)) as found:
@@ -57,18 +57,18 @@ async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIt
 async def exposing(
     at: MetricsPort, metrics: Callable[[], bytes], usage: Callable[[], bytes] | None = None
 ) -> AsyncIterator[int]:
-    """Answer `/metrics` on all addresses of the machine while the body runs; give the port, 0 for none.
+    """Serve `/metrics` on all addresses of the machine while the body runs; yield the port, 0 for none.
 
-    Certificates that are replaced meanwhile are taken up.
+    Replaced certificates are reloaded.
 
     Args:
-        at: where.
-        metrics: returns the metrics in Prometheus' text format, at once.
-        usage: returns what `/usage` answers besides, as JSON.
+        at: the port.
+        metrics: returns the metrics in Prometheus' text format, without delay.
+        usage: returns the content of `/usage`, as JSON.
 
     Raises:
-        InvalidInput: the files of TLS.
-        Unavailable: the port is taken.
+        InvalidInput: the TLS files cannot be loaded.
+        Unavailable: the port is in use.
 
     """
 

@@ -19,10 +19,10 @@ SEED_BYTES = 32
 
 
 class Signer:
-    """A private key, with which assignments are signed.
+    """A private key for signing assignments.
 
     Args:
-        seed: 32 bytes; a new key is made where there are none.
+        seed: 32 bytes; without them a new key is created.
 
     """
 
@@ -32,11 +32,11 @@ class Signer:
 
     @property
     def seed(self) -> bytes:
-        """The private key, for the one place where it is kept."""
+        """The private key, for storing it."""
         return self._key.private_bytes_raw()
 
     def sealed(self, annotations: Mapping[str, str], *, uid: str, node: str) -> dict[str, str]:
-        """Return annotations for a pod with the signature of the assignment among them; others as they are.
+        """Return annotations for a pod with the signature of the assignment among them; others unchanged.
 
         Cost: 21 microseconds.
         """
@@ -50,7 +50,7 @@ class Signer:
 def verify(public: bytes, signature: bytes, message: bytes) -> bool:
     """Return whether the owner of a public key signed a message.
 
-    Cost: 66 microseconds; readers ask twice in a row, for what a pod asked and for what it gets.
+    Cost: 66 microseconds; cached, because readers verify twice in a row, for a pod's request and for its shares.
     """
     try:
         _loaded(public).verify(signature, message)
@@ -65,9 +65,9 @@ def _loaded(public: bytes) -> Ed25519PublicKey:
 
 
 def self_signed(name: str, begin: dt.datetime, end: dt.datetime) -> tuple[bytes, bytes]:
-    """Return a new certificate for a DNS name, which is its own authority, and its private key; both as PEM.
+    """Return a new self-signed certificate for a DNS name, and its private key; both as PEM.
 
-    P-256, which every Kubernetes takes.
+    P-256, which every Kubernetes accepts.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
@@ -81,7 +81,7 @@ def self_signed(name: str, begin: dt.datetime, end: dt.datetime) -> tuple[bytes,
 
 
 def valid_until(certificate: bytes) -> dt.datetime | None:
-    """Return when a PEM certificate ends; None where it is none."""
+    """Return when a PEM certificate ends; None if it is invalid."""
     try:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     except ValueError:

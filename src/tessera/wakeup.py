@@ -1,4 +1,4 @@
-"""An event that wakes a loop: at once when something changed, and now and then in any case."""
+"""An event that wakes a loop: at once when something changed, and at intervals in any case."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ class WakeUp:
         self._event.set()
 
     async def wait(self, longest_s: float) -> None:
-        """Return when the event is set, or after so long."""
+        """Return when the event is set, or after the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 await self._event.wait()

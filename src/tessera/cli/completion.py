@@ -15,13 +15,13 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 def complete_models(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Return the GPU models that begin as typed, in any case."""
+    """Return the GPU models that start with the typed text, in any case."""
     del context, option
     return _models(typed)
 
 
 def complete_gpus(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Return what `8xH1` and `'4x(8xH1` may become: the number of GPUs is kept."""
+    """Return the completions of `8xH1` and `'4x(8xH1`: the number of GPUs is kept."""
     del context, option
     number = re.match(r"(\d+x\(?)*", typed)
     assert number is not None, "it matches nothing too"
@@ -29,13 +29,13 @@ def complete_gpus(context: click.Context, option: click.Parameter, typed: str) -
 
 
 def complete_prices(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Return the GPU models that begin as typed, with the sign before the price."""
+    """Return the GPU models that start with the typed text, with the sign before the price."""
     del context, option
     return _models(typed, after="=")
 
 
 def complete_configurations(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Return the names of configurations that begin as typed and that need no file."""
+    """Return the built-in configuration names that start with the typed text."""
     del context, option
     names = dict.fromkeys(name for gpu in CATALOGUE if gpu.profiles for name in named_layouts(gpu))
     return [CompletionItem(name) for name in sorted(names) if name.startswith(typed)]

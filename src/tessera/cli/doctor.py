@@ -27,7 +27,7 @@ __all__ = ["doctor"]
 
 _FAILED = 1
 _BROAD = 120
-"""Characters from which a fix has a column of its own."""
+"""Width of a terminal from which a fix has a column of its own."""
 _STYLES = {
     CheckResult.OK: "green",
     CheckResult.WARNING: "yellow",
@@ -62,7 +62,7 @@ _FILE = click.Path(path_type=Path)
 
 
 def _agents(name: str, *, more: Sequence[str] = (), **settings: Any) -> Callable[[_Command], _Command]:
-    """Return an option that the agent has too, read from the agent's environment variables as well."""
+    """Return an option shared with the agent, also read from the agent's environment variables."""
     variable = name.replace("-", "_").upper()
     names = [f"TESSERA_DOCTOR_{variable}", f"TESSERA_AGENT_{variable}", *more]
     return click.option(f"--{name}", envvar=names, **settings)

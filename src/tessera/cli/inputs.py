@@ -1,4 +1,4 @@
-"""What `plan`, `explain` and `simulate` read: fleets and manifests, from files, folders and standard input."""
+"""The inputs of `plan`, `explain` and `simulate`: fleets and manifests, from files, folders and standard input."""
 
 from collections.abc import Iterable, Sequence
 from typing import get_args
@@ -34,7 +34,7 @@ fleet_options = with_options(
         help="GPU model of Node objects that do not say it: by name, pattern ('gpu-*') or label (pool=a); repeatable.",
     ),
 )
-"""Adds the options that say which fleet."""
+"""Adds the options for the fleet."""
 
 input_options = with_options(
     fleet_options,
@@ -51,7 +51,7 @@ input_options = with_options(
         help="Unit of aliyun.com/gpu-mem in the fleet and in manifests.  [default: what the nodes advertise, else GiB]",
     ),
 )
-"""Adds the options that say what to plan for."""
+"""Adds the options for the workloads."""
 
 
 def read_snapshot(
@@ -63,7 +63,7 @@ def read_snapshot(
 ) -> Snapshot:
     """Return the fleet with the manifests' pods pending; its notes are printed on standard error.
 
-    Nodes whose GPUs are not known say so themselves; `note_skipped` names them where nothing else does.
+    Nodes with unknown GPUs are reported by the command; `note_skipped` names them where it does not.
 
     Raises:
         InvalidInput: no fleet, a node or pod twice, or anything unreadable in the files.
@@ -80,7 +80,7 @@ def read_snapshot(
 
 
 def note_skipped(nodes: Iterable[Node]) -> None:
-    """Name the nodes whose GPUs are not known on standard error."""
+    """Name the nodes with unknown GPUs on standard error."""
     for node in nodes:
         if node.problem:
             click.echo(f"note: {node.name} is left out, because its GPUs are not known: {node.problem}", err=True)

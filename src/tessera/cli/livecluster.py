@@ -48,11 +48,11 @@ __all__ = [
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SETTLE_S = 0.5
-"""Changes that come together are shown together."""
+"""Changes within this time are shown together."""
 
 
 class ClusterSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a cluster is found."""
+    """The source of a cluster."""
 
     file: str | None = None
     """A saved cluster; None for the API."""
@@ -64,11 +64,11 @@ kubeconfig_options = with_options(
     click.option("--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"),
     click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: current]"),
 )
-"""Adds the options that say which API is asked."""
+"""Adds the options for the API server."""
 namespace_option = click.option(
     "-n", "--namespace", default="", metavar="NAME", help="Namespace.  [default: that of the kubeconfig context]"
 )
-"""Adds the option that `namespace_of` reads."""
+"""Adds the option of `namespace_of`."""
 cluster_options = with_options(
     click.option(
         "--cluster",
@@ -77,19 +77,19 @@ cluster_options = with_options(
     ),
     kubeconfig_options,
 )
-"""Adds the options that say which cluster."""
+"""Adds the options for the cluster."""
 
 
 def place_of(given: Any) -> ClusterSource:
-    """Return where the options of `cluster_options` point."""
+    """Return the source named by the options of `cluster_options`."""
     return ClusterSource(file=given["cluster"], kubeconfig=given["kubeconfig"], context=given["context"])
 
 
 def namespace_of(place: ClusterSource, named: str) -> str:
-    """Return the namespace that is meant: the one that is named, else that of the kubeconfig's context.
+    """Return the namespace: the named one, else that of the kubeconfig's context.
 
     Raises:
-        InvalidInput: none is named, and there is no such kubeconfig, or it cannot be read.
+        InvalidInput: none is named, and there is no valid kubeconfig.
 
     """
     return named or find_access(place.kubeconfig, place.context).namespace
@@ -112,23 +112,23 @@ def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
 
 
 def connected(place: ClusterSource) -> HttpKube:
-    """Return a client of the cluster's API, to be used as a context.
+    """Return a client of the cluster's API, as a context manager.
 
     Raises:
-        InvalidInput: there is no such kubeconfig, or it cannot be read.
+        InvalidInput: there is no valid kubeconfig.
 
     """
     return HttpKube.connect(place.kubeconfig, place.context)
 
 
 async def observe(kube: Kube, *more: Object) -> Cluster:
-    """Return the cluster as its API shows it now, with more objects; without the kind GPUNode it has none of them."""
+    """Return the current cluster, with further objects; without the GPUNode CRD it has none of these."""
     nodes, pods, reports = await asyncio.gather(_list(kube, NODES), _list(kube, PODS), _list(kube, GPU_NODES))
     return read_cluster(as_fields((*nodes, *pods, *reports, *more)), authority=await authority_of(kube))
 
 
 async def authority_of(kube: Kube) -> Authority | None:
-    """Return the servers' keys; None where there are none, or none that may be read: then nothing is checked."""
+    """Return the servers' keys; None if there are none, or they may not be read: then signatures are not verified."""
     try:
         found = await kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
     except Unavailable:
@@ -146,14 +146,14 @@ async def _list(kube: Kube, kind: Kind) -> tuple[Object, ...]:
 
 
 async def events_of(kube: Kube, kind: Kind, name: str, namespace: str) -> tuple[Object, ...]:
-    """Return the events about a namespaced object, as they are listed."""
+    """Return the events about a namespaced object, in the API's order."""
     about = (("involvedObject.kind", kind.name), ("involvedObject.name", name))
     listing = await kube.list(EVENTS, Selection(namespace=namespace, fields=about))
     return listing.objects
 
 
 async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callable[[Exception], None]) -> None:
-    """Hand the cluster over as it is, and again after each change, until cancelled; changes that come together once.
+    """Pass on the cluster, and again after each change, until cancelled; simultaneous changes once.
 
     Raises:
         TesseraError: the API cannot be read, or what `show` raised.
@@ -171,7 +171,7 @@ async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callab
             while True:
                 change.clear()
                 seen = as_fields([each for store in stores for each in store.objects.values()])
-                # Asked each time, which a person's look can afford: one right less to follow it.
+                # Read each time, which is cheap enough for one user: one permission less than a watch.
                 show(read_cluster(seen, memory=memory, authority=await authority_of(kube)))
                 await change.wait()
                 await asyncio.sleep(_SETTLE_S)

@@ -1,4 +1,4 @@
-"""`tessera manifests`: all objects of an installation, as Helm would make them of `deploy/chart`."""
+"""`tessera manifests`: all objects of an installation, as Helm would render `deploy/chart`."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ from tessera.errors import InvalidInput, Unsupported
 __all__ = ["chart_folder", "manifests", "render_chart"]
 
 _FIRST = ("templates/namespace", "templates/crds/", "templates/rbac/")
-"""What others lie in or name."""
+"""Kinds that others depend on."""
 _EPILOG = """
 \b
 Examples:
@@ -60,10 +60,10 @@ def manifests(*, values: str | None, kube_version: str, **given: tuple[str, ...]
 
 
 def render_chart(values: dict[str, Any], kube_version: str) -> dict[str, str]:
-    """Return the text of each of the chart's templates by its path, those of the namespace and the kinds first.
+    """Return the text of each of the chart's templates by its path, namespace and CRDs first.
 
     Raises:
-        InvalidInput: the chart refuses the values.
+        InvalidInput: the chart rejects the values.
         Unsupported: this installation of Tessera has no chart.
 
     """
@@ -85,7 +85,7 @@ def render_chart(values: dict[str, Any], kube_version: str) -> dict[str, str]:
 
 
 def chart_folder() -> Path:
-    """Return the folder of the Helm chart: beside this module where installed, `deploy/chart` in a checkout.
+    """Return the folder of the Helm chart: beside this module if installed, `deploy/chart` in a checkout.
 
     Raises:
         Unsupported: there is none.

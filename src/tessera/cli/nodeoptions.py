@@ -1,4 +1,4 @@
-"""Options by which commands that run on a GPU node find its files, folders and sockets; the agent has them all."""
+"""Options for files, folders and sockets of a GPU node, for commands that run there; the agent has them all."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -52,7 +52,7 @@ def node_options(*prefixes: str) -> Callable[[_Command], _Command]:
     """Return a decorator that adds the options, passed under their names.
 
     Args:
-        prefixes: of the environment variables that give them, the first that is there; none for the command's own.
+        prefixes: of the environment variables that set them, the first that exists; none for the command's own.
 
     """
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the one place where the commands write files."""
+"""Options shared by several commands, and the functions by which commands write files."""
 
 import contextlib
 import errno
@@ -35,14 +35,14 @@ __all__ = [
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _WHOLE = 1000
-"""Characters of a sentence that is not cut."""
+"""Longest sentence that is not cut."""
 
 
 class CommandGroup(click.Group):
-    """A group of commands whose help has the first sentence of each in full; click cuts it to one line."""
+    """A command group whose help has the first sentence of each command in full; click cuts it to one line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands with what each does."""
+        """Write the commands with their sentences."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(name, command.get_short_help_str(_WHOLE)) for name, command in commands if command is not None]
         with formatter.section("Commands"):
@@ -66,7 +66,7 @@ class Seconds(Number):
     """A positive, finite time in seconds; the type of every option that is one.
 
     Args:
-        least: the shortest; any above 0 where it is left out.
+        least: the shortest; by default any above 0.
 
     """
 
@@ -77,7 +77,7 @@ class Seconds(Number):
 
 
 def refuse_beside(option: str, other: str) -> None:
-    """Refuse an option of the command that `other` would leave without effect; a default is no use of an option.
+    """Reject an option of the command that `other` would leave without effect; a default does not count as given.
 
     Raises:
         InvalidInput: both were given, both on the command line or both by the environment, or `option` on the command
@@ -90,7 +90,7 @@ def refuse_beside(option: str, other: str) -> None:
 
 
 def refuse_without(option: str, other: str) -> None:
-    """Refuse an option that has no effect where `other` is not given.
+    """Reject an option without effect if `other` is not given.
 
     Raises:
         InvalidInput: `option` is on the command line and `other` is nowhere.
@@ -101,7 +101,7 @@ def refuse_without(option: str, other: str) -> None:
 
 
 def _source(option: str) -> ParameterSource | None:
-    """Return how an option of the running command was given; None where it has its default."""
+    """Return how an option of the running command was given; None for its default."""
     source = click.get_current_context().get_parameter_source(option.removeprefix("--").replace("-", "_"))
     return source if source in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT} else None
 
@@ -147,7 +147,7 @@ def output_option(
 
     Args:
         more: formats of this command alone.
-        formats: those that every command has whose output is a table: `wide` is the table as wide as it needs.
+        formats: of every command whose output is a table: `wide` is the table at full width.
 
     """
     return click.option(
@@ -161,7 +161,7 @@ def output_option(
 
 
 def write_output(target: str | Path, content: str | bytes) -> None:
-    """Write a whole file or none of it: `target` keeps its former content until the new one is complete.
+    """Write a file atomically: `target` keeps its former content until the new one is complete.
 
     `-` is standard output. A device such as `/dev/null` is written to directly, a link is followed.
 
@@ -181,7 +181,7 @@ def write_output(target: str | Path, content: str | bytes) -> None:
 
 
 def check_output(target: str | Path) -> None:
-    """Find out before a long run whether `write_output` could write there; changes nothing.
+    """Check before a long run that `write_output` could write there; changes nothing.
 
     Raises:
         InvalidInput: it could not, with the system's reason.
@@ -198,7 +198,7 @@ def check_output(target: str | Path) -> None:
 
 
 def check_outputs(folder: str | Path) -> None:
-    """Find out before a long run whether `write_outputs` could write there; changes nothing.
+    """Check before a long run that `write_outputs` could write there; changes nothing.
 
     Raises:
         InvalidInput: it could not, with the system's reason.
@@ -215,17 +215,17 @@ def check_outputs(folder: str | Path) -> None:
 
 
 def _probe(folder: Path) -> None:
-    """Raise OSError where no file can be made; permissions alone do not show it, as on a read-only file system."""
+    """Raise OSError if no file can be created; permissions alone do not tell, as on a read-only file system."""
     with tempfile.TemporaryFile(dir=folder):
         pass
 
 
 def write_outputs(folder: str | Path, contents: Mapping[str, str | bytes]) -> None:
-    """Write files below `folder`, which is made where it is missing; none of them changes until all are complete.
+    """Write files below `folder`, created if missing; none of them changes until all are complete.
 
     Args:
-        folder: where to write; what else lies there is left alone.
-        contents: what to write by name, which may lead into folders below: `node-a/mig.yaml`.
+        folder: the folder; other files in it are left alone.
+        contents: texts by name, which may include sub-folders: `node-a/mig.yaml`.
 
     Raises:
         InvalidInput: one cannot be written, with the system's reason.
@@ -264,7 +264,7 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 def _make_folder(path: Path, made: list[Path]) -> None:
-    """Make a folder and those above it, and note in `made` which were not there, the uppermost first."""
+    """Create a folder and its parents, and add the created ones to `made`, the uppermost first."""
     missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
     for folder in reversed(missing):
         folder.mkdir()
@@ -272,7 +272,7 @@ def _make_folder(path: Path, made: list[Path]) -> None:
 
 
 def _remove(made: list[Path]) -> None:
-    """Remove the folders that `_make_folder` made, as far as they are empty."""
+    """Remove the folders created by `_make_folder` that are empty."""
     for path in reversed(made):
         with contextlib.suppress(OSError):
             path.rmdir()

@@ -1,4 +1,4 @@
-"""What is printed for people: no blanks at the end of a line, and titles above tables that are narrower than they."""
+"""Output for people: no trailing blanks, and titles above tables, even narrower ones."""
 
 import os
 import sys
@@ -18,13 +18,13 @@ __all__ = ["ENDLESS", "print_document", "ruled_table", "titled", "trimmed", "wid
 
 
 ENDLESS = 1000
-"""Characters of a line that is as long as it needs."""
+"""Width of unlimited lines."""
 
 
 def wide_console(columns: int = 160, *, output: str = "table") -> Console:
-    """Return the terminal's console; where the output is none, and COLUMNS says nothing, one of so many characters.
+    """Return the terminal's console; if the output is none, and COLUMNS is not set, one of this width.
 
-    With output `wide` lines are as long as they need.
+    With output `wide` lines are not limited.
     """
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=ENDLESS if output == "wide" else None if known else columns, highlight=False)
@@ -54,29 +54,29 @@ def ruled_table(*headings: str, title: str | None = None) -> Table:
 
 
 def titled(title: str, table: Table) -> RenderableType:
-    """Return a table below its title, which is as wide as it needs; a title of the table's own is broken to its width.
+    """Return a table below its title, at its natural width; a rich title would be broken to the table's width.
 
-    A table without rows has its headings all the same.
+    An empty table still has its headings.
     """
     return Group(Text(clean(title), "bold"), table)
 
 
 def trimmed(*parts: RenderableType) -> RenderableType:
-    """Return the parts one below the other without the blanks that fill cells and lines up to their width.
+    """Return the parts one below the other without padding at the ends of lines.
 
-    Blanks with a background stay: they are what one sees.
+    Blanks with a background stay: they are visible.
     """
     return _Trimmed(Group(*parts))
 
 
 class _Trimmed:
-    """What is printed line by line, each without blanks at its end."""
+    """Content that is printed line by line, without trailing blanks."""
 
     def __init__(self, inside: RenderableType) -> None:
         self._inside = inside
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Give the segments of each line and its end."""
+        """Yield the segments of each line and its end."""
         for line in console.render_lines(self._inside, options, pad=False):
             yield from _without_blanks(line)
             yield Segment.line()

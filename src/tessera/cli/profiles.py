@@ -19,7 +19,7 @@ __all__ = ["profiles"]
 
 
 _AXIS_CELLS = 48
-"""Characters of all memory slices together; 4, 8 and 12 divide it."""
+"""Width of all memory slices together; 4, 8 and 12 divide it."""
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
@@ -29,7 +29,7 @@ _KNOWN = {
     "inferred": ("inferred", "placements of another product with the same die, not confirmed on this one"),
     "unknown": ("unknown", "placements are unknown, so no MIG instances can be planned"),
 }
-"""Where placements are known from, in a word and in a sentence."""
+"""Source of placements, in a word and in a sentence."""
 
 
 _EPILOG = """
@@ -180,7 +180,7 @@ def _print_drawing(console: Console, gpu: GpuModel) -> None:
 
 
 def _notes(gpu: GpuModel) -> list[tuple[str, str]]:
-    """Return what is said below the tables: what about, and what."""
+    """Return the notes below the tables: subject and text."""
     lines = [("media", f"at most one +{kind} instance per GPU") for kind in gpu.at_most_one]
     if ALL_MEDIA in gpu.at_most_one:
         lines.append(("", f"+{ALL_MEDIA} takes all media engines: other instances must have none"))

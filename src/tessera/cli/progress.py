@@ -1,4 +1,4 @@
-"""A progress bar on standard error while a long command works, where a person watches."""
+"""A progress bar on standard error during a long command, in a terminal."""
 
 import contextlib
 import sys
@@ -13,19 +13,19 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 __all__ = ["Report", "progress_bar"]
 
 Report: TypeAlias = Callable[[str, int, int], None]
-"""Takes the step that is under way, how much of it is done, and of how much; 0 where that is not known."""
+"""Takes the current step, how much of it is done, and of how much; 0 where unknown."""
 
 _DRAWN_S = 0.1
-"""Between two updates: some callers report thousands of times a second."""
+"""Interval of updates: some callers report thousands of times a second."""
 _PATIENCE_S = 2.0
-"""What takes no longer shows no bar."""
+"""Shorter commands show no bar."""
 
 
 @contextlib.contextmanager
 def progress_bar(step: str = "reading", *, after_s: float = _PATIENCE_S) -> Iterator[Report]:
-    """Give a function that shows progress after two seconds; it shows nothing where standard error is no terminal.
+    """Yield a function that shows progress after two seconds; it shows nothing if standard error is no terminal.
 
-    Each step has a bar of its own, in the place of the one before; it is gone afterwards.
+    Each step replaces the bar of the former; it is removed at the end.
     """
     if not sys.stderr.isatty():
         yield lambda _step, _done, _total: None

@@ -1,4 +1,4 @@
-"""`tessera size`: which GPUs and MIG instances hold a language model, and how much beside it."""
+"""`tessera size`: which GPUs and MIG instances fit a language model, and how many tokens fit beside it."""
 
 import re
 from collections.abc import Iterator
@@ -124,7 +124,7 @@ def _parameters(text: str) -> int:
 
 
 def _by_options(given: dict[str, Any]) -> ModelConfig:
-    """Return a model by its numbers; its widths are those of models of this size."""
+    """Return a model by its numbers; its widths are typical of models of this size."""
     if not all(given[name] for name in ("parameters", "layers", "kv_heads", "head_dim")):
         accepted = "a folder or config.json, or --parameters, --layers, --kv-heads and --head-dim"
         raise InvalidInput("MODEL", found="it is missing", hint=f"give {accepted}")
@@ -144,7 +144,7 @@ def _by_options(given: dict[str, Any]) -> ModelConfig:
 
 
 def _by_files(path: Path, given: dict[str, Any]) -> ModelConfig:
-    """Return the model of a folder, its weights by what says most of their size."""
+    """Return the model of a folder, with the best available size of its weights."""
     file = path / "config.json" if path.is_dir() else path
     config = read_config(documents.one(*read_bytes(str(file))))
     dtype = given["dtype"] or config.dtype
@@ -160,7 +160,7 @@ def _by_files(path: Path, given: dict[str, Any]) -> ModelConfig:
 
 
 def _stored(folder: Path) -> int:
-    """Return the bytes of the weights in a folder; 0 where there are none."""
+    """Return the bytes of the weights in a folder; 0 for none."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return read_index(documents.one(*read_bytes(str(index))))

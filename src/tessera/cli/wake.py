@@ -45,10 +45,10 @@ async def _wake(place: ClusterSource, names: tuple[str, ...], namespace: str) ->
 
 
 async def wake_server(kube: Kube, name: str, namespace: str, now: dt.datetime) -> str:
-    """Wake a model server, and return what is to be said about it.
+    """Wake a model server, and return the message about it.
 
     Raises:
-        InvalidInput: there is none, or one that never sleeps.
+        InvalidInput: it does not exist, or never scales to zero.
         TesseraError: it cannot be read or changed.
 
     """

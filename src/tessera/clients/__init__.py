@@ -1,1 +1,1 @@
-"""All contact with the outside; each package: Protocol, real client, in-memory client."""
+"""All contact with the outside; each package has a Protocol, a real client and an in-memory one."""

@@ -18,13 +18,13 @@ __all__ = ["Answer", "Broken", "Connections", "Server", "Unreachable", "WebSocke
 
 _CONNECT_S = 10.0
 _IDLE_S = 60.0
-"""An unused connection is kept so long; the API server keeps it for 90 s."""
+"""An unused connection is kept this long; the API server keeps it for 90 s."""
 _AT_ONCE = 64
-"""Requests; more wait, so that a burst does not open a thousand connections. Streams are not counted."""
+"""Concurrent requests; more wait, so that a burst does not open a thousand connections. Streams are not counted."""
 _OK, _SUCCESSES = 200, range(200, 300)
 _ENDS = {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED}
 _PING_S = 30.0
-"""A message both ways for what is between here and there; who does not answer one is gone."""
+"""Interval of WebSocket pings, which keep proxies from closing the connection; without an answer it is closed."""
 _PROXY_SCHEMES = {"http"}
 _SCHEMES = {"http", "https"}
 
@@ -34,11 +34,11 @@ class Unreachable(Exception):
 
 
 class Broken(Exception):
-    """The connection ended or was misused in the middle: what was sent may have been done."""
+    """The connection ended or was malformed: the request may have been processed."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server is.
+    """Address of a server.
 
     Raises:
         InvalidInput: an address is none.
@@ -57,7 +57,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reached(url: str) -> Server:
-    """Return a server with the proxy that the environment names for it, as curl and kubectl read it.
+    """Return a server with its proxy from the environment, with curl's and kubectl's rules.
 
     Raises:
         InvalidInput: the address is none.
@@ -69,16 +69,16 @@ def reached(url: str) -> Server:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the server answered."""
+    """A server's response."""
 
     status: int
     content: bytes
     headers: dict[str, str] = {}
-    """Names in lower case, where they were asked for; of a name that comes twice the last."""
+    """Lower-case names, if requested; of a repeated name the last value."""
 
     @property
     def success(self) -> bool:
-        """Whether it did what it was asked."""
+        """Whether it succeeded."""
         return self.status in _SUCCESSES
 
 
@@ -104,7 +104,7 @@ class WebSocket:
             await self._socket.send_bytes(content)
 
     async def receive(self) -> bytes | None:
-        """Return the next message; None when the other side has closed the connection.
+        """Return the next message; None if the other side has closed the connection.
 
         Raises:
             Broken: it ended otherwise, or sends what is no message of bytes.
@@ -120,11 +120,11 @@ class WebSocket:
 
 
 class Connections:
-    """Connections to a server, made when they are needed.
+    """Connections to a server, opened on demand.
 
     Args:
-        server: where it is.
-        tls: how it is trusted and the client's certificate; None for `http`.
+        server: its address.
+        tls: CA and client certificate; None for `http`.
 
     """
 
@@ -136,11 +136,11 @@ class Connections:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
-        """Return the answer to a request, whole. A question that a kept connection lost is asked again.
+        """Return the whole response to a request. A read lost with a kept connection is repeated.
 
         Raises:
             Unreachable: there is no connection.
-            Broken: it ended before the answer did.
+            Broken: it ended before the response did.
             InvalidInput: a header that is none.
 
         """
@@ -148,7 +148,7 @@ class Connections:
             return Answer(response.status, await response.read())
 
     async def read(self, target: str, headers: Mapping[str, str], *, most: int) -> Answer:
-        """Return the answer to GET with its headers, from a server that is not trusted to send `most` bytes or less.
+        """Return the response to GET with its headers, from an untrusted server, of at most `most` bytes.
 
         Raises:
             Unreachable: there is no connection.
@@ -167,7 +167,7 @@ class Connections:
 
     @asynccontextmanager
     async def stream(self, target: str, headers: Mapping[str, str]) -> AsyncIterator["Answer | AsyncIterator[bytes]"]:
-        """Give the pieces of an answer as they come; where the server refuses, its answer."""
+        """Yield the pieces of a response as they arrive; if the server rejects it, its response."""
         async with self._sent("GET", target, headers, b"") as response:
             if response.status != _OK:
                 yield Answer(response.status, await response.read())
@@ -178,7 +178,7 @@ class Connections:
     async def websocket(
         self, target: str, headers: Mapping[str, str], *, protocol: str
     ) -> AsyncIterator["Answer | WebSocket"]:
-        """Give a WebSocket that speaks a protocol; where the server refuses, its answer.
+        """Yield a WebSocket with a protocol; if the server rejects it, its response.
 
         Raises:
             Unreachable: there is no connection.
@@ -224,7 +224,7 @@ class Connections:
 
     @property
     def _session(self) -> aiohttp.ClientSession:
-        """Made inside the loop that uses it, because that is where it belongs."""
+        """Created inside the loop that uses it, as the library requires."""
         if self._made is None:
             self._made = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._tls or True, limit=0, keepalive_timeout=_IDLE_S),
@@ -266,7 +266,7 @@ def _check(url: str, subject: str, schemes: set[str]) -> None:
 
 
 def _text(error: Exception) -> str:
-    """Return an error in words; where there is no connection, the address and the system's reason alone."""
+    """Return an error in words; without a connection, only the address and the system's reason."""
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionError):
         return f"no connection to {error.host}:{error.port}: {os.strerror(error.os_error.errno or 0)}"
     return str(error) or type(error).__name__

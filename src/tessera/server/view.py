@@ -32,7 +32,7 @@ from tessera.wakeup import WakeUp
 __all__ = ["BY_LABELS", "View"]
 
 BY_LABELS = "tessera.dev/gpus-by-labels"
-"""Annotation of a GPUNode created for claims on a node without an agent, whose GPUs are read from labels. Set by the
+"""Annotation of a GPUNode: created for claims on a node without an agent, whose GPUs are read from labels. Set by the
 server; read by the server."""
 
 _ANY = Need(asks=(Ask(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))

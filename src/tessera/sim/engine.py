@@ -1,7 +1,7 @@
 """Runs a workload against a packer on a virtual clock: arrivals and departures in, a log out.
 
-The packer decides where a pod goes; it is the same one that plans for a real cluster. The engine adds time: who waits,
-who leaves when, how long cutting a slice takes, and which pod may move to make room. Nothing here is random and
+The packer decides where a pod goes; it is the same one that plans for a real cluster. The engine adds time: which pods
+wait and leave, how long creating an instance takes, and which pod may move to make room. Nothing here is random and
 nothing reads a clock: the same workload, packer and rules give the same log.
 """
 
@@ -27,34 +27,34 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What happens around the packer's decisions."""
 
     queue: Literal["drop", "fifo", "backfill"] = "drop"
-    """What a pod does that fits nowhere: it is lost, or it waits. In a strict queue nobody passes the first one; with
-    backfill everyone who fits may."""
+    """What happens to a pod that fits nowhere: it is dropped, or it waits. In a strict queue no pod passes the first
+    one; with backfill every pod that fits may."""
     moves: int = 0
-    """The most pods that may move to another place in the whole run, one for each pod that would not fit."""
+    """The most pods that may move in the whole run, one for each pod that would not fit."""
     create_s: float = 0.0
     """Time to create a MIG instance that does not exist yet; the pod runs after it. A GPU creates one at a time."""
 
 
 class Move(NamedTuple):
-    """A running pod that went elsewhere so that another fits."""
+    """A running pod that moved so that another fits."""
 
     at_s: float
     made_for: int
-    """Arrival that was placed by it."""
+    """Arrival that it made room for."""
     moved: int
     """Arrival that moved."""
     spot: Choice
-    """Where it is from now on."""
+    """Its new place."""
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened, one entry for each arrival, in order."""
+    """The events, one entry for each arrival, in order."""
 
     workload: Workload
     policy: str
     rules: Rules
     spots: tuple[Choice | None, ...]
-    """First place of the pod; None where it never got one."""
+    """First place of the pod; None if it never got one."""
     placed_s: tuple[float, ...]
     """When it took its place; infinite where never."""
     left_s: tuple[float, ...]
@@ -72,7 +72,7 @@ def run(
     policy: str = "",
     progress: Callable[[int], None] = lambda _: None,
 ) -> Log:
-    """Return the log of a run; `packer` is used up by it.
+    """Return the log of a run, which uses up `packer`.
 
     At one moment, departures come before arrivals. A pod stays for its time from when it starts to run. `progress` is
     called now and then with the number of arrivals done. Cost: about a microsecond an event beside the packer's.
@@ -97,7 +97,7 @@ def run(
 
 
 class _Run:
-    """The state of one run: what is where, what leaves when, who waits."""
+    """The state of one run: places, departures, and the queue."""
 
     def __init__(self, workload: Workload, packer: Packer, rules: Rules) -> None:
         count = len(workload.arrivals)
@@ -117,7 +117,7 @@ class _Run:
         self.mover = Mover(packer)
 
     def arrive(self, index: int, kind: int, at_s: float) -> None:
-        """Let one pod come in."""
+        """Process an arrival."""
         if self.leaving and self.leaving[0][0] <= at_s:
             self.depart_until(at_s)
         behind = self.rules.queue == "fifo" and bool(self.waiting)
@@ -161,7 +161,7 @@ class _Run:
         return self.kinds[self.workload.arrivals[index].kind]
 
     def depart_until(self, now_s: float) -> None:
-        """Let everyone leave whose time has come, and those who wait try again after each."""
+        """Process all departures until now, retrying queued pods after each."""
         while self.leaving and self.leaving[0][0] <= now_s:
             left_s, index = heapq.heappop(self.leaving)
             self.packer.release(self.kind_of(index), self.held.pop(index))
@@ -170,9 +170,9 @@ class _Run:
                 self.retry(left_s)
 
     def retry(self, now_s: float) -> None:
-        """Let those who wait try in order of arrival; in a strict queue up to the first who does not fit.
+        """Try queued pods in order of arrival; in a strict queue up to the first that does not fit.
 
-        What did not fit once does not fit after others were placed, so each kind is tried until it fails.
+        A kind that did not fit does not fit after others were placed, so each kind is tried until it fails.
         """
         strict = self.rules.queue == "fifo"
         failed: set[int] = set()
@@ -189,6 +189,6 @@ class _Run:
         self.waiting = still
 
     def finish(self) -> None:
-        """Let time run on after the last arrival, as long as anyone waits."""
+        """Continue after the last arrival, while pods are queued."""
         while self.waiting and self.leaving and self.leaving[0][0] <= self.workload.end_s:
             self.depart_until(self.leaving[0][0])

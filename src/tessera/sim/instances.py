@@ -1,4 +1,4 @@
-"""The MIG instances that exist on every GPU during a run, to know which of those a pod gets must be created first."""
+"""The existing MIG instances of every GPU during a run, to know which of a pod's must be created first."""
 
 from tessera.core.cluster.snapshot import Share, Snapshot
 from tessera.core.gpu.mig import Placement
@@ -7,7 +7,7 @@ __all__ = ["Instances"]
 
 
 class Instances:
-    """The instances of all GPUs, as pods come; false for a fleet without MIG.
+    """The instances of all GPUs over time; false for a fleet without MIG.
 
     An instance stays when its pod leaves, until an overlapping one is created or its GPU is used without MIG.
 
@@ -38,7 +38,7 @@ class Instances:
         return self._mig
 
     def hold(self, node: int, shares: tuple[Share, ...]) -> int:
-        """Note that a pod gets these shares; return the most instances that one GPU must create for it."""
+        """Note a pod's shares; return the most instances that one GPU must create for it."""
         created: dict[int, int] = {}
         for share in shares:
             created[share.gpu] = created.get(share.gpu, 0) + self._hold_one((node, share.gpu), share)

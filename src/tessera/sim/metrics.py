@@ -1,7 +1,7 @@
 """What a run is measured by: unallocated GPUs, fragmentation, and the guards that keep the first one honest.
 
-A is the GPU demand of all pods that arrived so far, dropped ones too; U is what those placed were granted; C is the
-capacity. Source of the definitions: the artifact of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023) for
+A is the GPU demand of all pods that arrived so far, including dropped ones; U is the allocation of placed pods; C is
+the capacity. Source of the definitions: the artifact of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023) for
 curves and bins.
 """
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 CLASSES = ("without GPU", "part of a GPU", "one GPU", "several GPUs")
-"""Classes of pods, by what they request of GPUs."""
+"""Classes of pods, by their GPU requests."""
 
 HEADLINES = (100, 130)
 """Arrivals in percent of capacity at which the published numbers are read."""
@@ -41,14 +41,14 @@ MOMENTS = 241
 """Points of a curve over time."""
 
 _LEAST_IDLE = 1e-9
-"""Divides where nothing is idle and so nothing fragmented."""
+"""Divides if nothing is idle and so nothing fragmented."""
 _MULTI = 3
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """How full the fleet was, over arrivals or over time."""
+    """Utilization of the fleet, over arrivals or over time."""
 
     axis: Literal["arrived_percent", "time_s"]
     """Over arrivals, a point is the bin of those with round(100 A/C) = x; over time, one of evenly spaced moments."""
@@ -56,13 +56,13 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     allocated_percent: tuple[float, ...]
     """Mean over the bin of round(100 U/C, 2); over time, 100 U/C at that moment."""
     fragmented_percent: tuple[float, ...] = ()
-    """100 F/C likewise, F being idle GPU milli that the mix cannot use; empty where it was not worked out."""
+    """100 F/C likewise, F being idle GPU milli that the mix cannot use; empty if it was not computed."""
     fragmented_of_idle_percent: tuple[float, ...] = ()
     """100 F/idle likewise."""
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods of one class that never got a place."""
+    """Pods of one class that were never placed."""
 
     group: str
     """One of `CLASSES`."""
@@ -88,24 +88,24 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     arrived: int
     """Pods measured: all but those that only filled the cluster before time 0."""
     dropped: int
-    """Of these, pods that never got a place."""
+    """Of these, pods that were never placed."""
     dropped_demand_percent: float
     """Dropped GPU demand in percent of all GPU demand that arrived."""
     groups: tuple[Dropped, ...]
-    """Who was dropped, in the order of `CLASSES`."""
+    """The dropped pods, in the order of `CLASSES`."""
     first_drop_percent: float | None
-    """100 A/C at the first dropped pod; None where none was."""
+    """100 A/C at the first dropped pod; None without one."""
     unallocated_percent: dict[int, float]
     """At the arrivals of `HEADLINES`, where the run came that far; empty where pods depart."""
     mean_unallocated_percent: float | None
     """Average over time; None where no pod departs."""
     mean_wait_s: float
-    """Mean time from arrival to place of those who got one."""
+    """Mean time from arrival to placement."""
     longest_wait_s: float
     moves: int
     instances_created: int
     refused_though_fitting: int | None = None
-    """Pods dropped though some node fitted them; 0 is work conservation, None means that it was not checked."""
+    """Pods dropped though some node fitted them; 0 means work conservation, None that it was not checked."""
     curve: Curve
     """Over arrivals where none departs, else over time."""
 
@@ -116,12 +116,12 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dropped_without_gpu(self) -> int:
-        """How many pods that ask for no GPU were dropped."""
+        """How many pods without a GPU request were dropped."""
         return self.groups[0].dropped
 
 
 def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
-    """Return the measures of a run; fragmentation and work conservation only where it was replayed too."""
+    """Return the measures of a run; fragmentation and work conservation only if it was replayed too."""
     workload = log.workload
     capacity = workload.capacity_milli
     demand = np.array([workload.demands[arrival.kind].milli for arrival in workload.arrivals], dtype=np.int64)
@@ -153,7 +153,7 @@ def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
 
 
 def group_of(demand: Demand) -> int:
-    """Return the class of a pod that asks this of GPUs, as an index into `CLASSES`."""
+    """Return the class of a pod with these GPU requests, as an index into `CLASSES`."""
     if not demand.gpus:
         return 0
     return 3 if demand.gpus > 1 else 1 + (demand.milli >= MILLI)
@@ -171,14 +171,14 @@ def bin_means(positions: Ints, values: Floats) -> tuple[float, ...]:
 
 
 def moments(log: Log) -> Floats:
-    """Return the moments at which a run with departures is looked at, from 0 to the end of measuring, `(MOMENTS,)`."""
+    """Return the sampled moments of a run with departures, from 0 to the end of measuring, `(MOMENTS,)`."""
     left_s = np.array(log.left_s)
     end_s = log.workload.end_s if log.workload.end_s < math.inf else float(left_s[left_s < math.inf].max(initial=0.0))
     return np.linspace(0.0, end_s, MOMENTS)
 
 
 def _granted(log: Log) -> Ints:
-    """Return what each pod held of GPUs in its first place, in milli; 0 where it never got one."""
+    """Return each pod's GPU allocation in its first place, in milli; 0 if it never had one."""
     gpus = [{gpu.index: gpu for gpu in node.gpus} for node in log.workload.snapshot.nodes]
     granted = [0 if spot is None else granted_milli(gpus[spot.node], spot.shares) for spot in log.spots]
     return np.array(granted, dtype=np.int64)
@@ -225,7 +225,7 @@ def _of_idle(replayed: Replayed) -> Floats:
 
 
 def _held_at(since_s: Floats, granted: Ints, at_s: Floats) -> Ints:
-    """Return what was granted to all that happened up to each moment."""
+    """Return the total allocation until each moment."""
     order = np.argsort(since_s)
     total = np.concatenate(([0], np.cumsum(granted[order])))
     return total[np.searchsorted(since_s[order], at_s, side="right")]

@@ -1,9 +1,9 @@
-"""A stand-in for `nvidia-cuda-mps-control` where there is no GPU: daemon, console, and the files both leave.
+"""A stand-in for `nvidia-cuda-mps-control` without a GPU: daemon, console, and their files.
 
-`install` puts a program of that name into a folder for PATH. It understands what NVIDIA documents of the classic
+`install` puts a program of that name into a folder for PATH. It implements NVIDIA's documented classic
 control: `-f` and `-d` start the daemon of the pipe directory, without an option commands are read from standard input.
-What limits are set is written to `control.log`.
-Clients are pretended: `sim_client PID [UID]` connects one, `sim_leave PID` lets it go.
+Limits are written to `control.log`.
+Clients are simulated: `sim_client PID [UID]` connects one, `sim_leave PID` disconnects it.
 
 Source: NVIDIA MPS documentation, "nvidia-cuda-mps-control".
 """
@@ -33,7 +33,7 @@ _MAX_PERCENT = 100
 
 
 def install(folder: Path) -> Path:
-    """Write the program into a folder that may be put on PATH, and return its path."""
+    """Write the program into a folder for PATH, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / NAME
     text = f"#!{sys.executable}\nimport sys\nfrom tessera.sim.mpscontrol import main\nsys.exit(main(sys.argv[1:]))\n"
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _console(control: Path) -> int:
-    """Send each line of standard input to the daemon and print what it answers."""
+    """Send each line of standard input to the daemon and print its answer."""
     for line in sys.stdin:
         with socket(AF_UNIX, SOCK_STREAM) as connection:
             try:
@@ -118,10 +118,10 @@ class _Request(socketserver.StreamRequestHandler):
 
 
 class Control:
-    """The state of one daemon, and what it answers.
+    """The state of one daemon, and its answers.
 
     Args:
-        visible: the device it serves, `CUDA_VISIBLE_DEVICES`.
+        visible: its device, `CUDA_VISIBLE_DEVICES`.
 
     """
 
@@ -134,7 +134,7 @@ class Control:
         """Clients' user ids by their process ids."""
 
     def answer(self, words: Sequence[str]) -> str:
-        """Return what the console prints for a command; a command that is wrong changes nothing."""
+        """Return the console's output for a command; an invalid command changes nothing."""
         if not words:
             return ""
         command = getattr(self, f"_{words[0]}", None)
@@ -147,7 +147,7 @@ class Control:
         return text
 
     def _server(self, user: int) -> int:
-        """Return the process id of the pretended server of a user."""
+        """Return the process id of a user's simulated server."""
         return os.getpid() * 10 + user % 10
 
     def _get_server_list(self) -> str:

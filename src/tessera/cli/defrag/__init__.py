@@ -51,7 +51,7 @@ pods/eviction, and get and patch nodes.
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """What `-o json` prints."""
+    """The JSON output."""
 
     asked: tuple[Asker, ...]
     proposal: Proposal
@@ -148,14 +148,14 @@ def _print(made: _Made, output: str) -> None:
         wide_console(output=output).print(trimmed(*parts(made.asked, made.proposal)))
 
 
-# What is asked for
+# The pods to place
 
 
 def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
-    """Return the pods that shall fit, the most urgent first.
+    """Return the pods to make room for, the most urgent first.
 
     Raises:
-        InvalidInput: none, or one that asks for no GPU.
+        InvalidInput: none, or one that requests no GPU.
 
     """
     if given["filename"]:
@@ -216,12 +216,12 @@ def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
 
 
 async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
-    """Make the moves and print what was done; `given` are the options of the command.
+    """Make the moves and print the result; `given` are the options of the command.
 
     Raises:
-        Conflict: the world changed so that the moves left are not enough any more.
+        Conflict: the cluster changed so that the remaining moves are not enough.
         Unavailable: a deadline passed.
-        Unsupported: no moves place what is asked for.
+        Unsupported: no moves place the pods.
 
     """
     cluster, leaves = await observe(kube)
@@ -244,7 +244,7 @@ async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Any:
-    """Give a function that shows how many moves are made and the current step."""
+    """Yield a function that shows the number of moves and the current step."""
     console = Console(stderr=True)
     shown = sys.stderr.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

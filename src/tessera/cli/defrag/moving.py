@@ -1,4 +1,4 @@
-"""Makes the moves of a defragmentation: evicts one pod, waits for its replacement, looks again, goes on or stops."""
+"""Makes the moves of a defragmentation: evicts a pod, waits for its replacement, observes again, goes on or stops."""
 
 import asyncio
 import contextlib
@@ -30,14 +30,14 @@ from tessera.errors import Conflict, Unavailable, Unsupported
 __all__ = ["TAINT", "Mover", "observe"]
 
 _PAUSE_S = 1.0
-"""Between two looks at what is waited for."""
+"""Interval of polling."""
 _REFUSED_PAUSE_S = 5.0
-"""Between two requests to evict a pod that a PodDisruptionBudget protects."""
+"""Interval of eviction requests for a pod that a PodDisruptionBudget protects."""
 
 _TRIES = 10
-"""To change a node that others change too."""
+"""Attempts to change a node that others change too."""
 _MOVING = "tessera.dev/defrag"
-"""Taint of a node: keeps new pods off it while a pod that left it is replaced elsewhere. Set by `tessera defrag`; read
+"""Taint of a node: keeps new pods off it while an evicted pod is replaced elsewhere. Set by `tessera defrag`; read
 by kube-scheduler."""
 TAINT: Object = {"key": _MOVING, "value": "moving", "effect": "NoSchedule"}
 
@@ -46,7 +46,7 @@ Report = Callable[[int, str], None]
 
 
 async def observe(kube: Kube) -> tuple[Cluster, Mapping[PodKey, Leave]]:
-    """Return the cluster as its API shows it now, and which of its pods may be asked to leave."""
+    """Return the current cluster, and which of its pods may be evicted."""
     kinds = (NODES, PODS, GPU_NODES, DISRUPTION_BUDGETS)
     listed = await asyncio.gather(*(_list(kube, kind) for kind in kinds))
     fields = as_fields(each for objects in listed for each in objects)
@@ -63,12 +63,12 @@ async def _list(kube: Kube, kind: Kind) -> tuple[Object, ...]:
 
 
 class Mover:
-    """Makes moves until the askers fit, at most so many as were proposed.
+    """Makes moves until the askers fit, at most as many as were proposed.
 
     Args:
         kube: the cluster.
-        askers: the pods that shall fit.
-        deadline_s: longest wait for each thing that is waited for.
+        askers: the pods to make room for.
+        deadline_s: longest wait for each step.
 
     """
 
@@ -78,14 +78,14 @@ class Mover:
         self._deadline_s = deadline_s
         self._waiting: frozenset[PodKey] = frozenset()
         self.evicted: list[PodKey] = []
-        """The pods that were evicted, in order."""
+        """The evicted pods, in order."""
 
     async def make(self, most: int, report: Report) -> None:
-        """Evict one pod after the other, each as the world is then, until no move is needed; then wait for the askers.
+        """Evict one pod after the other, each by the current cluster, until the askers fit; then wait for them.
 
         Raises:
-            Conflict: more than `most` moves would be needed, because the world changed.
-            Unavailable: a deadline passed; what was done is in `evicted`.
+            Conflict: more than `most` moves would be needed, because the cluster changed.
+            Unavailable: a deadline passed; `evicted` has the moves made.
 
         """
         cluster, _ = await observe(self._kube)
@@ -97,7 +97,7 @@ class Mover:
             await self._bound()
 
     async def _proposal(self, most: int) -> Proposal:
-        """Return the moves that are left, seen from now."""
+        """Return the remaining moves, for the current cluster."""
         cluster, leaves = await observe(self._kube)
         left = [each for each in self._askers if not _is_bound(cluster, each.pod)]
         found = propose(cluster, left, leaves, most=most)
@@ -122,20 +122,20 @@ class Mover:
 
     @contextlib.asynccontextmanager
     async def _kept_free(self, move: Move) -> AsyncIterator[None]:
-        """Keep new pods off the node that a pod leaves, where its replacement fits on another."""
+        """Keep new pods off the node of an evicted pod, if its replacement fits on another."""
         node = move.frees.node
         if move.fits.node == node:
             yield
             return
         try:
             await self._taint(node, [TAINT])
-            await asyncio.sleep(_PAUSE_S)  # schedulers learn of it before the replacement is made
+            await asyncio.sleep(_PAUSE_S)  # schedulers observe it before the replacement is created
             yield
         finally:
             await self._taint(node, [])
 
     async def _taint(self, node: str, own: list[Object]) -> None:
-        """Give a node our taint, or take it away."""
+        """Add our taint to a node, or remove it."""
         for _ in range(_TRIES):
             found = await self._kube.get(NODES, node)
             if found is None:
@@ -155,7 +155,7 @@ class Mover:
         )
 
     async def _evict(self, move: Move, name: str, namespace: str) -> None:
-        """Ask for the eviction until it is granted; a pod that is another by now is not evicted."""
+        """Request the eviction until it succeeds; a recreated pod is not evicted."""
         asked = False
         async for last in self._times(_REFUSED_PAUSE_S):
             pod = await self._kube.get(PODS, name, namespace)
@@ -179,12 +179,12 @@ class Mover:
             return
 
     async def _siblings(self, move: Move, namespace: str) -> frozenset[str]:
-        """Return the UIDs of the pods that the controller of a pod has made so far."""
+        """Return the UIDs of the pods that the controller of a pod has created so far."""
         pods = (await self._kube.list(PODS, Selection(namespace=namespace))).objects
         return frozenset(uid_of(each) for each in pods if _owner(each) == _owner_name(move))
 
     async def _replaced(self, move: Move, namespace: str, known: frozenset[str]) -> None:
-        """Wait until the pod is gone and its controller has another one running."""
+        """Wait until the pod is gone and its replacement runs."""
         async for last in self._times(_PAUSE_S):
             pods = (await self._kube.list(PODS, Selection(namespace=namespace))).objects
             gone = all(uid_of(each) != move.uid for each in pods)
@@ -202,7 +202,7 @@ class Mover:
                 )
 
     async def _bound(self) -> None:
-        """Wait until the askers that are pods of the cluster have a node."""
+        """Wait until the askers that are pods of the cluster are bound."""
         mine = [each.pod for each in self._askers if each.pod in self._waiting]
         async for last in self._times(_PAUSE_S):
             cluster, _ = await observe(self._kube)
@@ -243,7 +243,7 @@ def _owner_name(move: Move) -> tuple[str, str]:
 
 
 def _runs(pod: Object) -> bool:
-    """Return whether a pod runs and is ready, where its status says whether it is."""
+    """Return whether a pod runs and is ready, if its status has the condition."""
     status = pod.get("status") or {}
     ready = [each["status"] for each in status.get("conditions") or () if each.get("type") == "Ready"]
     return status.get("phase") == "Running" and ready != ["False"] and not is_terminating(pod)

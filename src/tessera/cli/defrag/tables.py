@@ -19,7 +19,7 @@ _MOST_STUCK = 20
 
 
 def parts(asked: Sequence[Asker], proposal: Proposal) -> Iterator[RenderableType]:
-    """Yield the moves, what fits then, what does not and why, and whether fewer moves could be enough."""
+    """Yield the moves, the pods that fit then, the others and why, and whether fewer moves could be enough."""
     needs = {each.pod: describe_need(each.need) for each in asked}
     if proposal.moves:
         rows = [

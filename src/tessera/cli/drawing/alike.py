@@ -1,4 +1,4 @@
-"""Nodes and GPUs that look the same, so that a large fleet is drawn once for each kind."""
+"""Groups nodes and GPUs that look the same, so that a large fleet is drawn once for each kind."""
 
 from collections import defaultdict
 from itertools import groupby
@@ -10,7 +10,7 @@ from tessera.cli.drawing.views import DrawnGpu, DrawnNode, DrawnTenant, Fleet
 __all__ = ["EVERY_GPU", "Kind", "Run", "kinds"]
 
 EVERY_GPU = 40
-"""Up to so many GPUs each has its own strip; in a larger fleet those alike are drawn once."""
+"""Up to this many GPUs each has its own strip; in a larger fleet equal ones are drawn once."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 def kinds(fleet: Fleet) -> tuple[Kind, ...]:
     """Return the nodes to draw, each with those like it.
 
-    Alike are nodes with equal capacity, use and marks, whose GPUs hold pods of the same workloads in the same way.
+    Alike are nodes with equal capacity, use and marks, whose GPUs have pods of the same workloads in the same way.
     """
     if len(fleet.gpus) <= EVERY_GPU:
         return tuple(Kind(nodes=(node,), runs=tuple(Run(gpus=(gpu,)) for gpu in node.gpus)) for node in fleet.nodes)
@@ -48,7 +48,7 @@ def kinds(fleet: Fleet) -> tuple[Kind, ...]:
 
 def _look(node: DrawnNode) -> object:
     tenants = tuple(map(_tenant_look, node.others))
-    marks = tuple(mark for mark in node.marks if not mark.startswith("zone="))  # says nothing about what a node can do
+    marks = tuple(mark for mark in node.marks if not mark.startswith("zone="))  # irrelevant for its capabilities
     plain = msgspec.structs.replace(node, name="", marks=marks, gpus=(), others=())
     return plain, tuple((gpu.index, _gpu_look(gpu)) for gpu in node.gpus), tenants
 

@@ -1,4 +1,4 @@
-"""Fleets too large for words: each node one tile of small strips, everything named where the pointer rests."""
+"""Fleets too large for text: each node is one tile of small strips, with everything named in tooltips."""
 
 from collections import Counter
 
@@ -13,15 +13,15 @@ from tessera.cli.drawing.views import DrawnGpu, DrawnNode
 __all__ = ["MOST_STRIPS", "MOST_TILES", "compact", "who"]
 
 MOST_STRIPS = 80
-"""Up to so many strips are drawn with words."""
+"""Up to this many strips are drawn with text."""
 MOST_TILES = 600
-"""So many tiles at most; the nodes past them are counted."""
+"""Most tiles; further nodes are counted."""
 _STRIP = 68.0
 _HEIGHT = 14.0
 
 
 def compact(kinds: tuple[Kind, ...]) -> Block:
-    """Return the nodes as tiles from left to right; nodes alike are one tile with their number."""
+    """Return the nodes as tiles from left to right; equal nodes are one tile with their number."""
     body = []
     x = y = 0.0
     for kind in kinds[:MOST_TILES]:
@@ -71,7 +71,7 @@ def _cell(cell: Cell) -> str:
 
 
 def who(node: DrawnNode) -> str:
-    """Return a node that is not drawn in words, with all its pods."""
+    """Return the text of a node that is not drawn, with all its pods."""
     gpus = [
         f"GPU {gpu.index}: {listing((tenant.pod for device in gpu.devices for tenant in device.pods), 10**9)}"
         for gpu in node.gpus

@@ -19,7 +19,7 @@ text{font-family:Inter,"Segoe UI","Helvetica Neue",Helvetica,Arial,"Liberation S
 .hatch{stroke:#3a4a5b}.deep{stroke:#6b7b8c}.mute{fill:#9db0c2}.new{fill:#e6edf3}.glyph{stroke:#9db0c2}.alarm{fill:#f0b465}
 .alert{fill:#231c10;stroke:#54421f}.tenant:hover>rect:first-of-type{stroke:#fff}.halo{stroke:#18242f}}
 """
-"""Colours of everything but the workloads, on light and on dark; no font is fetched."""
+"""Colours of everything but the workloads, for light and dark mode; no font is fetched."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ def element(tag: str, body: str = "", **attributes: str | float) -> str:
 
 
 def title(words: str) -> str:
-    """Return what is shown when the pointer rests on the element around it; lines are kept."""
+    """Return the tooltip of the element around it; line breaks are kept."""
     lines = "\n".join(clean(line) for line in words.split("\n"))
     return f"<title>{escape(lines, quote=False)}</title>"
 
@@ -56,7 +56,7 @@ def text(words: str, x: float, y: float, size: float, **attributes: str | float)
 
 
 def phrase(*pieces: tuple[str, float, str], x: float, y: float) -> str:
-    """Return pieces of text one after the other, each with its size and class; the font decides how long they get."""
+    """Return pieces of text one after the other, each with its size and class; the font decides their lengths."""
     spans: list[str] = []
     for words, size, class_ in pieces:
         gap = {"dx": 7} if spans else {}
@@ -86,7 +86,7 @@ def stack(blocks: list[Block], gap: float) -> Block:
 
 
 def lock(x: float, y: float, *, closed: bool) -> str:
-    """Return a padlock 8 pixels wide and 10 high, open where nothing protects one holder from another."""
+    """Return a padlock 8 pixels wide and 10 high, open where nothing isolates one pod from another."""
     shackle = "M2 5V3.2a2 2 0 0 1 4 0V5" if closed else "M2 5V2.8a2 2 0 0 1 4 0"
     return group(
         element("path", d=shackle, class_="glyph", stroke_width=1.3)

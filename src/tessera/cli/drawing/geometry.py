@@ -1,4 +1,4 @@
-"""Where each cell of a GPU's strip lies: to scale, side by side or in lanes, never one on another."""
+"""The position of each cell of a GPU's strip: to scale, side by side or in lanes, never overlapping."""
 
 from typing import Literal
 
@@ -9,9 +9,9 @@ from tessera.cli.drawing.views import MIG_MODES, DrawnDevice, DrawnGpu, DrawnTen
 __all__ = ["BAND", "ROW", "Cell", "Frame", "Row", "row"]
 
 ROW = 42.0
-"""Height of a strip whose devices have one holder each."""
+"""Height of a strip whose devices have one user each."""
 BAND = 15.0
-"""Height of the line above the tenants of a shared device that says how it is shared."""
+"""Height of the line above the pods of a shared device that tells how it is shared."""
 _COLUMN = 33.0
 _LANE = 14.0
 _NARROWEST_COLUMN = 56.0
@@ -31,11 +31,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     height: float
     tenant: DrawnTenant | None = None
     device: int | None = None
-    """Which of the GPU's devices it belongs to."""
+    """The device of the GPU that it belongs to."""
     amount: int = 0
-    """Units or MiB that are free."""
+    """Free memory slices or MiB."""
     start: int = 0
-    """First of the units that are free."""
+    """First of the free memory slices."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     width: float
     device: int
     shared: bool
-    """Whether a line above the tenants says how the device is shared."""
+    """Whether a line above the pods tells how the device is shared."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row(gpu: DrawnGpu, width: float, *, flat: bool = False) -> Row:
-    """Return the cells of a GPU's strip; `flat` puts all tenants side by side on one line without a band."""
+    """Return the cells of a GPU's strip; `flat` puts all pods side by side on one line without a band."""
     frames = tuple(_frame(gpu, number, width, flat=flat) for number in range(len(gpu.devices)))
     laned = not flat and any(_wants_lanes(gpu.devices[frame.device], frame.width) for frame in frames)
     height = ROW if not flat else 0.0
@@ -103,7 +103,7 @@ def _cells(device: DrawnDevice, frame: Frame, height: float, *, laned: bool) -> 
 
 
 def _room(frame: Frame, height: float) -> tuple[float, float, float, float]:
-    """Return x, y, width and height of what lies below the band, inside the frame's line."""
+    """Return x, y, width and height of the area below the band, inside the frame."""
     if not frame.shared:
         return frame.x, 0.0, frame.width, height
     return frame.x + 2, BAND, frame.width - 4, height - BAND - 2
@@ -133,7 +133,7 @@ def _replicas(device: DrawnDevice, frame: Frame, height: float, *, laned: bool) 
 
 
 def _amounts(device: DrawnDevice, frame: Frame, height: float) -> list[Cell]:
-    """Return cells as wide as the memory allocated; the rest pays for making thin ones visible."""
+    """Return cells as wide as the memory allocated; thin ones are widened at the expense of the rest."""
     x, y, wide, high = _room(frame, height)
     left = max(0, device.memory_mib - device.allocated_mib)
     weights = [*(tenant.memory_mib for tenant in device.pods), left]

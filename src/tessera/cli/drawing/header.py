@@ -19,7 +19,7 @@ _COLUMN = INNER / 48
 
 
 def header(fleet: Fleet, heading: str, *, marks: bool) -> Block:
-    """Return title, totals and legend, with or without the marks that only large strips bear."""
+    """Return title, totals and legend, with or without the marks that only large strips have."""
     sums = totals(fleet)
     line = " \u00b7 ".join(
         part
@@ -145,7 +145,7 @@ def _flow(entries: Iterable[tuple[str, float]]) -> Block:
 
 
 def _marks(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Give the marks that occur in this drawing, with what they mean."""
+    """Yield the marks in this drawing, with their meaning."""
     gpus = fleet.gpus
     devices = [device for gpu in gpus for device in gpu.devices]
     shared = [device for device in devices if device.clients != 1]

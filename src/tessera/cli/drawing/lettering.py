@@ -1,4 +1,4 @@
-"""Text that fits: how wide a text is at most, shortening it, breaking it into lines, amounts for people."""
+"""Text that fits: its maximum width, shortening, line breaks, amounts for people."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -40,12 +40,12 @@ _MIB_PER_GIB = 1024
 
 
 def clean(text: str) -> str:
-    """Return a text without what XML forbids and without what could reorder or hide it on a screen."""
+    """Return a text without characters that XML forbids or that could reorder or hide it on a screen."""
     return "".join("\ufffd" if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Cn"} else c for c in text)
 
 
 def width(text: str, size: float) -> float:
-    """Return the most pixels that a text of this font size takes in the sans-serif fonts in use."""
+    """Return the maximum width in pixels of a text of this font size in common sans-serif fonts."""
     return size * sum(_EM.get(character, _WIDEST_EM) for character in text)
 
 
@@ -103,7 +103,7 @@ def gib(mib: int) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return a share in percent, never rounded up to 100 nor down to 0."""
+    """Return a fraction in percent, never rounded up to 100 nor down to 0."""
     if not whole:
         return "0 %"
     rounded = round(100 * part / whole)
@@ -113,12 +113,12 @@ def percent(part: int, whole: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things."""
+    """Return a count with its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def listing(names: Iterable[str], most: int) -> str:
-    """Return names with commas, those past `most` as a number."""
+    """Return names with commas, those beyond `most` as a number."""
     every = list(names)
     rest = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + rest

@@ -6,15 +6,15 @@ __all__ = ["Tone", "deep", "tone"]
 
 
 class Tone(msgspec.Struct, frozen=True, kw_only=True):
-    """How the cells of one workload look."""
+    """The style of a workload's cells."""
 
     fill: str
     ink: str
-    """Of the text on the fill; contrast at least 4.5."""
+    """Colour of the text on the fill; contrast at least 4.5."""
     edge: str
     """A darker or lighter shade of the fill: outline of running pods, marks."""
     striped: bool = False
-    """Whether a stripe of the edge's colour distinguishes it from the workload with the same fill."""
+    """Whether a stripe of the edge's colour distinguishes it from another workload with the same fill."""
 
 
 # Paul Tol's "light" scheme, made for labelled cells with dark text, without its grey, then the four dark colours
@@ -43,6 +43,6 @@ def deep(look: Tone) -> dict[str, str]:
 
 
 def tone(number: int) -> Tone:
-    """Return the look of a workload by its number; past twelve fills return with a stripe, then repeat."""
+    """Return the style of a workload by its number; after twelve fills they repeat with a stripe, then again."""
     fill, ink, edge = _PALETTE[number % len(_PALETTE)]
     return Tone(fill=fill, ink=ink, edge=edge, striped=number // len(_PALETTE) % 2 == 1)

@@ -18,7 +18,7 @@ from tessera.core.packing.plan import Plan
 __all__ = ["MOST_REASONS", "svg"]
 
 MOST_REASONS = 40
-"""So many groups of pending pods are listed, and so many warnings; the others are counted."""
+"""Most groups of pending pods, and warnings, that are listed; the others are counted."""
 _WIDTH = 1200
 _MARGIN = 24
 _PAD = 16
@@ -28,8 +28,8 @@ def svg(plan: Plan, snapshot: Snapshot, *, title: str) -> str:
     """Return a picture of a plan as one SVG document that fetches nothing; the same plan gives the same bytes.
 
     Every GPU is a strip to scale, up to `alike.EVERY_GPU` GPUs; in a larger fleet nodes and GPUs that look the same are
-    drawn once, and past `compact.MOST_STRIPS` strips each node is one line without words. Every pod is named at least
-    in what is shown when the pointer rests on its place.
+    drawn once, and above `compact.MOST_STRIPS` strips each node is one line without text. Every pod is named at least
+    in a tooltip.
     """
     seen = fleet(plan, snapshot)
     groups = kinds(seen)

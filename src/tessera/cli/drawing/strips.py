@@ -1,4 +1,4 @@
-"""The strip of one GPU as SVG: its devices, the pods on them, what is free."""
+"""The strip of one GPU as SVG: its devices, the pods on them, the free parts."""
 
 from tessera.cli.drawing.elements import Block, corner, element, group, lock, rect, text, title
 from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
@@ -38,7 +38,7 @@ _GRADES = {
 
 
 def strip(fleet: Fleet, gpus: tuple[DrawnGpu, ...], *, node: str) -> Block:
-    """Return the line of a GPU: name, strip, memory allocated; any further GPUs look like the first and are named."""
+    """Return the line of a GPU: name, strip, memory allocated; further GPUs that look the same are named."""
     gpu = gpus[0]
     shape = row(gpu, STRIP)
     body = [rect((0, 0, STRIP, shape.height), rx=5, class_="bed")]
@@ -74,7 +74,7 @@ def _amounts(gpu: DrawnGpu, y: float) -> str:
 
 
 def device_words(device: DrawnDevice) -> str:
-    """Return what a device is, for people."""
+    """Return a device in words."""
     name = device.label or "whole GPU"
     if device.clients == 1 and len(device.pods) <= 1:
         return name
@@ -214,7 +214,7 @@ def _device_title(device: DrawnDevice) -> str:
 
 
 def tenant_words(fleet: Fleet, gpu: DrawnGpu, device: DrawnDevice, tenant: DrawnTenant) -> str:
-    """Return all that is known about one pod's hold on a device, in three lines."""
+    """Return everything known about one pod's share of a device, in three lines."""
     workload = fleet.workloads[tenant.workload]
     compute = f", {tenant.compute_percent} % of the compute" if tenant.compute_percent else ""
     part = f", share {tenant.part} of {tenant.parts}" if tenant.parts > 1 else ""

@@ -1,4 +1,4 @@
-"""What a plan comes to, in numbers."""
+"""The totals of a plan."""
 
 import msgspec
 
@@ -26,7 +26,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     instances_new: int
     instances_unused: int
     grades: tuple[tuple[Isolation, int], ...]
-    """Pods on GPUs by the grade they get, weakest first; a pod on several devices counts with its weakest."""
+    """Pods on GPUs by isolation, weakest first; a pod on several devices counts with its weakest."""
 
 
 def totals(fleet: Fleet) -> Totals:

@@ -21,7 +21,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """The pods of one owner, or the bare pods of one need; they share a colour."""
 
     number: int
-    """Order of first appearance: running pods, then pending ones, then those that only the plan names."""
+    """Order of first appearance: running pods, then pending ones, then those only in the plan."""
     kind: str
     name: str
     running: int = 0
@@ -37,9 +37,9 @@ class DrawnTenant(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     compute_percent: int
     running: bool
-    """Whether the pod holds it already; False for a pod that this plan places."""
+    """Whether the pod runs already; False for a pod that this plan places."""
     part: int = 1
-    """Which of the pod's shares this is, counted from 1."""
+    """Index of the pod's share, from 1."""
     parts: int = 1
 
 
@@ -54,14 +54,14 @@ class DrawnDevice(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode
     memory_mib: int
     clients: int
-    """Most tenants at a time; 0 where amounts of memory decide."""
+    """Maximum number of pods; 0 for amounts of memory."""
     exists: bool
     """Whether nothing must be created: the plan says so, or a pod runs on it."""
     pods: tuple[DrawnTenant, ...] = ()
 
     @property
     def isolation(self) -> Isolation:
-        """How far those on this device are protected from each other."""
+        """The isolation between the pods on this device."""
         return self.mode.isolation
 
     @property
@@ -81,7 +81,7 @@ class DrawnGpu(msgspec.Struct, frozen=True, kw_only=True):
     mig: bool
     devices: tuple[DrawnDevice, ...] = ()
     openings: tuple[Placement, ...] | None = None
-    """MIG instances that could be created beside those planned, each alone; None where none may be."""
+    """MIG instances that could be created beside the planned ones, each alone; None where none may be."""
     guessed: bool = False
     """Whether the index is a guess."""
 
@@ -100,13 +100,13 @@ class DrawnNode(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int = 0
     memory_used_mib: int = 0
     marks: tuple[str, ...] = ()
-    """Labels that decided something or are commonly asked for, taints, and whether the node is cordoned."""
+    """Labels that mattered or are commonly requested, taints, and whether the node is cordoned."""
     gpus: tuple[DrawnGpu, ...] = ()
     others: tuple[DrawnTenant, ...] = ()
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods of one workload that wait for the same reason."""
+    """Pods of one workload that are pending for the same reason."""
 
     workload: int
     reason: str
@@ -114,17 +114,17 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """All that can be shown of a plan."""
+    """Everything to show of a plan."""
 
     policy: str
     proof: str
-    """What the exact solver proved; empty when it was not asked."""
+    """The exact solver's proof; empty if it was not used."""
     workloads: tuple[Workload, ...]
     nodes: tuple[DrawnNode, ...]
     pending: tuple[Queue, ...]
     warnings: tuple[str, ...]
     skipped: int = 0
-    """Nodes whose GPUs are not known."""
+    """Nodes whose GPUs are unknown."""
 
     @property
     def gpus(self) -> tuple[DrawnGpu, ...]:
@@ -150,7 +150,7 @@ def pod_name(key: PodKey) -> str:
 
 
 def fleet(plan: Plan, snapshot: Snapshot) -> Fleet:
-    """Return which pods use what under a plan; nodes in the order of the snapshot, then those only the plan knows."""
+    """Return which pods use what under a plan; nodes in the order of the snapshot, then those only in the plan."""
     pods = _pods(plan, snapshot)
     numbers, workloads = _workloads(plan, snapshot, pods)
     layouts: defaultdict[NodeName, list[GpuLayout]] = defaultdict(list)
@@ -228,7 +228,7 @@ def _workloads(
 
 
 def _title(members: list[Pod]) -> tuple[str, str]:
-    """Return kind and name of a workload: its owner's, the pod's, or what bare pods have in common."""
+    """Return kind and name of a workload: its owner's, the pod's, or the common part of bare pods."""
     first = members[0]
     if first.owner:
         kind, _, name = first.owner.partition("/")
@@ -240,7 +240,7 @@ def _title(members: list[Pod]) -> tuple[str, str]:
 
 
 def requested(ask: Ask) -> str:
-    """Return what one container asks for, in few words."""
+    """Return one container's request, in few words."""
     times = f"{ask.count} x " if ask.count > 1 else ""
     short = ask.resource.rpartition("/")[2]
     if ask.form is Form.EXACT:
@@ -288,7 +288,7 @@ def _marks(node: Node, selected: frozenset[str]) -> tuple[str, ...]:
 
 
 class _Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known while one node is read."""
+    """The state while one node is read."""
 
     pods: dict[PodKey, Pod]
     numbers: dict[PodKey, int]
@@ -324,7 +324,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _tenant(self, holding: Holding, parts: list[Share | None], *, running: bool) -> DrawnTenant:
-        """Return a pod's tenant; `parts` are its shares, None for those that were placed."""
+        """Return a pod's tenant; `parts` are its shares, None for placed ones."""
         number = parts.index(holding.share)
         parts[number] = None
         return DrawnTenant(
@@ -356,7 +356,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _openings(layout: GpuLayout, gpu: Gpu | None) -> tuple[Placement, ...] | None:
-    """Return what could still be created; None where the GPU is not in MIG mode, is not known, or is fixed as it is."""
+    """Return what could still be created; None if the GPU is not in MIG mode, is unknown, or has a fixed layout."""
     planned = tuple(part.placement for part in layout.slices if part.placement)
     if not layout.mig or gpu is None or not gpu.sharing.allow_repartition or not is_legal(gpu.model, planned):
         return None

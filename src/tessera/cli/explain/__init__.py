@@ -27,7 +27,7 @@ __all__ = ["explain"]
 
 _MOST_NODES = 20
 _OF_FILES = ("-f", "--filename", "--fleet", "--gpus", "--policy", "--share-unit")
-"""Options that show that `pod` is the name of a workload."""
+"""Options after which `pod` is the name of a workload."""
 
 
 class _Given(TypedDict):
@@ -44,12 +44,12 @@ class _Given(TypedDict):
 
 
 class _Explain(click.Command):
-    """The command; with `pod` as its first word it runs the one about a pod of a live cluster."""
+    """The command; with `pod` as its first word it runs `tessera explain pod`."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Read the command line of the one or the other."""
+        """Parse the command line of either command."""
         if args[:1] == ["pod"] and not any(each.startswith(_OF_FILES) for each in args):
             prefix = f"{parent.auto_envvar_prefix}_EXPLAIN_POD" if parent and parent.auto_envvar_prefix else None
             from tessera.cli.explain.pod import pod  # noqa: PLC0415 - it needs the extra `cluster`
@@ -92,7 +92,7 @@ def explain(**given: Unpack[_Given]) -> None:
 
 
 def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:
-    """Return the pending pods that a name means: the pod, or those of the workload."""
+    """Return the pending pods of a name: the pod, or those of the workload."""
     ends = f"/{workload}"
     chosen = tuple(
         pod

@@ -46,12 +46,12 @@ class _Given(TypedDict):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What `-o json` prints."""
+    """The JSON output."""
 
     explanation: PodExplanation
     events: tuple[SeenEvent, ...]
     noise: tuple[PodNoise, ...] = ()
-    """What slows it down, or is driven by it, where an agent was asked."""
+    """What slows it down, or is caused by it, if an agent was asked."""
 
 
 @click.command(
@@ -101,7 +101,7 @@ async def _observe(place: ClusterSource, key: PodKey) -> tuple[Cluster, tuple[Ob
 
 
 async def observe_pod(kube: Kube, key: PodKey) -> tuple[Cluster, tuple[Object, ...], tuple[Object, ...]]:
-    """Return the cluster, the events about a pod, and the pod's object where the cluster does not show it."""
+    """Return the cluster, the events about a pod, and the pod's object if it is missing from the cluster."""
     namespace, _, name = key.partition("/")
     cluster, events = await observe(kube), await events_of(kube, PODS, name, namespace)
     known = any(each.pod.key == key for each in cluster.pods)
@@ -110,13 +110,13 @@ async def observe_pod(kube: Kube, key: PodKey) -> tuple[Cluster, tuple[Object, .
 
 
 def _finished(objects: Iterable[Object], key: PodKey) -> PodExplanation | None:
-    """Return how a pod among these objects ended; None where there is none that did."""
+    """Return how a pod among these objects ended; None if it has not."""
     ended = (read_finished_pod(each) for each in objects if each.get("kind") == PODS.name)
     return next((explain_finished(each) for each in ended if each is not None and each.pod == key), None)
 
 
 async def _noise(addresses: tuple[str, ...], place: ClusterSource, found: PodExplanation) -> tuple[PodNoise, ...]:
-    """Return what slows down the pod, by the agent of its node."""
+    """Return what slows down the pod, by its node's agent."""
     async with agents(addresses, place) as source:
         reports = {each.node: each for each in await source.read()}
     if found.node not in reports:

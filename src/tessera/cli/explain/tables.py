@@ -1,4 +1,4 @@
-"""Tables that the two forms of `tessera explain` share: ways to serve a request, and nodes grouped by their answer."""
+"""Tables shared by both forms of `tessera explain`: ways to serve a request, and nodes grouped by their answer."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -29,7 +29,7 @@ def ways_tables(ways: Sequence[RequestOption]) -> Iterator[RenderableType]:
 
 
 def node_table(title: str, columns: str, answers: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[RenderableType]:
-    """Yield a table of nodes, those that say the same on one line, and how many more there are."""
+    """Yield a table of nodes, equal answers on one line, and how many more there are."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for node, answer in answers:
         alike.setdefault(answer, []).append(node)

@@ -42,7 +42,7 @@ class _Given(TypedDict):
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    """What of a cluster is shown, and how."""
+    """What to show of a cluster, and how."""
 
     nodes: tuple[str, ...]
     labels: tuple[tuple[str, str], ...]
@@ -51,7 +51,7 @@ class _Choice(msgspec.Struct, frozen=True):
     output: str
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse nodes that are not there."""
+        """Reject unknown nodes."""
         missing = [name for name in self.nodes if name not in {each.node.name for each in cluster.nodes}]
         if missing:
             known = [each.node.name for each in cluster.nodes]
@@ -141,7 +141,7 @@ def _gpushare(found: Inspection, choice: _Choice, console: Console) -> str:
 
 
 def _frames(choice: _Choice, console: Console) -> Callable[[Cluster], RenderableType]:
-    """Return what draws a cluster; a node that was there once may go."""
+    """Return the function that draws a cluster; a node that existed once may be deleted."""
     checked: list[Cluster] = []
 
     def drawn(cluster: Cluster) -> RenderableType:

@@ -1,4 +1,4 @@
-"""A GPU as one line of text, to scale: MIG instances on its axis, shares by their memory, what is free."""
+"""A GPU as one line of text, to scale: MIG instances on its axis, shares by their memory, free memory."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -22,7 +22,7 @@ LEGEND = {
     _WANTED: "MIG instance to be created",
     _CLASH: "allocated twice",
 }
-"""What the signs of a bar mean."""
+"""The legend of a bar."""
 _PALE = Style(dim=True)
 _ALARM = Style(bold=True, reverse=True)
 
@@ -31,9 +31,9 @@ class _Piece(NamedTuple):
     """A part of the line."""
 
     extent: int
-    """Characters, its edge included."""
+    """Characters, including its edge."""
     words: tuple[str, ...]
-    """What may stand in it, longest first."""
+    """Possible texts, longest first."""
     filler: str = " "
     style: Style = _PALE
 
@@ -43,8 +43,8 @@ def bar(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Text:
 
     Args:
         gpu: the GPU.
-        room: characters there are; a line takes no more, and whole memory slices where MIG is drawn.
-        numbers: the number of each pod, which its colour goes by.
+        room: available characters; a line takes no more, and whole memory slices if MIG is drawn.
+        numbers: the number of each pod, which selects its colour.
 
     """
     pieces = _instances(gpu, room, numbers) if gpu.slices else _shares(gpu, room, numbers)
@@ -103,7 +103,7 @@ def _instance(each: SliceUsage, extent: int, numbers: Mapping[str, int]) -> _Pie
 
 
 def _shares(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterator[_Piece]:
-    """Yield the shares of a GPU, as wide as their memory, and what is left."""
+    """Yield the shares of a GPU, as wide as their memory, and the rest."""
     whole = room - 1
     total = max(gpu.memory_mib, gpu.allocated_mib, 1)
     given = 0

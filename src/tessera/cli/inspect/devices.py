@@ -1,7 +1,7 @@
 """`tessera inspect`: every GPU with its layout drawn, mode, isolation, pods, memory, health, fragmentation.
 
 From 170 characters on it is one line a GPU with the node in the first column. In narrower terminals nodes are headings,
-and what finds no column stands on a GPU's second line.
+and what does not fit is on a GPU's second line.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +21,16 @@ from tessera.core.gpu.sharing import Mode
 __all__ = ["devices"]
 
 _ONE_LINE = 170
-"""Characters from which everything of a GPU finds room on one line."""
+"""Width from which everything about a GPU fits on one line."""
 _ROOMY = 100
-"""Characters from which an unhealthy GPU's reason is beside the word, in a table with nodes as headings."""
+"""Width from which an unhealthy GPU's reason is beside the word, in a table with nodes as headings."""
 _BROAD = 190
-"""Characters from which bars may be long."""
+"""Width from which bars may be long."""
 _BAR, _LONG_BAR = 34, 50
 _NAME = 24
-"""Characters of a node's name on one line with everything else."""
+"""Longest name of a node on one line with everything else."""
 _MOST_PODS = 12
-"""Pods named of one GPU, and pending pods; the others are counted."""
+"""Pods listed for one GPU, and pending pods; the others are counted."""
 _MOST_SENTENCES = 20
 """Conflicts and problems shown."""
 _MODES = {
@@ -52,7 +52,7 @@ _HEALTH = {Health.HEALTHY: "green", Health.UNHEALTHY: "bold red", Health.UNKNOWN
 
 
 def devices(inspection: Inspection, width: int) -> RenderableType:
-    """Return all GPUs, then pending pods, problems, what the signs mean, and the sum."""
+    """Return all GPUs, then pending pods, problems, the legend, and the totals."""
     numbers = _numbers(inspection)
     lines = _wide(inspection.nodes, width, numbers) if width >= _ONE_LINE else _narrow(inspection.nodes, width, numbers)
     return Group(*lines, *_pending(inspection), *_wrong(inspection), *_legend(inspection), _sum(inspection))
@@ -98,7 +98,7 @@ def _wide(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, int
 
 
 def _short(name: str, most: int) -> str:
-    """Return a name of so many characters at most; its end, which differs between nodes of a pool, is kept."""
+    """Return a shortened name; its end, which differs between nodes of a pool, is kept."""
     return name if len(name) <= most else f"{name[: most - 9]}\u2026{name[-8:]}"
 
 
@@ -133,7 +133,7 @@ def _narrow(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, i
 
 
 def _fixed(widths: Sequence[int], room: int, rows: Sequence[tuple[RenderableType, ...]]) -> Table:
-    """Return a table whose columns stand below those of its like."""
+    """Return a table whose columns align with the others."""
     table = _table(headed=False)
     for width in widths:
         table.add_column(width=width or room, overflow="fold")
@@ -162,7 +162,7 @@ def _table(*, headed: bool = True) -> Table:
 
 
 def _mode(gpu: GpuInspection) -> Text:
-    """Return the modes in force; those that are only offered in brackets."""
+    """Return the modes in use; modes that are only possible in brackets."""
     if gpu.pods:
         return Text(" + ".join(_MODES[mode] for mode in gpu.modes))
     offered = "auto" if gpu.auto else " + ".join(_MODES[mode] for mode in gpu.modes) or "nothing"
@@ -212,7 +212,7 @@ def _marks(tenant: GpuPod) -> str:
     return f" ({words})" if words else ""
 
 
-# Below the GPUs
+# Below the table
 
 
 def _pending(inspection: Inspection) -> Iterator[RenderableType]:
@@ -269,7 +269,7 @@ def _sum(inspection: Inspection) -> Text:
 
 
 def _fragments(gpus: Sequence[GpuInspection]) -> str:
-    """Return the fragmentation of all that is free, each GPU weighing what is free of it."""
+    """Return the fragmentation of all free capacity, each GPU weighted by its free part."""
     known = [(gpu.free_percent, gpu.fragmentation_percent) for gpu in gpus if gpu.fragmentation_percent is not None]
     free = sum(each for each, _ in known)
     lost = sum(each * fragmentation for each, fragmentation in known)

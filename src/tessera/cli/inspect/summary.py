@@ -1,7 +1,7 @@
 """The tables of `kubectl inspect gpushare`: one line a node with each GPU's memory allocated and in total; details.
 
-Piped, a line is as long as it needs and looks as that program prints it; in a terminal GPUs that find no room go on in
-further lines. Source: AliyunContainerService/gpushare-device-plugin `cmd/inspect/display.go`.
+Piped, a line is as long as it needs and looks like that program's output; in a terminal GPUs that do not fit
+continue in further lines. Source: AliyunContainerService/gpushare-device-plugin `cmd/inspect/display.go`.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ def summary(inspection: Inspection, width: int | None) -> str:
 
     Args:
         inspection: the GPU usage.
-        width: characters of the terminal; None where lines may be of any length.
+        width: of the terminal; None for lines of any length.
 
     """
     unit = _unit(inspection.nodes)
@@ -54,7 +54,7 @@ def _row(node: NodeInspection, gpus: int, unit: int) -> _Row:
 
 
 def _fitted(rows: Sequence[_Row], gpus: int, width: int | None, memory: str, *, pending: bool) -> list[str]:
-    """Return the lines of the table, with short headings and several lines a node where it is too wide otherwise."""
+    """Return the lines of the table, with short headings and several lines a node if it is too wide otherwise."""
     every = range(gpus)
     named = _table(rows, [every], memory, pending=pending, suffix="(Allocated/Total)")
     if width is None or all(len(line) <= width for line in named):
@@ -97,7 +97,7 @@ def _total(nodes: Sequence[NodeInspection], unit: int, longest: int) -> Iterator
 
 
 def _sums(nodes: Iterable[NodeInspection], unit: int) -> tuple[int, int]:
-    """Return units allocated, pods without a GPU included, and units there are, GPU by GPU."""
+    """Return allocated units, including pods without a GPU, and total units, GPU by GPU."""
     allocated = total = 0
     for node in nodes:
         allocated += sum(gpu.in_units(gpu.allocated_mib, unit) for gpu in node.gpus) + _units(node.unplaced_mib, unit)
@@ -110,12 +110,12 @@ def _percent(part: int, whole: int) -> int:
 
 
 def _units(mib: int, unit: int) -> int:
-    """Return units, a part of one as a whole one: nobody else can have the rest of it."""
+    """Return units, rounded up: the rest of one cannot be used."""
     return -(-mib // unit)
 
 
 def _unit(nodes: Iterable[NodeInspection]) -> int:
-    """Return the MiB of the unit shown: GiB where every node counts so, else MiB."""
+    """Return the MiB of the displayed unit: GiB if every node counts so, else MiB."""
     return _GIB_MIB if all(node.unit_mib == _GIB_MIB for node in nodes) else 1
 
 

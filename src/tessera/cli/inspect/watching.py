@@ -20,11 +20,11 @@ Shown = TypeVar("Shown")
 
 
 class Screen(Generic[Shown]):
-    """Where what changes is shown: redrawn in place in a terminal, frame after frame where the output is piped.
+    """Shows changing output: redrawn in place in a terminal, frame after frame if piped.
 
     Args:
         console: the output.
-        drawn: what is shown of it.
+        drawn: its content.
 
     """
 
@@ -36,23 +36,23 @@ class Screen(Generic[Shown]):
         self._frame: RenderableType = Text("waiting for the cluster")
 
     def __enter__(self) -> Self:
-        """Take the terminal."""
+        """Take over the terminal."""
         if self._live is not None:
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the last frame and give the cursor back."""
+        """Keep the last frame and restore the cursor."""
         if self._live is not None:
             self._live.stop()
 
     def show(self, seen: Shown) -> None:
-        """Show it as it is now."""
+        """Show the current content."""
         self._frame = self._drawn(seen)
         self._draw(self._frame)
 
     def trouble(self, error: Exception) -> None:
-        """Say below the last frame why there is no newer one."""
+        """Show below the last frame why there is no newer one."""
         self._draw(Group(self._frame, Text(f"out of date: {error}", "bold yellow")))
 
     def _draw(self, frame: RenderableType) -> None:

@@ -38,7 +38,7 @@ Configurations = Mapping[str, tuple[Group, ...]]
 _CHECKPOINT = Path("/var/lib/tessera/layouts.json")
 _KUBELET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _DIFFERS = 1
-"""Exit code of `assert` where the node is not as asserted. Source: NVIDIA/mig-parted."""
+"""Exit code of `assert` if the node differs. Source: NVIDIA/mig-parted."""
 
 _config_option = click.option(
     "-c",
@@ -280,7 +280,7 @@ def _bring(means: Means | None, requested_of: Callable[[Inventory], LayoutTarget
 
 
 def _run(work: Callable[[NodeGpus], Awaitable[_Result]], means: Means | None, given: Any) -> _Result:
-    """Do something on this node, and print a note where the use of a GPU is uncertain."""
+    """Do something on this node, and print a note if the users of a GPU are uncertain."""
     result, note = node.run(work, means, given["kubelet_socket"], _cluster(given))
     if note:
         click.echo(f"note: {note}", err=True)

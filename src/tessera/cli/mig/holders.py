@@ -1,6 +1,6 @@
 """Which pod uses which device of this node: by the kubelet's record, and by assignments for units of memory.
 
-The kubelet hands out units of memory of any GPU and records their ids; which GPU a pod was assigned is written on it.
+The kubelet allocates units of memory of any GPU and records their ids; the assignment on a pod names its GPU.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Record: TypeAlias = Callable[[], Awaitable[Sequence[KubeletAllocation]]]
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster of this node, by which pods are seen and evicted."""
+    """The cluster of this node, to read and evict pods."""
 
     kubeconfig: Path | None
     node: str
@@ -44,9 +44,9 @@ class Holders:
     """Finds the pods that use devices of this node.
 
     Args:
-        record: the kubelet's record; None where there is no kubelet.
-        cluster: where the pods are.
-        kube: the Kubernetes API instead of that cluster's; nothing on a real node.
+        record: the kubelet's record; None without a kubelet.
+        cluster: of the pods.
+        kube: a Kubernetes API instead of that cluster's; None on a real node.
 
     """
 
@@ -55,10 +55,10 @@ class Holders:
         self._cluster = cluster
         self._kube = kube
         self.note = ""
-        """Why pods with units of memory were said to use every GPU of which the kubelet gave them ids; else empty."""
+        """Why pods with units of memory are shown on every GPU of their ids; else empty."""
 
     async def held_devices(self, inventory: Inventory) -> Sequence[tuple[str, Sequence[str]]]:
-        """Return pods, `namespace/name`, each with the ids of the devices it holds.
+        """Return pods, `namespace/name`, each with its device ids.
 
         Raises:
             TesseraError: the kubelet does not answer.
@@ -101,7 +101,7 @@ async def _assigned(kube: Kube, node: str) -> tuple[AssignedRequest, ...]:
 
 
 async def _state(kube: Kube, node: str) -> GpuNodeState:
-    """Return the node's GPUNode; the defaults where there is none."""
+    """Return the node's GPUNode; the defaults if there is none."""
     try:
         found = await kube.get(GPU_NODES, node)
     except Unsupported:

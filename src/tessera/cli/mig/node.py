@@ -1,4 +1,4 @@
-"""The node on which `tessera mig` runs: its driver, kubelet and cluster, and what is asked of it."""
+"""The node on which `tessera mig` runs: its driver, kubelet and cluster, and the requested changes."""
 
 import asyncio
 import contextlib
@@ -87,7 +87,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     uuid: str = ""
-    """Empty where the driver never showed the GPU, and so for the model."""
+    """Empty if the driver never showed the GPU, and so for the model."""
     model: str = ""
     actions: tuple[Action, ...] = ()
     result: str
@@ -103,13 +103,13 @@ def run(
     socket: Path,
     cluster: Cluster = _NO_CLUSTER,
 ) -> tuple[_Result, str]:
-    """Do something on this node; return what it returns, and a note where it is not known who uses which GPU.
+    """Do something on this node; return its result, and a note if the users of GPUs are uncertain.
 
     Args:
-        work: what to do.
+        work: the action.
         means: instead of NVML, the kubelet and the cluster.
-        socket: the kubelet's PodResources; where it does not exist, only processes show what is in use.
-        cluster: where the pods of this node are.
+        socket: the kubelet's PodResources; if it does not exist, only processes show what is in use.
+        cluster: of this node's pods.
 
     Raises:
         InvalidInput: the kubeconfig cannot be read.
@@ -121,7 +121,7 @@ def run(
         record = given.record or _record(socket)
         note = ""
         if cluster.kubeconfig is not None and given.kube is None:
-            async with HttpKube.connect(cluster.kubeconfig):  # one that cannot be read is said, needed or not
+            async with HttpKube.connect(cluster.kubeconfig):  # an invalid one is reported, needed or not
                 note = "" if record else f"--kubeconfig is not used: no kubelet at {socket}, so that no pods are seen"
         async with _opened(given.driver) as gpus:
             holders = Holders(record, cluster, given.kube)
@@ -146,10 +146,10 @@ def _record(socket: Path) -> Record | None:
 
 @contextlib.asynccontextmanager
 async def evicting(cluster: Cluster, means: Means | None, socket: Path) -> AsyncIterator[Evict]:
-    """Give what evicts pods of this node.
+    """Yield the function that evicts pods of this node.
 
     Raises:
-        InvalidInput: no node name, no kubelet that knows which pod has what, or no cluster.
+        InvalidInput: no node name, no kubelet with a record of pods, or no cluster.
 
     """
     given = means or Means()
@@ -173,7 +173,7 @@ def _check(cluster: Cluster, lack: str) -> None:
 
 
 def _on_node(kube: Kube, node: str) -> Evict:
-    """Return what evicts a pod of this node, and no pod of its name elsewhere, as in another cluster."""
+    """Return the function that evicts a pod of this node, and no pod of its name elsewhere, as in another cluster."""
 
     async def evict(name: str, namespace: str) -> None:
         pod = await kube.get(PODS, name, namespace)
@@ -201,9 +201,9 @@ class _NotAdvertised:
 
 
 def locks_in(state: Path | None) -> NodeLocks:
-    """Return the locks below the agent's folder, by default where an agent has them.
+    """Return the locks below the agent's folder, by default the agent's own.
 
-    Who is not root has a folder of their own: they may change simulated GPUs alone.
+    Users other than root have a folder of their own: they can only change simulated GPUs.
     """
     own = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tessera"
     paths = Paths(state=state or (Paths().state if os.geteuid() == 0 else own))
@@ -232,7 +232,7 @@ def configurations_in(file: str | None) -> Mapping[str, tuple[Group, ...]]:
     """Return the configurations of a mig-parted file; none without a file.
 
     Raises:
-        InvalidInput: the file is no good.
+        InvalidInput: the file is invalid.
 
     """
     if file is None:
@@ -241,10 +241,10 @@ def configurations_in(file: str | None) -> Mapping[str, tuple[Group, ...]]:
 
 
 def configuration_of(config: str | None, configurations: Mapping[str, tuple[Group, ...]]) -> str:
-    """Return the name of the configuration to take: the one asked for, or the file's only one.
+    """Return the name of the configuration: the requested one, or the file's only one.
 
     Raises:
-        InvalidInput: none was asked for, and there is not exactly one.
+        InvalidInput: none was requested, and there is not exactly one.
 
     """
     if config is not None:
@@ -261,7 +261,7 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
 
 
 def planned(seen: NodeInUse, requested: LayoutTargets, *, evict: bool = False) -> tuple[Outcome, ...]:
-    """Return what would be done to each GPU, and what blocks it; pods that are evicted do not."""
+    """Return the planned change of each GPU, and what blocks it; pods to be evicted do not."""
     gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
     return (
         *(Outcome(index=index, result="impossible", reason=lost(index)) for index in requested.unseen),
@@ -289,17 +289,17 @@ def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: b
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of the node, and how."""
+    """The requested change, and how to make it."""
 
     requested: LayoutTargets
     timeout_s: float
-    """When what is not done is given up."""
+    """When the change is given up."""
     locks: NodeLocks
-    """Against other processes of the node."""
+    """Locks against other processes of the node."""
     checkpoint: Checkpoint | None = None
-    """Where the layouts are written down if nothing failed."""
+    """The checkpoint to write if nothing failed."""
     evict: Evict | None = None
-    """Evicts pods in the way; None leaves them, and what they hold, alone."""
+    """Evicts pods in the way; None leaves them, and their devices, alone."""
 
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,7 +311,7 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
-    """Give GPUs their targets, and return the outcome for each; GPUs that nothing blocks are done first.
+    """Give GPUs their targets, and return the outcome for each; unblocked GPUs come first.
 
     Raises:
         Conflict: another process changes the layout of one of them; nothing was done.
@@ -349,7 +349,7 @@ async def _bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
 
 
 async def _make_way(node_gpus: NodeGpus, targets: Sequence[Target], evictions: Evictions, by_s: float) -> bool:
-    """Evict the pods in the way of targets until none is left; return whether any was there and all have gone."""
+    """Evict the pods in the way of targets until none is left; return whether there were any and all have gone."""
     requested = False
     while asyncio.get_running_loop().time() < by_s:
         seen = await observe(node_gpus)

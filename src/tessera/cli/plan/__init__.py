@@ -63,7 +63,7 @@ class _Given(TypedDict):
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """A plan, what it was made for, and what else was asked."""
+    """A plan, its snapshot, and the further options."""
 
     plan: core.Plan
     snapshot: Snapshot
@@ -185,7 +185,7 @@ def _fitted(snapshot: Snapshot, given: _Given, prices: Mapping[str, float], repo
 
 
 def _prices(given: Sequence[str]) -> dict[str, float]:
-    """Return the price of one GPU of each model that is named.
+    """Return the price of one GPU of each named model.
 
     Raises:
         InvalidInput: not a model and a price, or a model twice.
@@ -210,7 +210,7 @@ def _prices(given: Sequence[str]) -> dict[str, float]:
 
 
 def _check_targets(draw: str | None, write: str | None) -> None:
-    """Find out before a long run what could not be written after it."""
+    """Check before a long run that its outputs could be written."""
     if draw is not None:
         if Path(draw).suffix.lower() in _OTHER_PICTURES:
             raise InvalidInput(f"--draw {draw}", found="only SVG is drawn", hint="give a name ending in .svg")

@@ -1,4 +1,4 @@
-"""A plan as tables for a terminal: placed pods, every GPU as one line, pending pods, warnings, the sum."""
+"""A plan as tables for a terminal: placed pods, every GPU as one line, pending pods, warnings, the totals."""
 
 import math
 from collections import Counter, defaultdict
@@ -39,7 +39,7 @@ _NAMED = 6
 _WORD = 26
 """The longest word that is not broken, in a terminal of 80 characters."""
 _MOST_NODES = 50
-"""So many nodes, or kinds of nodes, have their GPUs listed; the others are counted."""
+"""Most nodes, or kinds of nodes, whose GPUs are listed; the others are counted."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _MODES = {
     Mode.WHOLE: "whole GPU",
@@ -58,15 +58,15 @@ def plan_tables(
     prices: Mapping[str, float] | None = None,
     fit: tuple[Sequence[NodeType], Sizing] | None = None,
 ) -> RenderableType:
-    """Return a plan for people in a terminal; workloads have the letter and colour that their parts of the GPUs have.
+    """Return a plan for a terminal; each workload has the letter and colour of its parts of the GPUs.
 
-    Past `alike.EVERY_GPU` GPUs, those that look the same are one line.
+    Above `alike.EVERY_GPU` GPUs, those that look the same are one line.
 
     Args:
         plan: the plan.
-        snapshot: what it was made for.
+        snapshot: the input of the plan.
         prices: money per hour of one GPU, by model.
-        fit: the node types that there were, and the fleet of them that was found.
+        fit: the node types, and the fleet of them that was found.
 
     """
     seen = fleet(plan, snapshot)
@@ -94,7 +94,7 @@ def _warnings(warnings: Sequence[str]) -> Group:
 
 
 def letter(workload: int) -> str:
-    """Return the letter of a workload; those past the fifty-second share a sign."""
+    """Return the letter of a workload; those after the fifty-second share a sign."""
     return _LETTERS[workload] if workload < len(_LETTERS) else "#"
 
 
@@ -133,7 +133,7 @@ def _placed(plan: Plan, seen: Fleet) -> Table:
 
 
 def _gets(shares: tuple[Share, ...]) -> tuple[str, str]:
-    """Return what a pod gets, and the weakest isolation among it."""
+    """Return a pod's shares, and their weakest isolation."""
     if not shares:
         return "no GPU", ""
     counts = Counter(map(_share_words, shares))
@@ -168,7 +168,7 @@ def _ranges(numbers: set[int]) -> str:
 
 
 class _Strip(msgspec.Struct, frozen=True):
-    """A GPU's strip that takes the room it is given, in whole steps of `grain` characters where there is room."""
+    """A GPU's strip that fills its width, in whole steps of `grain` characters if there is room."""
 
     gpu: DrawnGpu
     grain: int
@@ -186,7 +186,7 @@ class _Strip(msgspec.Struct, frozen=True):
 
 
 def _strip(gpu: DrawnGpu, room: int) -> Text:
-    """Return a GPU to scale in `room` characters: a letter for the workload, then what it sits on if that fits."""
+    """Return a GPU to scale in `room` characters: a letter for the workload, then its device if that fits."""
     line = Text(no_wrap=True)
     cells = row(gpu, float(room * _FINE), flat=True).cells
     for cell, extent in _together(gpu, tuple(_runs(cells, room)), cells):
@@ -202,7 +202,7 @@ def _strip(gpu: DrawnGpu, room: int) -> Text:
 
 
 def _runs(cells: tuple[Cell, ...], room: int) -> Iterator[tuple[Cell | None, int]]:
-    """Give the cells that own the characters of a strip, each with how many."""
+    """Yield the cells of a strip's characters, each with its number of characters."""
     owners = []
     for column in range(room):
         middle = (column + 0.5) * _FINE
@@ -215,9 +215,9 @@ def _runs(cells: tuple[Cell, ...], room: int) -> Iterator[tuple[Cell | None, int
 def _together(
     gpu: DrawnGpu, runs: tuple[tuple[Cell | None, int], ...], cells: tuple[Cell, ...]
 ) -> Iterator[tuple[Cell | int | None, int]]:
-    """Give the runs, with those of a replicated device in one, as its number, where a client has no room of its own.
+    """Yield the runs, with those of a replicated device merged, as a number, if a client has no room of its own.
 
-    A client has room where its letter and the line beside it fit.
+    A client needs room for its letter and a separator.
     """
     room = {id(cell): extent for cell, extent in runs if cell is not None}
     replicated = {number for number, device in enumerate(gpu.devices) if device.clients > 1}
@@ -235,7 +235,7 @@ def _together(
 
 
 def _device_words(gpu: DrawnGpu, number: int) -> tuple[tuple[str, ...], Style]:
-    """Return what may stand for all clients of a device together, longest first, and the colours of the first."""
+    """Return the possible texts for all clients of a device together, longest first, and the colours of the first."""
     device = gpu.devices[number]
     counts = Counter(letter(tenant.workload) for tenant in device.pods)
     if not counts:
@@ -247,7 +247,7 @@ def _device_words(gpu: DrawnGpu, number: int) -> tuple[tuple[str, ...], Style]:
 
 
 def _cell_words(gpu: DrawnGpu, cell: Cell | None) -> tuple[tuple[str, ...], Style]:
-    """Return what may stand in a cell, longest first, and its colours."""
+    """Return the possible texts of a cell, longest first, and its colours."""
     pale = Style(dim=True)
     if cell is None or cell.kind in {"free", "rest"} or cell.device is None:
         return ("",), pale
@@ -336,7 +336,7 @@ def _sum(seen: Fleet, left_out: Sequence[LeftOut]) -> Text:
 
 
 def _left_out(parts: Sequence[LeftOut]) -> str:
-    """Name what was left out although it names GPUs, and count what else was."""
+    """Name left-out objects that mention GPUs, and count the others."""
     named = list(dict.fromkeys(clean(each.object) for each in parts if each.resources))
     others = sum(not each.resources for each in parts)
     if not named:
@@ -346,7 +346,7 @@ def _left_out(parts: Sequence[LeftOut]) -> str:
 
 
 def _savings(plan: Plan, prices: Mapping[str, float]) -> Iterator[Text]:
-    """Give what sharing saves, in GPUs and in money; nothing where no GPU is in use."""
+    """Yield what sharing saves, in GPUs and in money; nothing if no GPU is in use."""
     use = gpu_use(plan.layouts)
     used, unshared = sum(each.used for each in use), sum(each.unshared for each in use)
     if unshared > used:
@@ -364,7 +364,7 @@ def _savings(plan: Plan, prices: Mapping[str, float]) -> Iterator[Text]:
 
 
 def _fleet(types: Sequence[NodeType], found: Sizing, *, money: bool) -> Text:
-    """Return the fleet that was found, and what is proved about it."""
+    """Return the fleet that was found, and its proven bound."""
     chosen = [f"{count} \u00d7 ({each.gpus})" for each, count in zip(types, found.counts, strict=True) if count]
     if not chosen:
         return Text("No fleet: no pod fits on a node of these types", "bold yellow")

@@ -196,7 +196,7 @@ def _absolute(option: str, paths: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 def storage_loops(node: str, kube: Kube, runtime: Runtime, models: Places, peers: PeerService | None) -> list[Beside]:
-    """Return the loops for models, images and peers, for the agent to start once it has the node's lock."""
+    """Return the loops for models, images and peers, which the agent starts once it has the node's lock."""
     loops: list[Beside] = [
         ModelKeeper(node, kube, models).run,
         lambda _, measures: ImageWarmer(node, kube, runtime).run(measures),

@@ -1,4 +1,4 @@
-"""`tessera controller`: the process that decides for the whole cluster."""
+"""`tessera controller`: the cluster's control loop."""
 
 import asyncio
 import contextlib
@@ -114,7 +114,7 @@ async def _run(
 
 
 async def _lead(settings: Settings, kube: Kube, servers: ModelServers, measures: Measures) -> None:
-    """Do what the leader does, until cancelled."""
+    """Do the leader's work, until cancelled."""
     leading = Controller(settings, kube, measures=measures)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(leading.run())

@@ -69,7 +69,7 @@ class _Given(GivenDisks):
     type=Seconds(0.1),
     default=_SETTINGS.interval_s,
     show_default=True,
-    help="Longest time between two looks.",
+    help="Longest time between two reconciliations.",
 )
 @kubeconfig_option
 @health_option

@@ -47,9 +47,9 @@ tessera-metrics-certificate in tessera-system, and get and patch the APIServices
 """
 _FILE = click.Path(path_type=Path)
 _PROMETHEUS_S = 10.0
-"""Less than the time between two looks."""
+"""Less than the interval of passes."""
 _PROMETHEUS_BYTES = 64 << 20
-"""Of an answer; one of 200 pods of Triton with five models has 4 MB."""
+"""Largest answer; one of 200 pods of Triton with five models has 4 MB."""
 
 
 @click.command(epilog=_EPILOG)
@@ -104,10 +104,10 @@ def metrics(**given: Any) -> None:
 
 
 class _Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of model servers."""
+    """How model servers are measured."""
 
     samples: PrometheusSamples | None
-    """None to ask pods."""
+    """None to scrape the pods."""
     fronts: PrometheusFronts | None
     rules: RulesSource | None
 

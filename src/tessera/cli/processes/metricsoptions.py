@@ -1,4 +1,4 @@
-"""The port for Prometheus of a command that runs in a pod."""
+"""Options of the metrics port of a process."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,14 +24,14 @@ metrics_options = with_options(
         "--metrics-client-authority", type=_PEM, help="Answer only who shows a certificate of this authority, PEM."
     ),
 )
-"""Adds the options of the port for Prometheus to a command that runs in a pod."""
+"""Adds the options of the metrics port to a command."""
 
 
 def metrics_port(given: Mapping[str, Any]) -> MetricsPort:
-    """Return what the options of `metrics_options` say.
+    """Return the settings of the options of `metrics_options`.
 
     Raises:
-        InvalidInput: some of those of TLS without the others.
+        InvalidInput: the TLS options are incomplete.
 
     """
     certificate, key, authority = (given[f"metrics_{name}"] for name in ("certificate", "key", "client_authority"))

@@ -1,4 +1,4 @@
-"""The port at which an agent gives chunks of models to agents of other nodes."""
+"""Options of the port at which an agent serves chunks of models to other nodes."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -36,10 +36,10 @@ peer_options = with_options(
 
 
 def peer_service(given: Mapping[str, Any]) -> PeerService | None:
-    """Return what the options of `peer_options` say; None where there are no peers.
+    """Return the settings of the options of `peer_options`; None without peers.
 
     Raises:
-        InvalidInput: one of the options without the other, an address that is none, or files that cannot be used.
+        InvalidInput: incomplete options, an invalid address, or unusable files.
 
     """
     host, folder = given["peer_address"], given["peer_tls"]

@@ -1,4 +1,4 @@
-"""The Prometheus that a command which runs in a pod reads: the options that name it, and a client of it."""
+"""Options for a Prometheus that a process queries, and its client."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,19 +18,19 @@ _READ = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 class Prometheus(msgspec.Struct, frozen=True):
-    """A Prometheus to read."""
+    """A Prometheus to query."""
 
     url: str
     connect: Callable[[], HttpMetrics]
-    """Gives a client; its files are read each time, so that a token that was replaced counts."""
+    """Returns a client; its files are read each time, so that a replaced token counts."""
 
 
 def prometheus_options(option: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what adds the options to a command.
+    """Return a decorator that adds the options to a command.
 
     Args:
-        option: `--prometheus`, say; the others are called after it.
-        text: what it is read for.
+        option: such as `--prometheus`; the others are named after it.
+        text: what it is queried for.
 
     """
     return with_options(
@@ -41,16 +41,16 @@ def prometheus_options(option: str, text: str) -> Callable[[Callable[..., Any]],
 
 
 def prometheus_of(given: Mapping[str, Any], option: str, *, deadline_s: float, most_bytes: int) -> Prometheus | None:
-    """Return what the options of `prometheus_options` say; None where no Prometheus is named.
+    """Return the settings of the options of `prometheus_options`; None if no Prometheus is named.
 
     Args:
         given: the options of the command.
-        option: as given there.
+        option: as above.
         deadline_s: for an answer.
         most_bytes: of an answer.
 
     Raises:
-        InvalidInput: a URL or a file that is none.
+        InvalidInput: an invalid URL or file.
 
     """
     for other in (f"{option}-token-file", f"{option}-ca-file"):
@@ -66,5 +66,5 @@ def prometheus_of(given: Mapping[str, Any], option: str, *, deadline_s: float, m
         files = given[f"{name}_token_file"], given[f"{name}_ca_file"]
         return asked(url, *files, deadline_s=deadline_s, most_bytes=most_bytes)
 
-    connect()  # files are read, and refused, before anything starts
+    connect()  # files are read, and rejected, before anything starts
     return Prometheus(url, connect)

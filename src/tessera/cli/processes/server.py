@@ -47,11 +47,11 @@ subjectaccessreviews; without --page-prometheus also in tessera-system list pods
 _SETTINGS, _LIMITS = Settings(), ServerLimits()
 _FILE = click.Path(path_type=Path)
 _HISTORY_S = 3.0
-"""The page waits so long for its Prometheus."""
+"""How long the page waits for its Prometheus."""
 _HISTORY_BYTES = 8 << 20
-"""Of an answer; one of 10,000 pods has 1 MB."""
+"""Largest answer; one of 10,000 pods has 1 MB."""
 _WEEK_S, _WEEK_BYTES = 60.0, 64 << 20
-"""The same of what is asked about a week, for which nothing waits."""
+"""The same for queries over a week, which run in the background."""
 _POLICIES = tuple(name for name in POLICIES if name != "random")
 
 
@@ -170,13 +170,13 @@ def _page(given: dict[str, Any]) -> Page | None:
 
 
 def _agents(kube: HttpKube) -> PageMetrics:
-    """Return what the page shows beside the cluster where no Prometheus is named."""
+    """Return the page's metrics if no Prometheus is named."""
     log = logger()
     return AgentsMemory(ProxiedUsage(kube, Complaint(log, "agent_not_read")), log)
 
 
 def _history(given: dict[str, Any]) -> PageMetrics | None:
-    """Return what a Prometheus knows for the page, where one is named."""
+    """Return the page's metrics from a Prometheus, if one is named."""
     refuse_without("--page-prometheus", "--page-port")
     found = prometheus_of(given, "--page-prometheus", deadline_s=_HISTORY_S, most_bytes=_HISTORY_BYTES)
     patient = prometheus_of(given, "--page-prometheus", deadline_s=_WEEK_S, most_bytes=_WEEK_BYTES)

@@ -20,7 +20,7 @@ from tessera.sim.nvmlsim.tree import write_tree
 __all__ = ["sim_gpus"]
 
 _WIDE = 200
-"""Columns for output that no terminal limits."""
+"""Width of output without a terminal."""
 _FIRST_PID = 10001
 
 
@@ -133,7 +133,7 @@ def list_machine(state: Path, output: str) -> None:
 
 
 def _find(described: dict[str, Any], device: str) -> tuple[int, int, int]:
-    """Return index, GPU instance id and compute instance id of what an index or UUID names."""
+    """Return index, GPU instance id and compute instance id of an index or UUID."""
     for gpu in described["gpus"]:
         if device in {str(gpu["index"]), gpu["uuid"]}:
             return gpu["index"], NO_INSTANCE, NO_INSTANCE

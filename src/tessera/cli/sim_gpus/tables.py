@@ -16,7 +16,7 @@ _NO_LIMIT = 2**64 - 1
 
 
 def machine_tables(described: dict[str, Any]) -> Iterator[Table]:
-    """Give a table of GPUs, and of instances, processes, memory limits and faults where there are any."""
+    """Yield a table of GPUs, and of instances, processes, memory limits and faults if there are any."""
     for make in (_gpus, _instances, _processes, _limits, _faults):
         table = make(described)
         if table.row_count:

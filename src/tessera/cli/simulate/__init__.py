@@ -45,7 +45,7 @@ _FROM_0 = click.IntRange(min=0)
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that all workloads share: policies, rules, and outputs."""
+    """The options shared by all workloads: policies, rules, and outputs."""
 
     policy: tuple[str, ...]
     seed: int
@@ -58,7 +58,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The policies, each once, in the order given."""
+        """The policies, each once, in their order."""
         return tuple(dict.fromkeys(self.policy))
 
     @property
@@ -67,7 +67,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
         return Rules(queue=self.queue, moves=self.moves, create_s=self.create_s)
 
     def log_of(self, policy: str) -> Path:
-        """Return the file for the log of one policy: FILE itself where it is the only one, else with its name in it."""
+        """Return the log file of one policy: FILE itself if it is the only one, else with its name in it."""
         assert self.log is not None
         return self.log if len(self.policies) == 1 else self.log.with_suffix(f".{policy}{self.log.suffix}")
 
@@ -105,7 +105,7 @@ run_options = with_options(
     click.option("--plots", type=click.Path(path_type=Path), help="Write figures as PNG and SVG to this folder."),
     output_option(),
 )
-"""Adds the options that all workloads share; the command passes them on as `Desired(**options)`."""
+"""Adds the options shared by all workloads; the command passes them on as `Desired(**options)`."""
 
 
 arrival_options = with_options(
@@ -260,7 +260,7 @@ def simulate_synthetic(
 
 
 def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
-    """Return the arrivals that `arrival_options` ask for, and take these options out."""
+    """Return the arrivals for `arrival_options`, and remove these options."""
     refuse_beside("--ratio", "--load")
     refuse_without("--lifetimes", "--load")
     ratio, load, lifetimes = options.pop("ratio"), options.pop("load"), options.pop("lifetimes")
@@ -270,7 +270,7 @@ def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
 
 
 def compare(workload: Workload, desired: Desired) -> None:
-    """Run the policies, write what was asked for, print the comparison."""
+    """Run the policies, write the requested files, print the comparison."""
     _check_targets(desired)
     with progress_bar() as report:
         logs = tuple(_run(workload, policy, desired.rules, report) for policy in desired.policies)
@@ -285,7 +285,7 @@ def compare(workload: Workload, desired: Desired) -> None:
 
 
 def _check_targets(desired: Desired) -> None:
-    """Find out before a long run what could not be written after it."""
+    """Check before a long run that its outputs could be written."""
     if str(desired.log) == "-" and len(desired.policies) > 1:
         raise InvalidInput(
             "--log -", found=f"{len(desired.policies)} policies have a log each", hint="give one policy, or a file"
@@ -314,7 +314,7 @@ def _report(workload: Workload, desired: Desired, runs: Sequence[Metrics]) -> di
 
 
 def _print_table(runs: Sequence[Metrics], console: Console) -> None:
-    """Print the policies side by side, as many as the terminal is wide, and the others below."""
+    """Print the policies side by side, as many as fit the terminal, and the others below."""
     lines = table_lines(runs)
     first = max(len(line[0]) for line in lines) + 2
     widest = max(len(cell) for line in lines for cell in line[1:]) + 2

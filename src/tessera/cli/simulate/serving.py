@@ -167,7 +167,7 @@ def simulate_serving(
 
 
 def _check_targets(options: dict[str, Any]) -> None:
-    """Find out before a long run what could not be written after it."""
+    """Check before a long run that its outputs could be written."""
     if options["log"] is not None:
         check_output(options["log"])
     if options["plots"] is not None:

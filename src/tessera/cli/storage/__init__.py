@@ -1,1 +1,1 @@
-"""Commands about what is kept on local disks: disks, models, images."""
+"""Commands for local storage: disks, models, images."""

@@ -1,4 +1,4 @@
-"""Options that say which local disks are meant, and what they shall be."""
+"""Options for a node's local disks and their desired state."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -65,15 +65,15 @@ def disk_options(function: _Command) -> _Command:
 
 
 def client_of(client: Disks | None, given: GivenDisks) -> Disks:
-    """Return the disks that are given, or this machine's."""
+    """Return the injected disks, or this machine's."""
     return client or HostDisks(DiskPaths(state=given["state_dir"] / "disks"))
 
 
 def spec_of(given: GivenDisks) -> DiskSpec:
-    """Return what is desired of them.
+    """Return the desired disks.
 
     Raises:
-        InvalidInput: it cannot be carried out.
+        InvalidInput: they are invalid.
 
     """
     values = {"name": given["name"], "filesystem": given["filesystem"], "mount": given["mount"]}

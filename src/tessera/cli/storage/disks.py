@@ -34,7 +34,7 @@ class _Given(GivenDisks):
 
 
 def _options(function: _Command) -> _Command:
-    """Add the options that all three commands have."""
+    """Add the options of all three commands."""
     return output_option()(disk_options(function))
 
 
@@ -115,7 +115,7 @@ def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 def _words(step: Step) -> str:
-    """Return a step as people read it: its command, or what Tessera does itself."""
+    """Return a step in words: its command, or Tessera's own action."""
     arguments = command(step)
     return " ".join(arguments) if arguments else (type(step).__doc__ or "").rstrip(".")
 

@@ -29,14 +29,14 @@ _MOST_ROWS = 10
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """An image that is left out."""
+    """A skipped image."""
 
     image: str
     reason: str
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """What is printed as JSON."""
+    """The JSON output."""
 
     analysis: Analysis
     unread: tuple[Unread, ...]
@@ -81,7 +81,7 @@ def analyze_images(*, names: tuple[str, ...], cluster: str | None, platform: str
     compressed, as the registry has them. Nothing is pulled but manifests and configurations. The best
     base is the image on whose layers the others would save most.
     """
-    # 1. Collect the images, and what nodes hold of them.
+    # 1. Collect the images, and those that nodes have.
     saved = _objects((cluster,)) if cluster is not None else []
     listed = images_of(_objects(given["filename"]))
     if not names and not given["filename"]:
@@ -114,10 +114,10 @@ def _objects(paths: Iterable[str]) -> list[Field]:
 async def _read(
     registry: HttpRegistry, named: tuple[str, ...], listed: tuple[str, ...], desired: Platform
 ) -> tuple[tuple[Image, ...], tuple[Unread, ...]]:
-    """Return the images; of those that nobody named here, one that cannot be read is left out with its reason.
+    """Return the images; unreadable ones that were not named explicitly are skipped with the reason.
 
     Raises:
-        TesseraError: one that was named cannot be read, or none of all.
+        TesseraError: a named one cannot be read, or none at all.
 
     """
     texts = dict.fromkeys((*named, *listed))
@@ -139,7 +139,7 @@ async def _one(registry: Registry, text: str, desired: Platform) -> Image | Tess
 
 
 def _tables(found: Analysis, *, everything: bool) -> list[RenderableType]:
-    """Return what is printed for people."""
+    """Return the output for people."""
     rows = ruled_table("IMAGE", "MiB", "LAYERS", "SHARED MiB", "DIGEST")
     for each in found.images:
         digest = each.digest if everything else _short(each.digest)

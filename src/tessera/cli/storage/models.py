@@ -1,4 +1,4 @@
-"""`tessera models`: copies of models on this machine's disk, kept in step with a bucket, a server or a folder."""
+"""`tessera models`: copies of models on this machine's disk, synced with a bucket, a server or a folder."""
 
 import functools
 import gc
@@ -25,8 +25,8 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 __all__ = ["models"]
 
 _GARBAGE = 200_000
-"""Objects that come until Python looks for cycles: among those of 20,000 files are none, and a fifth of the time goes
-into looking at them all again after each 700."""
+"""Allocations between two runs of Python's garbage collection: among 20,000 files there are no cycles, and scanning
+them after each 700 would take a fifth of the time."""
 _FOLDER = click.argument("folder", metavar="DST", type=click.Path(file_okay=False, path_type=Path))
 
 _EPILOG = """
@@ -156,7 +156,7 @@ def evict_command(folder: Path, revision: str) -> None:
     """Remove a REVISION from DST. One that is current, pinned or read by a process stays."""
     _check_folder(folder)
     models = ModelFolder(folder)
-    models.find(revision)  # before the lock is made in a folder that is none of ours
+    models.find(revision)  # before the lock is created in a foreign folder
     with models.locked():
         name = models.find(revision)
         why = next(each.protected for each in models.revisions() if each.revision == name)
@@ -178,7 +178,7 @@ def warm_command(folder: Path, revision: str) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder that is missing: an empty one has no models, a missing one is most often a wrong path.
+    """Reject a missing folder: an empty one has no models, a missing one is most often a wrong path.
 
     Raises:
         InvalidInput: there is no such folder.
@@ -190,7 +190,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _kept(folder: Path, revision: str) -> list[tuple[Path, Path | None, Manifest]]:
-    """Return the revision that is named, or all, each with its folder and image; a mirror is one, whatever is named."""
+    """Return the named revision, or all, each with its folder and image; a mirror has one, whatever is named."""
     _check_folder(folder)
     if (plain := PlainFiles(folder).manifest()) is not None:
         return [(folder, None, plain)]

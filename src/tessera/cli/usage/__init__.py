@@ -1,1 +1,1 @@
-"""`tessera top` and `tessera recommend`: who uses the GPUs, and what would be enough."""
+"""`tessera top` and `tessera recommend`: GPU usage, and recommended sizes."""

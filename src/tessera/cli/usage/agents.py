@@ -1,4 +1,4 @@
-"""Which agents are asked."""
+"""Options for the agents to query."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,22 +26,22 @@ def agent_option(command: _Command) -> _Command:
 
 
 def agents_options(command: _Command) -> _Command:
-    """Add the options that say which agents are asked: those of a cluster, or those named."""
+    """Add the options for the agents: those of a cluster, or named ones."""
     return agent_option(kubeconfig_options(command))
 
 
 def refuse_two_sources() -> None:
-    """Refuse a cluster beside agents that are named."""
+    """Reject a cluster together with named agents."""
     for option in ("--kubeconfig", "--context"):
         refuse_beside(option, "--agent")
 
 
 @asynccontextmanager
 async def agents(addresses: tuple[str, ...], place: ClusterSource) -> AsyncIterator[NodeUsages]:
-    """Give the agents of these addresses; where there are none, all of a cluster.
+    """Yield the agents of these addresses; without any, all of a cluster.
 
     Raises:
-        InvalidInput: an address is none, or there is no such kubeconfig.
+        InvalidInput: an invalid address, or no such kubeconfig.
 
     """
     source: NodeUsages = HttpUsage(addresses) if addresses else ProxiedUsage(connected(place))

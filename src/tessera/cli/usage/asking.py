@@ -1,4 +1,4 @@
-"""A client of a Prometheus: what it is shown, and how it is trusted."""
+"""A client of a Prometheus, with its token and CA."""
 
 import ssl
 from ipaddress import ip_address
@@ -21,13 +21,13 @@ def asked(
 
     Args:
         url: its address.
-        token_file: what it is shown; None for nothing.
-        ca_file: authorities that sign its certificate; None for those of the machine.
+        token_file: with the bearer token; None for none.
+        ca_file: CA of its certificate; None for the machine's.
         deadline_s: for an answer.
         most_bytes: of an answer.
 
     Raises:
-        InvalidInput: a file that is none, or a token that others could read on its way.
+        InvalidInput: an invalid file, or a token that would be sent in clear text.
 
     """
     headers = {"Accept": "application/json"}

@@ -1,4 +1,4 @@
-"""Which Prometheus is asked for the history of GPUs, and how far back."""
+"""Options for a Prometheus with the history of GPUs, and the window."""
 
 import re
 from collections.abc import AsyncIterator, Callable
@@ -19,16 +19,18 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 _WINDOW: Final = re.compile(r"[1-9][0-9]{0,3}[mhdw]")
 _MOST_BYTES: Final = 64 << 20
-"""Of an answer; one of 10,000 containers has 4 MB."""
+"""Largest answer; one of 10,000 containers has 4 MB."""
 _DEADLINE_S: Final = 60.0
-"""Weeks of a large fleet take Prometheus a while."""
+"""Timeout; weeks of a large fleet take Prometheus a while."""
 
 
 def prometheus_options(command: _Command) -> _Command:
-    """Add `--prometheus`, and what goes with it, to a command."""
+    """Add `--prometheus` and its companions to a command."""
     return with_options(
         click.option("--prometheus", metavar="URL", help="Prometheus to ask for a longer history, in place of agents."),
-        click.option("--window", default="14d", show_default=True, help="How far back Prometheus looks: 12h, 14d, 4w."),
+        click.option(
+            "--window", default="14d", show_default=True, help="How far back to query Prometheus: 12h, 14d, 4w."
+        ),
         click.option("--token-file", type=_FILE, help="Bearer token for Prometheus; over https, or to this machine."),
         click.option("--ca-file", type=_FILE, help="PEM of the authorities of Prometheus' certificate."),
     )(command)
@@ -36,10 +38,10 @@ def prometheus_options(command: _Command) -> _Command:
 
 @asynccontextmanager
 async def prometheus(url: str, window: str, token_file: Path | None, ca_file: Path | None) -> AsyncIterator[NodeUsages]:
-    """Give what a Prometheus remembers.
+    """Yield the usages in a Prometheus.
 
     Raises:
-        InvalidInput: an address, a window or a file that is none, or a token that others could read on its way.
+        InvalidInput: an invalid address, window or file, or a token that would be sent in clear text.
 
     """
     if not _WINDOW.fullmatch(window):
@@ -54,6 +56,6 @@ async def prometheus(url: str, window: str, token_file: Path | None, ca_file: Pa
 
 
 def refuse_without_prometheus() -> None:
-    """Refuse options that are about a Prometheus where none is named."""
+    """Reject options for a Prometheus if none is named."""
     for option in ("--window", "--token-file", "--ca-file"):
         refuse_without(option, "--prometheus")

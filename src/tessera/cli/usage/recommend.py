@@ -21,7 +21,7 @@ __all__ = ["recommend"]
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is recommended for a container."""
+    """The recommendation for a container."""
 
     node: str
     gpu: int

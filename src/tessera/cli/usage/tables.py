@@ -1,4 +1,4 @@
-"""What people see of the use of GPUs."""
+"""GPU usage as tables."""
 
 from collections.abc import Callable, Iterable
 
@@ -21,7 +21,7 @@ def top_table(reports: Iterable[UsageReport]) -> RenderableType:
     noise = []
 
     def add_row(*cells: str) -> None:
-        table.add_row(*map(Text, cells))  # what an agent says is no markup
+        table.add_row(*map(Text, cells))  # text of an agent is not markup
 
     for report in reports:
         for gpu in report.gpus:
@@ -93,7 +93,7 @@ def _state(gpu: GpuReport) -> str:
 
 
 def noise_words(each: NoiseReport) -> str:
-    """Return what slows down a GPU, who drives it, and whom it slows down."""
+    """Return what slows down a GPU, which containers cause it, and which it slows down."""
     drivers = ", ".join(map(clean, each.drivers)) or "nobody knows who"
     others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""
     return f"{clean(each.cause)}, driven by {drivers}{others}"

@@ -1,4 +1,4 @@
-"""`tessera top`: who uses the GPUs, live."""
+"""`tessera top`: live GPU usage."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ Examples:
 )
 @agents_options
 @click.option("--once", is_flag=True, help="Print once and end.")
-@click.option("--interval-s", type=Seconds(0.1), default=5.0, show_default=True, help="Time between two looks.")
+@click.option("--interval-s", type=Seconds(0.1), default=5.0, show_default=True, help="Time between two updates.")
 @output_option()
 def top(
     agent: tuple[str, ...], kubeconfig: Path | None, context: str | None, *, once: bool, interval_s: float, output: str

@@ -1,4 +1,4 @@
-"""What `tessera run` and `tessera notebook` have in common: how work asks for an image and a part of a GPU."""
+"""Common parts of `tessera run` and `tessera notebook`: options for an image and a part of a GPU."""
 
 import re
 import secrets
@@ -33,7 +33,7 @@ _FOLDER = click.Path(path_type=Path)
 
 
 class WorkOptions(TypedDict):
-    """The options that both have, as click passes them."""
+    """The common options, as click passes them."""
 
     image: str
     environment: str
@@ -99,21 +99,21 @@ asking_options = with_options(
     click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C deletes the Job; else it only stops following."),
     kubeconfig_options,
 )
-"""Adds the options that both have."""
+"""Adds the common options."""
 
 
 def place_of(given: WorkOptions) -> ClusterSource:
-    """Return the cluster that the options name."""
+    """Return the cluster named by the options."""
     return ClusterSource(kubeconfig=given["kubeconfig"], context=given["context"])
 
 
 def request_of(
     given: WorkOptions, command: tuple[str, ...], *, notebook: bool = False
 ) -> tuple[JobRequest, dict[str, bytes]]:
-    """Return what is asked for, and the files of its own Secret.
+    """Return the requested work, and the files of its own Secret.
 
     Raises:
-        InvalidInput: options that make no sense, alone or together.
+        InvalidInput: invalid or contradictory options.
 
     """
     data, (variables, folders) = data_of(given["data"]), secrets_of(given["secret"])
@@ -159,7 +159,7 @@ def request_of(
 
 
 def _image_of(given: WorkOptions, *, notebook: bool) -> tuple[str, str]:
-    """Return the image, and what it is called in names."""
+    """Return the image, and its short name."""
     image, environment = given["image"], given["environment"]
     if bool(image) == bool(environment):
         found = "both" if image else "neither"

@@ -22,28 +22,28 @@ LARGEST_ARCHIVE: Final = (1 << 20) - (1 << 10)
 """Bytes: all values of a Secret may have 1 MiB in sum, and a notebook's token is one of them. Source: Kubernetes API,
 `core/v1` (`MaxSecretSize`)."""
 _LARGEST_FOLDER: Final = 64 << 20
-"""Bytes of files that are read at all: no more of them could end below the other limit, short of zeros."""
+"""Limit of bytes that are read: more could not compress below the other limit, except zeros."""
 _VERSIONS: Final = (".git/", ".hg/", ".svn/")
-"""No pattern takes them back: what they hold is no code, and a remote's address may have a password."""
+"""Always left out: version control has no code to run, and a remote's address may have a password."""
 _CACHES: Final = ("__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 _CREDENTIALS: Final = (
     *(".env", ".env.*", ".netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd", "kubeconfig"),
     *(".ssh/", ".aws/", ".azure/", ".gcloud/", ".kube/", ".docker/", ".gnupg/"),
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx"),
 )
-"""Left out, and said, unless a line such as `!.env` takes one back by its name; `!.*` and `!*/` take none back.
+"""Left out, with a note, unless a line such as `!.env` includes one by its name; `!.*` and `!*/` include none.
 
-Who reads the namespace's Secrets sees them.
+Everybody who may read the namespace's Secrets sees them.
 """
 _WILD: Final = re.compile(r"[*?\[\\]")
 _MOST_FILES: Final = 20_000
-"""A folder with more is somebody's home or data, and is not read to its end."""
+"""A folder with more is a home or data, and is not read to its end."""
 _IGNORE_FILES: Final = (".tesseraignore", ".gitignore")
 _BELOW: Final = "ps_d"
-"""The group of a pattern that ends where the folder does which it matches. Source: pathspec,
+"""The group of a pattern that ends where its matched folder does. Source: pathspec,
 `patterns/gitignore/spec.py` (`_DIR_MARK`)."""
 _NAMED: Final = 3
-"""So many of the largest files are named where a folder is too large."""
+"""Number of the largest files listed in the error of a large folder."""
 
 
 class Archive(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,18 +52,18 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes
     """A gzip-compressed tar archive; the same files give the same bytes."""
     left_out: tuple[str, ...] = ()
-    """What looks like credentials, and no pattern of the folder's names."""
+    """Files that look like credentials and match no pattern of the folder."""
 
 
 def archive_folder(folder: Path) -> Archive:
     """Return the files of a folder as an archive.
 
-    Left out are folders of version control and caches, files that are known to hold credentials, and what the patterns
-    in `.tesseraignore` name, or where there is none, those in `.gitignore`; both are read in the folder itself alone.
+    Left out are folders of version control and caches, files known to contain credentials, and matches of the patterns
+    in `.tesseraignore`, or if there is none, in `.gitignore`; both are read in the folder itself alone.
     Owners are left out, too.
 
     Raises:
-        InvalidInput: it is no folder, has no files or too many, or holds what no archive can carry to another machine:
+        InvalidInput: not a folder, no files or too many, or content that no archive can carry to another machine:
             a link that leaves it, a socket, a device, a file that cannot be read.
 
     """
@@ -98,7 +98,7 @@ def archive_folder(folder: Path) -> Archive:
 
 
 class _Choice:
-    """Which files of a folder go along."""
+    """Which files of a folder are included."""
 
     def __init__(self, root: Path) -> None:
         own = next((path for name in _IGNORE_FILES if (path := root / name).is_file()), None)
@@ -108,7 +108,7 @@ class _Choice:
         self.left_out: list[str] = []
 
     def takes(self, path: str) -> bool:
-        """Return whether a file goes along, or a folder, whose path ends with a slash."""
+        """Return whether a file is included, or a folder, whose path ends with a slash."""
         if _is_matched(self._ignored, path):
             return False
         if _is_matched(self._credentials, path):
@@ -118,20 +118,20 @@ class _Choice:
 
 
 def _names_credentials(line: str) -> bool:
-    """Return whether a line is about files that may hold credentials, by their very name."""
+    """Return whether a line names files that may contain credentials."""
     name = line.removeprefix("!").rstrip().rstrip("/").rpartition("/")[2]
     hidden = _patterns(_CREDENTIALS)
     return bool(name) and not _WILD.search(name) and (_is_matched(hidden, name) or _is_matched(hidden, f"{name}/"))
 
 
 def _patterns(lines: Iterable[str]) -> tuple[tuple[re.Pattern[str], bool], ...]:
-    """Return the patterns of a `.gitignore`, the last first, each with whether what it matches is left out."""
+    """Return the patterns of a `.gitignore`, the last first, each with whether it excludes its matches."""
     found = [(each.regex, each.include) for each in GitIgnoreSpec.from_lines(lines).patterns]
     return tuple((regex, include) for regex, include in reversed(found) if regex is not None and include is not None)
 
 
 def _is_matched(patterns: Iterable[tuple[re.Pattern[str], bool]], path: str) -> bool:
-    """Return whether a path is left out whose folders are not.
+    """Return whether a path is excluded whose folders are not.
 
     `GitIgnoreSpec.match_file` also counts what matches one of these folders: there `!/src` takes `src/data` back.
     """
@@ -144,7 +144,7 @@ def _is_about(regex: re.Pattern[str], path: str) -> bool:
 
 
 def _walk(root: Path, choice: _Choice) -> Iterator[Path]:
-    """Yield what is in a folder, folders before what they hold, in the order of names; no link is followed."""
+    """Yield the content of a folder, folders first, ordered by name; no link is followed."""
 
     def broken(error: OSError) -> None:
         raise error
@@ -160,7 +160,7 @@ def _walk(root: Path, choice: _Choice) -> Iterator[Path]:
 
 
 def _check(subject: str, root: Path, path: Path, status: os.stat_result) -> None:
-    """Refuse what cannot be carried to another machine."""
+    """Reject what cannot be carried to another machine."""
     name = str(path.relative_to(root))
     hint = f"name it in {_IGNORE_FILES[0]}, or take it away"
     if stat.S_ISLNK(status.st_mode):
@@ -179,7 +179,7 @@ def _check(subject: str, root: Path, path: Path, status: os.stat_result) -> None
 
 
 def _tar(root: Path, found: list[tuple[Path, os.stat_result]]) -> bytes:
-    """Return the archive, in the format that GNU's and BusyBox's tar both read with names of any length."""
+    """Return the archive, in a format that GNU's and BusyBox's tar both read with names of any length."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path, status in found:

@@ -1,4 +1,4 @@
-"""`tessera environments`: the images that have names, and the one that `--environment` names."""
+"""`tessera environments`: images under familiar names, and the one of `--environment`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[Environment, ...] = ()
     """In order of their names."""
     broken: Mapping[str, InvalidInput] = {}
-    """What is wrong with those that cannot be read, by name."""
+    """Why some cannot be read, by name."""
 
 
 @click.command(
@@ -64,12 +64,12 @@ def choose_environment(catalogue: Catalogue, name: str, *, notebook: bool) -> En
     """Return the environment of this name.
 
     Args:
-        catalogue: those that there are.
+        catalogue: the existing ones.
         name: as `tessera environments` lists it.
         notebook: whether it must have JupyterLab.
 
     Raises:
-        InvalidInput: there is none, it cannot be read, or it has no JupyterLab; the error names those that would do.
+        InvalidInput: it does not exist, cannot be read, or has no JupyterLab; the error lists usable ones.
 
     """
     if name in catalogue.broken:
@@ -85,10 +85,10 @@ def choose_environment(catalogue: Catalogue, name: str, *, notebook: bool) -> En
 
 
 async def read_environments(kube: Kube) -> Catalogue:
-    """Return the environments of a cluster; one that cannot be read hides no other.
+    """Return the environments of a cluster; an unreadable one hides no other.
 
     Raises:
-        Unavailable: the cluster does not answer, does not know the kind, or does not say.
+        Unavailable: the cluster does not answer, lacks the CRD, or forbids it.
 
     """
     try:

@@ -1,4 +1,4 @@
-"""Follow a Job until it has ended: why it waits, what it writes, how it ends."""
+"""Follows a Job until it has ended: why it is pending, its log, its end."""
 
 import asyncio
 import signal
@@ -37,14 +37,14 @@ __all__ = [
 
 INTERRUPTED = 130
 _LAST_WORDS_S = 10.0
-"""For the end of the log, after the Job has ended."""
+"""How long to wait for the end of the log, after the Job has ended."""
 
 
 async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
-    """Return how far a Job is.
+    """Return the state of a Job.
 
     Raises:
-        InvalidInput: there is none of this name.
+        InvalidInput: it does not exist.
 
     """
     job = await kube.get(JOBS, name, namespace)
@@ -57,7 +57,7 @@ async def state_of(kube: Kube, name: str, namespace: str) -> JobState:
 
 
 async def events_about_jobs(kube: Kube, namespace: str, name: str = "") -> tuple[Object, ...]:
-    """Return the events about the Jobs of a namespace, of all where it is empty; none where they may not be read."""
+    """Return the events about the Jobs of a namespace, or of all if it is empty; none if they may not be read."""
     try:
         return (await kube.list(EVENTS, _about(namespace, name))).objects
     except Forbidden:
@@ -65,9 +65,9 @@ async def events_about_jobs(kube: Kube, namespace: str, name: str = "") -> tuple
 
 
 async def workloads_of_jobs(kube: Kube, namespace: str, uid: str = "") -> tuple[Object, ...]:
-    """Return Kueue's Workloads of a Job, or of all Jobs of a namespace where `uid` is empty.
+    """Return Kueue's Workloads of a Job, or of all Jobs of a namespace if `uid` is empty.
 
-    There are none where they may not be read, and without Kueue.
+    None if they may not be read, and without Kueue.
     """
     try:
         return (await kube.list(WORKLOADS, _queued(namespace, uid))).objects
@@ -85,12 +85,12 @@ def _about(namespace: str, name: str) -> Selection:
 
 
 def say(text: str) -> None:
-    """Print a line beside what the Job writes."""
+    """Print a line beside the Job's output."""
     click.echo(text, err=True)
 
 
 async def print_log(kube: Kube, state: JobState, *, follow: bool = False) -> None:
-    """Print what the command of a Job has written.
+    """Print the output of a Job's command.
 
     Raises:
         TesseraError: it cannot be read.
@@ -103,13 +103,13 @@ async def print_log(kube: Kube, state: JobState, *, follow: bool = False) -> Non
 async def follow_job(
     kube: Kube, name: str, namespace: str, meanwhile: Callable[[JobState], Coroutine[Any, Any, None]] | None = None
 ) -> int:
-    """Say how a Job gets on, print its log, and return the exit code of its command.
+    """Report a Job's progress, print its log, and return the exit code of its command.
 
     Args:
         kube: the cluster.
         name: of the Job.
         namespace: its namespace.
-        meanwhile: what is done in place of printing the log, from when it runs until it has ended.
+        meanwhile: replaces printing the log, while the Job runs.
 
     Raises:
         Conflict: it was deleted meanwhile, or ended before its command had an exit code.
@@ -121,12 +121,12 @@ async def follow_job(
     try:
         await observed.synced()
         while True:
-            # 1. Say what has changed: why it is pending, that it runs.
+            # 1. Report changes: why it is pending, that it runs.
             state = observed.state()
             if (words := _words(state)) != said:
                 said = words
                 say(words)
-            # 2. Once it runs, print its log, or do what is to be done meanwhile.
+            # 2. Once it runs, print its log, or do the alternative.
             if doing is None and state.pod and (state.stage is Stage.RUNNING or state.exit_code is not None):
                 doing = asyncio.create_task(meanwhile(state) if meanwhile else _log(kube, state))
                 doing.add_done_callback(lambda _: observed.changed.set())
@@ -144,7 +144,7 @@ async def follow_job(
 
 
 class _Observed:
-    """A Job and what tells how it gets on, kept up to date by the tasks `following`."""
+    """A Job and the objects that show its progress, kept up to date by the tasks `following`."""
 
     def __init__(self, kube: Kube, name: str, namespace: str) -> None:
         self._kube, self._name, self._namespace = kube, name, namespace
@@ -153,7 +153,7 @@ class _Observed:
         own = Selection(namespace=namespace, labels=job_selection(name))
         self._jobs = Store(kube, JOBS, only, wake=self.changed.set, on_trouble=self._trouble)
         self._pods = Store(kube, PODS, own, wake=self.changed.set, on_trouble=self._trouble)
-        # Nobody needs events who may not read them.
+        # Events are optional: the user may not be allowed to read them.
         self._events = Store(kube, EVENTS, _about(namespace, name), wake=self.changed.set)
         self._workloads: Store | None = None
         self.following = [asyncio.create_task(each.run()) for each in (self._jobs, self._pods, self._events)]
@@ -163,7 +163,7 @@ class _Observed:
         await self._pods.synced()
 
     def state(self) -> JobState:
-        """Return how far the Job is; from the first time that a queue holds it, with what Kueue says of it.
+        """Return the state of the Job; once a queue has suspended it, with Kueue's reason.
 
         Raises:
             Conflict: it is gone.
@@ -189,7 +189,7 @@ class _Observed:
             say(f"waiting: {error}")
 
     def _trouble_with_queues(self, error: Exception) -> None:
-        if isinstance(error, Unsupported):  # for want of rights the reason is not told, and nothing is held up
+        if isinstance(error, Unsupported):  # without permission the reason is not shown, and nothing is delayed
             found = f"this cluster does not serve {WORKLOADS.api_version}"
             again = f"tessera stop {self._name} -n {self._namespace} and submit it without --queue"
             self._trouble(Unsupported("queues", found=found, hint=f"install Kueue 0.15 or newer, or {again}"))
@@ -218,7 +218,7 @@ async def _code(state: JobState, log: asyncio.Task[None] | None) -> int:
 
 
 def ended_or_interrupted(work: Coroutine[Any, Any, int], interrupted: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Return what `work` returns; on SIGINT or SIGTERM end it, and return what `interrupted` returns."""
+    """Return the result of `work`; on SIGINT or SIGTERM end it, and return that of `interrupted`."""
 
     async def run() -> int:
         task = asyncio.ensure_future(work)

@@ -1,4 +1,4 @@
-"""A notebook in a pod at an address of this machine, for as long as it is followed."""
+"""Forwards a notebook in a pod to an address of this machine, while it is followed."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ _PIECE = 65_536
 _AGAIN_S = 0.5
 _ANSWER_S = 10.0
 _PATIENCE_S = 20.0
-"""JupyterLab needs some seconds; after so many, what hinders it is said."""
+"""JupyterLab needs some seconds; after this time the obstacle is printed."""
 _QUESTION = b"GET /api HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
 
 port_option = click.option(
@@ -29,7 +29,7 @@ port_option = click.option(
 
 
 async def token_of(kube: Kube, state: JobState) -> str:
-    """Return what opens the notebook of a Job.
+    """Return the token of a Job's notebook.
 
     Raises:
         Unavailable: its Secret is gone.
@@ -45,13 +45,13 @@ async def token_of(kube: Kube, state: JobState) -> str:
 
 
 async def follow_notebook(kube: Kube, job: tuple[str, str], token: str, port: int | None) -> int:
-    """Say how the Job of a notebook gets on, hold its port open, and return the exit code.
+    """Report the progress of a notebook's Job, keep its port open, and return the exit code.
 
     Args:
         kube: the cluster.
         job: namespace and name.
-        token: what opens it.
-        port: of this machine; None for its own, or a free one where that is taken.
+        token: of the notebook.
+        port: of this machine; None for the default, or a free one if that is in use.
 
     """
     namespace, name = job
@@ -73,10 +73,10 @@ def _tunnel(kube: Kube, state: JobState) -> AbstractAsyncContextManager[Tunnel]:
 
 
 async def _answering(kube: Kube, state: JobState) -> None:
-    """Return when the notebook answers; say what is wrong if that takes long.
+    """Return when the notebook answers; print the obstacle if that takes long.
 
     Raises:
-        TesseraError: it never will, as for want of rights.
+        TesseraError: it never will, as without permission.
 
     """
     loop, troubles = asyncio.get_running_loop(), set[str]()
@@ -103,7 +103,7 @@ async def _answering(kube: Kube, state: JobState) -> None:
 
 @asynccontextmanager
 async def _forwarded(kube: Kube, state: JobState, port: int | None) -> AsyncIterator[int]:
-    """Listen on this machine and lead each connection to the notebook; give the port that is listened on."""
+    """Listen on this machine and forward each connection to the notebook; yield the port."""
     troubles, connections = set[str](), set[asyncio.Task[None]]()
 
     async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -143,7 +143,7 @@ async def _listening(lead: _Lead, port: int | None) -> asyncio.Server:
 
 
 async def _both_ways(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tunnel: Tunnel) -> None:
-    """Carry bytes both ways until either side ends the connection."""
+    """Copy bytes both ways until either side ends the connection."""
 
     async def there() -> None:
         while piece := await reader.read(_PIECE):

@@ -1,4 +1,4 @@
-"""What `--data` and `--secret` name: what work reads beside its code."""
+"""The inputs of work besides its code: `--data` and `--secret`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,19 +18,19 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     """Data sets, read-only."""
 
     limits: dict[str, str]
-    """By which pods ask for ModelCaches."""
+    """Resource requests for ModelCaches."""
     env: tuple[tuple[str, str], ...]
-    """Where each is: `TESSERA_DATA_NAME_PATH`."""
+    """Path of each: `TESSERA_DATA_NAME_PATH`."""
     claims: tuple[tuple[str, str], ...]
     """PersistentVolumeClaims: name, folder."""
     caches: tuple[str, ...]
 
 
 def data_of(words: Sequence[str]) -> Data:
-    """Return the data sets of `--data`: ModelCaches, or with `pvc/` before it a PersistentVolumeClaim.
+    """Return the data sets of `--data`: ModelCaches, or PersistentVolumeClaims with the prefix `pvc/`.
 
     Raises:
-        InvalidInput: no such name can be, or two have the same variable.
+        InvalidInput: an invalid name, or two with the same variable.
 
     """
     claims = tuple(
@@ -53,7 +53,7 @@ def secrets_of(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, 
     """Return the Secrets of `--secret` whose keys are variables, and with their folders those whose keys are files.
 
     Raises:
-        InvalidInput: no such name or folder can be.
+        InvalidInput: an invalid name or folder.
 
     """
     found = [(checked("--secret", name, Form.OBJECT), colon, folder) for name, colon, folder in map(_split, words)]
@@ -62,13 +62,13 @@ def secrets_of(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, 
 
 
 def check_folders(folders: Iterable[tuple[str, str]]) -> None:
-    """Refuse two things at one folder of a container.
+    """Reject two mounts at one folder of a container.
 
     Args:
-        folders: by what each is there, as the command line has it, and where.
+        folders: by their option, as on the command line.
 
     Raises:
-        InvalidInput: two are at one.
+        InvalidInput: two are the same.
 
     """
     there: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""`tessera jobs`: what was submitted by `tessera run`."""
+"""`tessera jobs`: the Jobs submitted by `tessera run`."""
 
 import asyncio
 from pathlib import Path

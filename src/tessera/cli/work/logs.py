@@ -1,4 +1,4 @@
-"""`tessera logs`: what a Job has written."""
+"""`tessera logs`: the output of a Job."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Names and amounts of a command line, refused here where the API server or the kubelet would refuse them later."""
+"""Validates names and amounts of a command line, before the API server or the kubelet would reject them."""
 
 import enum
 import re
@@ -10,7 +10,7 @@ __all__ = ["Form", "checked", "checked_folder", "checked_text"]
 
 
 class Form(enum.Enum):
-    """What a word may be: a regular expression, and how it is said. Source: k8s.io/apimachinery `util/validation`."""
+    """The form of a word: a regular expression, and its name. Source: k8s.io/apimachinery `util/validation`."""
 
     LABEL = (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "at most 63 of a-z, 0-9 and -")
     OBJECT = (r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", "at most 253 of a-z, 0-9, - and .")
@@ -25,7 +25,7 @@ def checked(option: str, text: str, form: Form) -> str:
     """Return a word of the command line.
 
     Raises:
-        InvalidInput: it has not the form.
+        InvalidInput: it does not match.
 
     """
     pattern, words = form.value
@@ -35,7 +35,7 @@ def checked(option: str, text: str, form: Form) -> str:
 
 
 def checked_text(option: str, text: str) -> str:
-    """Return words that a Job can have: JSON has no bytes that are no text.
+    """Return words in a form that a Job can have: JSON has only valid text.
 
     Raises:
         InvalidInput: they are not UTF-8.
@@ -52,7 +52,7 @@ def checked_folder(option: str, text: str) -> str:
     """Return the folder of a container.
 
     Raises:
-        InvalidInput: it is no absolute path, or none that a volume can be at.
+        InvalidInput: it is not an absolute path, or no volume can be mounted there.
 
     """
     path = PurePosixPath(text)

@@ -39,10 +39,10 @@ async def _stop(place: ClusterSource, names: tuple[str, ...], namespace: str) ->
 
 
 async def stop_jobs(kube: Kube, names: Sequence[str], namespace: str) -> None:
-    """Delete Jobs and say so, or none of them.
+    """Delete Jobs and report it, or none of them.
 
     Raises:
-        InvalidInput: there is no Job of a name, or one that others submitted.
+        InvalidInput: a Job does not exist, or was submitted by something else.
 
     """
     for each in names:

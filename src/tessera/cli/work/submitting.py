@@ -1,4 +1,4 @@
-"""Submit a Job: say where it would run, create it with what belongs to it, follow it."""
+"""Submits a Job: says where it would run, creates it with its Secret, follows it."""
 
 import asyncio
 import datetime as dt
@@ -40,7 +40,7 @@ def submit(given: WorkOptions, asked: JobRequest, files: Mapping[str, bytes], fo
         given: the options.
         asked: the Job.
         files: of its own Secret.
-        follow: what comes then.
+        follow: the next action.
 
     """
     place, names = place_of(given), list[str]()
@@ -57,7 +57,7 @@ def submit(given: WorkOptions, asked: JobRequest, files: Mapping[str, bytes], fo
             creating = asyncio.ensure_future(create_job(kube, asked, files))
             try:
                 await asyncio.shield(creating)
-            finally:  # Ctrl-C meanwhile is about a Job that may be there
+            finally:  # after Ctrl-C the Job may exist
                 names.append(await creating)
             if given["detach"]:
                 click.echo(names[0])
@@ -70,16 +70,16 @@ def submit(given: WorkOptions, asked: JobRequest, files: Mapping[str, bytes], fo
 
 
 async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) -> str:
-    """Create a Job and its own Secret, or nothing; return its name.
+    """Create a Job and its own Secret, or neither; return its name.
 
-    The Secret is first, so that no pod waits for one that never comes, wherever this process ends.
+    The Secret comes first, so that no pod waits for a missing one, wherever this process ends.
     """
     if not files:
         return name_of(await kube.create(JOBS, job_object(asked)))[1]
     secret = await kube.create(SECRETS, own_secret(asked, files, begun=True))
     try:
         job = await kube.create(JOBS, job_object(asked))
-    except Unanswered:  # the Job may be there and need its Secret: the next submission sees
+    except Unanswered:  # the Job may exist and need its Secret: the next submission checks
         raise
     except TesseraError:
         await _without_secret(kube, asked)
@@ -87,12 +87,12 @@ async def create_job(kube: Kube, asked: JobRequest, files: Mapping[str, bytes]) 
     name = name_of(job)[1]
     try:
         await kube.patch(SECRETS, asked.secret, owned_by(job), namespace=asked.namespace)
-    except Unanswered:  # it may be the Job's already; else the next submission makes it so
+    except Unanswered:  # it may be the Job's already; else the next submission does it
         return name
     except TesseraError:
         try:
             await kube.delete(JOBS, name, namespace=asked.namespace)
-        except TesseraError:  # both stay, and the next submission makes it the Job's
+        except TesseraError:  # both stay, and the next submission sets the owner
             return name
         await _without_secret(kube, asked)
         raise
@@ -106,9 +106,9 @@ async def _without_secret(kube: Kube, asked: JobRequest) -> None:
 
 
 async def settle_secrets(kube: Kube, namespace: str, now: dt.datetime) -> None:
-    """Have the Secrets of interrupted submissions deleted with their Jobs, and delete those that no Job needs.
+    """Make Jobs own the Secrets of interrupted submissions, and delete unneeded ones.
 
-    Nothing happens where that cannot be seen or done: whoever comes next does it.
+    Without permission nothing happens: another user's submission does it.
     """
     with suppress(TesseraError):
         begun = (await kube.list(SECRETS, Selection(namespace=namespace, labels=BEGUN))).objects
@@ -123,7 +123,7 @@ async def settle_secrets(kube: Kube, namespace: str, now: dt.datetime) -> None:
 
 
 async def _interrupted(place: ClusterSource, names: list[str], namespace: str, *, delete: bool) -> int:
-    """Say how to go on with a Job that is followed no more, or delete it."""
+    """Print how to continue with a Job that is no longer followed, or delete it."""
     if not names:
         click.echo("nothing was submitted", err=True)
     for name in names:
@@ -138,7 +138,7 @@ async def _interrupted(place: ClusterSource, names: list[str], namespace: str, *
 
 
 async def _forecast(place: ClusterSource, body: Object) -> str:
-    """Return where a Job's pod would run now, or why it would wait."""
+    """Return where a Job's pod would run now, or why it would be pending."""
     template: dict[str, Any] = body["spec"]["template"]
     named = {"name": "this", "namespace": body["metadata"]["namespace"], "uid": "this"}
     pod = {

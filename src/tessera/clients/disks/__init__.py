@@ -1,4 +1,4 @@
-"""The local disks of a node: the host's, and some in memory."""
+"""The local disks of a node: the host's, and in-memory ones."""
 
 from tessera.clients.disks.commands import command
 from tessera.clients.disks.host import DiskPaths, HostDisks

@@ -1,4 +1,4 @@
-"""The command of each step, as it is run and as a plan shows it."""
+"""The command of each step, for running it and for showing a plan."""
 
 from typing import assert_never
 
@@ -17,11 +17,11 @@ from tessera.core.storage.disks.steps import (
 __all__ = ["command"]
 
 _CHUNK_KIB = 512
-"""mdadm's default, written down so that another version of it makes the same array."""
+"""mdadm's default, fixed here so that other versions create the same array."""
 
 
 def command(step: Step) -> tuple[str, ...]:
-    """Return the program of a step and its arguments; nothing where Tessera does the step itself."""
+    """Return the program of a step and its arguments; nothing if Tessera does the step itself."""
     match step:
         case RecordCreation() | ForgetCreation():
             return ()
@@ -54,7 +54,7 @@ def _start_or_stop(step: AssembleArray | StopArray) -> tuple[str, ...]:
 
 def _mkfs(step: MakeFilesystem) -> tuple[str, ...]:
     if step.filesystem == "ext4":
-        # No block is kept for root, and nothing is discarded: both cost, and neither is for a cache.
+        # No block is reserved for root, and nothing is discarded: both cost, and a cache needs neither.
         extended = "lazy_itable_init=1,lazy_journal_init=1,nodiscard"
         options = ("-q", "-F", "-m", "0", "-L", step.label, "-U", step.uuid, "-E", extended)
         return ("mkfs.ext4", *options, step.device)

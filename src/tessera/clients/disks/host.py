@@ -1,4 +1,4 @@
-"""The host's disks: sysfs, blkid, mdadm, mkfs and mount, each run by its arguments, without a shell."""
+"""The host's disks: sysfs, blkid, mdadm, mkfs and mount, run without a shell."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ __all__ = ["DiskPaths", "HostDisks"]
 
 _PROBE_S = 60.0
 _STEP_S = 1800.0
-"""The longest that a step takes: mkfs on many slow disks."""
+"""Timeout of a step: mkfs on many slow disks."""
 _NOTHING, _SEVERAL = 2, 8
 """Exit codes of `blkid -p`. Source: blkid(8)."""
 _READ_BYTES = 1 << 16
 _SAID = 400
 _PACKAGES = {"mdadm": "mdadm", "mkfs.xfs": "xfsprogs", "mkfs.ext4": "e2fsprogs"}
-"""Debian's and Red Hat's packages of programs that may be missing."""
+"""Debian's and Red Hat's packages of possibly missing programs."""
 
 
 class _Said(NamedTuple):
@@ -38,10 +38,10 @@ class _Said(NamedTuple):
 
 
 class HostDisks:
-    """The block devices of the machine this process runs on; it has to be root, and see the host's `/dev`.
+    """The block devices of this machine; needs root and the host's `/dev`.
 
     Args:
-        paths: where the host's files are.
+        paths: of the host's files.
 
     """
 
@@ -50,7 +50,7 @@ class HostDisks:
         self._lock: int | None = None
 
     async def observe(self, spec: DiskSpec) -> ObservedDisks:
-        """Return all block devices as they are now; the content of those that the spec selects, and of their arrays."""
+        """Return all block devices, probed if the spec selects them, or they are arrays on selected ones."""
         mounts = mounted(self._paths)
         devices = block_devices(self._paths, mounts)
         names = {each.name for each in selected(devices, spec.select)}
@@ -84,9 +84,9 @@ class HostDisks:
 
     @contextlib.asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Be the only one on this node who changes disks.
+        """Lock the disks of this node.
 
-        Programs that are run meanwhile hold the lock too: of a process that was killed, one may still be at work.
+        Child programs hold the lock too: one may outlive a killed process.
         """
         self._paths.state.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._paths.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -106,7 +106,7 @@ class HostDisks:
             os.close(lock)
 
     async def _probe(self, device: BlockDevice) -> BlockDevice:
-        """Return a device with what is on it, or with why that cannot be known."""
+        """Return a device with its content, or why that is unknown."""
         if device.kind == "array" and not device.size_bytes:
             return device  # not active: there is nothing to read
         try:
@@ -125,7 +125,7 @@ class HostDisks:
         return msgspec.structs.replace(device, probed=True, signature=signature, member=member)
 
     async def _signature(self, device: BlockDevice) -> Signature | None:
-        # -p reads the device itself: neither blkid's cache nor udev's is asked, which may be of yesterday.
+        # -p reads the device itself: not blkid's cache or udev's database, which may be outdated.
         said = await self._run(("blkid", "-p", "-o", "export", device.path), _PROBE_S)
         if said.code == _NOTHING and not said.output and not said.error:
             return None
@@ -137,14 +137,14 @@ class HostDisks:
         return read_signature(f"blkid {device.path}", said.output)
 
     async def _run(self, arguments: tuple[str, ...], timeout_s: float) -> _Said:
-        """Return what a program said, in English.
+        """Return the output of a program, in English.
 
         Raises:
-            Unsupported: there is no such program.
+            Unsupported: the program is missing.
             Unavailable: it does not end in time, and is killed.
 
         """
-        # Without udev's database nobody waits for links that udev makes: devices go by the kernel's names.
+        # Without udev's database nothing waits for udev's links: devices go by the kernel's names.
         env = {**os.environ, "LC_ALL": "C", "MDADM_NO_UDEV": "1"}
         env["PATH"] = f"{env.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -209,12 +209,12 @@ def _sync(folder: Path) -> None:
 
 
 def _read_ends(device: BlockDevice, *, alone: bool) -> None:
-    """Read the first and the last bytes of a device, since blkid takes one that it cannot read for blank.
+    """Read the first and the last bytes of a device, because blkid takes an unreadable one for blank.
 
     Args:
         device: to read.
-        alone: whether to fail where anything in the kernel uses it that sysfs does not show, as ZFS does. Only who
-            holds the lock may ask: meanwhile nobody else can begin to use it.
+        alone: whether to fail if anything in the kernel uses it that sysfs does not show, such as ZFS. Only with
+            the lock: otherwise another process might begin to use it meanwhile.
 
     """
     number = os.open(device.path, os.O_RDONLY | os.O_CLOEXEC | (os.O_EXCL if alone else 0))
@@ -226,7 +226,7 @@ def _read_ends(device: BlockDevice, *, alone: bool) -> None:
 
 
 def _target(path: str, mounts: tuple[MountEntry, ...], paths: DiskPaths) -> Target:
-    """Return what is at the path where the disks shall be mounted."""
+    """Return what is at the mount path of the disks."""
     folder = Path(path).resolve()
     entry = next((each for each in reversed(mounts) if each.path == str(folder)), None)
     if entry is None:
@@ -237,7 +237,7 @@ def _target(path: str, mounts: tuple[MountEntry, ...], paths: DiskPaths) -> Targ
     target = Target(source=name, empty=False, read_only=entry.read_only)
     try:
         space = os.statvfs(folder)
-    except OSError:  # of a filesystem that lost its disks
+    except OSError:  # a filesystem that lost its disks
         return target
     size, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
     return msgspec.structs.replace(target, size_bytes=size, free_bytes=free)

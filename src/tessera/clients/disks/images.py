@@ -1,4 +1,4 @@
-"""Read-only images that the kernel mounts: the host's mounts, and some in memory."""
+"""Read-only images mounted by the kernel: the host's mounts, and in-memory ones."""
 
 import os
 import platform
@@ -14,9 +14,9 @@ __all__ = ["HostImages", "Images", "MemoryImages"]
 _TIMEOUT_S = 60.0
 _SAID = 400
 _MODULES = ("modules.dep", "modules.builtin")
-"""What depmod lists of a kernel's modules, loaded or not."""
+"""depmod's lists of a kernel's modules, loaded or not."""
 _BUSY = 32
-"""Exit status of umount where the mount is in use, among others. Source: mount(8)."""
+"""Exit status of umount for a mount in use, among others. Source: mount(8)."""
 
 
 class Images(Protocol):
@@ -31,22 +31,22 @@ class Images(Protocol):
         ...
 
     def mount(self, image: Path, folder: Path) -> None:
-        """Mount an image, read-only; done twice it is done once.
+        """Mount an image, read-only; idempotent.
 
         Raises:
-            Unsupported: this node cannot.
-            Unavailable: it is no image that the kernel takes.
+            Unsupported: this node cannot mount images.
+            Unavailable: the kernel rejects the image.
 
         """
         ...
 
     def unmount(self, folder: Path) -> bool:
-        """Unmount it; return whether nothing is mounted there any more: what is open there keeps it."""
+        """Unmount it; return whether nothing is mounted there any more: open files keep it."""
         ...
 
 
 class HostImages:
-    """The mounts of the host; from within a container they are made in the host's mount namespace.
+    """The mounts of the host; a container makes them in the host's mount namespace.
 
     Args:
         root: the host's root folder, as this process sees it: `/proc/1/root` in the agent's container.
@@ -57,7 +57,7 @@ class HostImages:
         self._root = root
 
     def why_not(self) -> str:
-        """Return why this node cannot mount images, by what its kernel shows; empty where it can."""
+        """Return why this node cannot mount images, by its kernel; empty where it can."""
         if os.geteuid() != 0:
             return "only root mounts images"
         known = (self._root / "proc/filesystems").read_text().split()
@@ -77,7 +77,7 @@ class HostImages:
             return False
 
     def mount(self, image: Path, folder: Path) -> None:
-        """Mount an image, read-only; done twice it is done once."""
+        """Mount an image, read-only; idempotent."""
         if self.is_mounted(folder):
             return
         if problem := self.why_not():
@@ -98,7 +98,7 @@ class HostImages:
         return not self.is_mounted(folder)
 
     def _named(self, path: Path) -> str:
-        """Return a path as the host names it."""
+        """Return a path on the host."""
         return f"/{path.absolute().relative_to(self._root)}"
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -122,7 +122,7 @@ def _words(said: subprocess.CompletedProcess[bytes]) -> str:
 
 
 class MemoryImages:
-    """Mounts that are remembered: folders stay as they are.
+    """In-memory mounts: folders stay unchanged.
 
     Args:
         problem: why nothing can be mounted; empty where it can.

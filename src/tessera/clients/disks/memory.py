@@ -1,4 +1,4 @@
-"""Disks in memory, which do what the host's do: for tests, and for whoever tries a plan without disks."""
+"""In-memory disks that behave like the host's: for tests, and to try a plan without disks."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
@@ -32,7 +32,7 @@ from tessera.errors import Conflict, Unavailable
 __all__ = ["MemoryDisks"]
 
 _FIRST_ARRAY = 127
-"""md counts down from here where nobody asks for a number."""
+"""md's first number for an array without one, counting down."""
 
 
 class _Array(msgspec.Struct):
@@ -42,7 +42,7 @@ class _Array(msgspec.Struct):
 
 
 class MemoryDisks:
-    """The disks of a node in memory. `put` sets one from outside; a disk's content is its signature or membership.
+    """The in-memory disks of a node. `put` sets one from outside; a disk's content is its signature or membership.
 
     Args:
         devices: what the node has at first.
@@ -55,7 +55,7 @@ class MemoryDisks:
         self._contents: dict[str, Signature | None] = {}
         """Of arrays, by UUID: it stays on the disks when an array is stopped."""
         self._beneath: dict[tuple[str, ...], Signature] = {}
-        """What the arrays of these disks held last; it is there again in a new array, for no disk is erased."""
+        """Former content of the arrays of these disks; a new array has it again, because no disk is erased."""
         self._mounts: dict[str, str] = {}
         self._files: dict[str, str] = {}
         """What `write` wrote, by the UUID of the filesystem, or by the path where none is mounted."""
@@ -69,12 +69,12 @@ class MemoryDisks:
         return bool(self._arrays or self._mounts)
 
     def put(self, device: BlockDevice) -> None:
-        """Set a disk, as somebody else's program does who writes to it, or a person who replaces it."""
+        """Set a disk, as a foreign program or a replacement would."""
         self._disks[device.name] = device
         self._beneath = {names: each for names, each in self._beneath.items() if device.name not in names}
 
     def remove(self, name: str) -> None:
-        """Take a disk away; an array on it, if it is active, breaks."""
+        """Remove a disk; an active array on it breaks."""
         del self._disks[name]
         for array in self._arrays.values():
             if name in array.slaves:
@@ -85,7 +85,7 @@ class MemoryDisks:
         self._disks[name] = msgspec.structs.replace(self._disks[name], signature=None, member=None)
 
     def mount(self, name: str, path: str) -> None:
-        """Mount a device somewhere, as somebody else does."""
+        """Mount a device somewhere, as a foreign program would."""
         self._mounts[path] = name
 
     def write(self, path: str, text: str) -> None:

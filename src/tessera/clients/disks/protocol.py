@@ -1,4 +1,4 @@
-"""What Tessera asks of a node's local disks."""
+"""The interface of a node's local disks."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -13,14 +13,14 @@ __all__ = ["Disks"]
 class Disks(Protocol):
     """The block devices of one node.
 
-    Raised are `Unsupported` where a program or a part of the kernel is missing, `Unavailable` when a program fails or
-    does not end in time, and then the next observation shows how far it came.
+    Raises `Unsupported` if a program or a part of the kernel is missing, `Unavailable` when a program fails or
+    times out; the next observation then shows how far it came.
     """
 
     async def observe(self, spec: DiskSpec) -> ObservedDisks:
-        """Return all block devices as they are now; the content of those that the spec selects, and of arrays on them.
+        """Return all block devices, probed if the spec selects them, or they are arrays on selected ones.
 
-        A disk that cannot be read is no error: it is returned with its problem.
+        An unreadable disk is no error: it is returned with its problem.
         """
         ...
 
@@ -29,10 +29,10 @@ class Disks(Protocol):
         ...
 
     def hold(self) -> AbstractAsyncContextManager[None]:
-        """Be the only one on this node who changes disks.
+        """Lock the disks of this node.
 
         Raises:
-            Conflict: another process does, or a program that one started still runs.
+            Conflict: another process has the lock, or a program that one started still runs.
 
         """
         ...

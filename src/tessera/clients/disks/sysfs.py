@@ -22,7 +22,7 @@ _NOT_DISKS = ("ram", "zram", "sr", "fd")
 
 
 class DiskPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the host's files are."""
+    """Paths of the host's files."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -32,7 +32,7 @@ class DiskPaths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mounted(paths: DiskPaths) -> tuple[MountEntry, ...]:
-    """Return what is mounted, as this process sees it."""
+    """Return the mounts of this process."""
     source = paths.proc / "self" / "mountinfo"
     return read_mounts(str(source), source.read_bytes())
 
@@ -61,13 +61,13 @@ def block_devices(paths: DiskPaths, mounts: Iterable[MountEntry]) -> tuple[Block
 
 
 def _held(device: tuple[str, BlockDevice], loops: Mapping[str, list[str]]) -> BlockDevice:
-    """Return a device with the loop devices on it among its holders: so a kubelet gives a pod a raw block volume."""
+    """Return a device with the loop devices on it among its holders: the kubelet's raw block volumes."""
     number, known = device
     return msgspec.structs.replace(known, holders=(*known.holders, *loops[number])) if number in loops else known
 
 
 def _loops(top: Path) -> Mapping[str, list[str]]:
-    """Return the loop devices by the number of the device that each shows; sysfs does not name them as holders."""
+    """Return the loop devices by the number of their backing device; sysfs does not list them as holders."""
     loops: defaultdict[str, list[str]] = defaultdict(list)
     for file in top.glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ def _loops(top: Path) -> Mapping[str, list[str]]:
 def _device(
     folder: Path, places: Mapping[str, list[Mount]], links: Mapping[str, list[str]], swaps: frozenset[str]
 ) -> tuple[str, BlockDevice] | None:
-    """Return a device with its number; None where it is hidden, as a path of a multipath NVMe, or has gone."""
+    """Return a device with its number; None if it is hidden, as a path of a multipath NVMe, or has gone."""
     name = folder.name.replace("!", "/")
     number = _read(folder / "dev")
     if not number or _read(folder / "hidden") == "1":

@@ -1,4 +1,4 @@
-"""The GPU driver of a node: NVML, and one in memory."""
+"""The GPU driver of a node: NVML, and an in-memory one."""
 
 from tessera.clients.gpu.memory import MemoryDriver
 from tessera.clients.gpu.nvml import Deadlines, NvmlDriver

@@ -9,11 +9,11 @@ from tessera.core.gpu.inventory import GpuEvent
 __all__ = ["Feed"]
 
 _UNREAD = 1024
-"""Events kept for a reader that does not read; of more the oldest are dropped. Health needs no more than the last."""
+"""Events kept for a slow reader; the oldest are dropped. Health needs only the last."""
 
 
 class Feed:
-    """Hands each event to all streams that exist by then."""
+    """Sends each event to all present streams."""
 
     def __init__(self) -> None:
         self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
@@ -33,7 +33,7 @@ class Feed:
             stream.put(event)
 
     def close(self) -> None:
-        """End all streams, each when what was published has been read."""
+        """End all streams, each after its pending events."""
         self._closed = True
         for stream in self._streams:
             stream.put(None)

@@ -1,4 +1,4 @@
-"""GPUs in this process: MIG, processes, limits and events as the driver has them, and its faults on demand.
+"""In-memory GPUs: MIG, processes, limits and events as in the driver, and injected faults.
 
 For demos, the simulator and tests.
 """
@@ -84,7 +84,7 @@ class _Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryDriver:
-    """A `GpuDriver` whose GPUs live in this process.
+    """An in-memory `GpuDriver`.
 
     Args:
         gpus: the GPUs, sorted by index.
@@ -114,7 +114,7 @@ class MemoryDriver:
         Args:
             models: names of the catalogue.
             memory_limits: whether the driver limits memory by cgroup.
-            node: makes the UUIDs other ones than those of other nodes.
+            node: makes the UUIDs different from other nodes'.
 
         Raises:
             InvalidInput: no such model.
@@ -125,7 +125,7 @@ class MemoryDriver:
             facts = [msgspec.structs.replace(each, uuid=f"GPU-{node}-{each.index}") for each in facts]
         return cls(tuple(facts), memory_limits=memory_limits)
 
-    # What a test or a demo does to the node
+    # Controls for tests and demos
 
     def fail(self, method: str, error: TesseraError, *, after: int = 0, half_done: bool = False) -> None:
         """Let a call of a method raise an error, `after` more calls that work.
@@ -141,7 +141,7 @@ class MemoryDriver:
         self._faults[method] += [*[_WORKS] * after, _Fault(error=error, half_done=half_done)]
 
     def hold_mode_changes(self, gpu: str) -> None:
-        """From now on a change of the MIG mode waits for `reset`, as on GPUs before Hopper with a driver in use."""
+        """Let later changes of the MIG mode wait for `reset`, as on GPUs before Hopper with a driver in use."""
         self._stubborn.add(gpu)
 
     def reset(self, gpu: str) -> None:
@@ -175,7 +175,7 @@ class MemoryDriver:
         self._change(gpu, lost=False)
 
     def set_measured(self, gpu: str, **fields: Any) -> None:
-        """Let these fields of `GpuReading` be measured of a GPU from now on, possible or not."""
+        """Set these fields of `GpuReading` for a GPU, plausible or not."""
         self._measured[gpu] |= fields
 
     def start_process(
@@ -188,7 +188,7 @@ class MemoryDriver:
         self._processes[gpu] = (*self._processes[gpu], process)
 
     def set_load(self, pid: int, sm_percent: int) -> None:
-        """Let a process take so much of its GPU's time from now on."""
+        """Set how much of its GPU's time a process takes."""
         self._sm_percent[pid] = sm_percent
 
     def end_process(self, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""What every driver refuses, in the same words, and the checks of what a caller asks for."""
+"""Errors common to all drivers, and the validation of calls."""
 
 from collections.abc import Iterable
 
@@ -29,12 +29,12 @@ _AGAIN = "read the inventory again"
 
 
 def named(facts: GpuFacts) -> str:
-    """Return a GPU as errors name it."""
+    """Return the name of a GPU in errors."""
     return f"GPU {facts.index} ({facts.uuid})"
 
 
 def place_named(facts: GpuFacts, placement: Placement) -> str:
-    """Return an instance's place as errors name it."""
+    """Return the name of an instance in errors."""
     return f"{placement.profile} at {placement.start} on {named(facts)}"
 
 
@@ -77,7 +77,7 @@ def mig_of(facts: GpuFacts) -> MigMode:
 
 
 def check_idle(facts: GpuFacts, processes: int) -> None:
-    """Check that nothing stands in the way of another MIG mode.
+    """Check that nothing blocks another MIG mode.
 
     Raises:
         Conflict: instances or processes do.
@@ -93,7 +93,7 @@ def check_idle(facts: GpuFacts, processes: int) -> None:
 
 
 def check_room(facts: GpuFacts, placement: Placement) -> None:
-    """Check that an instance can be made at this place.
+    """Check that an instance can be created at this placement.
 
     Raises:
         Conflict: MIG is off, or other instances are in the way.
@@ -113,7 +113,7 @@ def check_room(facts: GpuFacts, placement: Placement) -> None:
 
 
 def instance_at(facts: GpuFacts, placement: Placement) -> Instance:
-    """Return the instance at this place.
+    """Return the instance at this placement.
 
     Raises:
         Conflict: there is none.
@@ -126,7 +126,7 @@ def instance_at(facts: GpuFacts, placement: Placement) -> Instance:
 
 
 def check_present(facts: GpuFacts, placement: Placement) -> None:
-    """Check that there is an instance at this place, complete or not.
+    """Check that there is an instance at this placement, complete or not.
 
     Raises:
         Conflict: there is none.

@@ -1,4 +1,4 @@
-"""One thread for a driver's blocking calls, one after the other, each with a deadline."""
+"""A thread for a driver's blocking calls, one after the other, each with a deadline."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 class _Job(Generic[Answer]):
-    """A call in line, under way, or abandoned."""
+    """A queued, running or abandoned call."""
 
     def __init__(self, what: str, function: Callable[[], Answer]) -> None:
         self.what = what
@@ -27,12 +27,12 @@ class _Job(Generic[Answer]):
         self.answer: asyncio.Future[Answer] = self.loop.create_future()
         self.started_s: float | None = None
         self.abandoned = False
-        """Whether nobody waits for it: if it has not begun it never will."""
+        """Whether nobody waits for it: if it has not started it never will."""
         self.overdue = False
         """Whether its deadline has passed."""
 
     def run(self) -> Callable[[], None]:
-        """Call, and return what hands the outcome over to whoever waits for it, if anyone still does."""
+        """Call, and return the function that delivers the outcome to the caller, if it still waits."""
         try:
             answer = self.function()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
@@ -49,12 +49,12 @@ class _Job(Generic[Answer]):
 
 
 class DriverThread:
-    """Runs blocking calls in their order, in a thread that a hung call cannot take the program along with.
+    """Runs blocking calls in order, in a thread whose hung call cannot hang the program.
 
-    A call that has not come back by its deadline raises `Unavailable` and keeps the thread. Until it does come back,
-    every further call is refused at once, so that nothing waits in line to act on a world that nobody looks at any
-    more; then the thread goes on as if nothing had happened. A call that never comes back, as one stuck in the kernel,
-    leaves only a restart of the node. Calls whose deadline passes while they wait in line are never made.
+    A call that has not returned by its deadline raises `Unavailable` and keeps the thread. Until it returns,
+    every further call fails at once, so that no queued call acts on an outdated decision;
+    then the thread continues as if nothing had happened. A call that never returns, such as one stuck in the kernel,
+    requires a restart of the node. Calls whose deadline passes in the queue are never made.
 
     Args:
         name: the thread's name.
@@ -75,10 +75,10 @@ class DriverThread:
         Args:
             what: the call, for errors.
             function: what to call; it must not touch the loop.
-            deadline_s: how long to wait in line and for the answer.
+            deadline_s: for the queue and the call together.
 
         Raises:
-            Unavailable: the deadline has passed, or an earlier call hangs, or the thread is closed.
+            Unavailable: the deadline has passed, an earlier call hangs, or the thread is closed.
 
         """
         self._check(what)
@@ -127,9 +127,9 @@ class DriverThread:
             del job, outcome
 
     async def close(self, last: Callable[[], None], deadline_s: float) -> None:
-        """Refuse all calls from now on, make a last one after those in line, and end; what it raises is dropped.
+        """Reject all later calls, make a last one after the queued ones, and end; its errors are dropped.
 
-        Past the deadline this returns; the last call is still made should the thread ever get there.
+        After the deadline this returns; the last call is still made if the thread ever gets there.
         """
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""The Kubernetes API: read, follow and change objects; real and in memory."""
+"""The Kubernetes API: read, watch and change objects; real and in-memory."""
 
 from tessera.clients.kube.cluster import find_access
 from tessera.clients.kube.election import Election, LeaseLock

@@ -1,4 +1,4 @@
-"""Who the users of a Kubernetes API in memory are, and what they may do: its answers to reviews."""
+"""The users of an in-memory Kubernetes API and their permissions, for its reviews."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,26 +15,26 @@ _MASTERS = "system:masters"
 
 
 class Accounts:
-    """Users with their tokens and rights; at first none."""
+    """Users with their tokens and permissions; at first none."""
 
     def __init__(self) -> None:
         self._users: dict[str, User] = {}
         self._rights: set[tuple[str, str, str, str]] = set()
 
     def add(self, token: str, user: User) -> None:
-        """Know a token from now on."""
+        """Add a token."""
         self._users[token] = user
 
     def drop(self, token: str) -> None:
-        """Know a token no more."""
+        """Remove a token."""
         self._users.pop(token, None)
 
     def allow(self, name: str, verb: str, resource: str, namespaces: Iterable[str] = ("",)) -> None:
-        """Let a user or group do something in namespaces, all of them if empty; a resource may be a path."""
+        """Allow a user or group something in namespaces, in all of them if empty; a resource may be a path."""
         self._rights |= {(name, verb, resource, namespace) for namespace in namespaces}
 
     def answer(self, kind: Kind, body: Object) -> Object | None:
-        """Return the answer to a review; None where the kind is none."""
+        """Return the answer to a review; None if the kind is not one."""
         spec: dict[str, Any] = body.get("spec") or {}
         if kind == TOKEN_REVIEWS:
             user = self._users.get(spec.get("token", ""))

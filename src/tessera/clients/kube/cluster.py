@@ -1,4 +1,4 @@
-"""Which cluster and which user: kubeconfig files, service accounts and their credentials, as lightkube finds them."""
+"""Cluster, user and credentials: kubeconfig files and service accounts, by lightkube."""
 
 import asyncio
 import os
@@ -22,10 +22,10 @@ _UNAUTHORIZED = 401
 
 
 class Credentials:
-    """The header by which a user is known; it changes when a token is renewed.
+    """The user's `Authorization` header; it changes when a token is renewed.
 
     Args:
-        auth: lightkube's way to it; None where a certificate or nothing says who it is.
+        auth: lightkube's implementation; None for a certificate or no user.
 
     """
 
@@ -46,7 +46,7 @@ class Credentials:
         return self._header
 
     async def renew(self, refused: str) -> bool:
-        """Look for another header than the one that was refused; return whether there is one.
+        """Get another header than the rejected one; return whether there is one.
 
         Raises:
             Unavailable: the token's file or program fails.
@@ -58,7 +58,7 @@ class Credentials:
         return self._header != refused
 
     async def _obtained(self, *, refused: bool = False) -> str:
-        """Return what lightkube sets on a request, and on the second one after a refusal."""
+        """Return lightkube's value for a request, and for the retry after a rejection."""
         if self._auth is None:
             return ""
         flow = self._auth.async_auth_flow(httpx2.Request("GET", "https://server"))
@@ -79,10 +79,10 @@ class Access:
     """A server and a user.
 
     Args:
-        server: where it is.
-        tls: how it is trusted and the user's certificate, if any.
-        credentials: who the user is.
-        namespace: which one is meant where none is named.
+        server: its address.
+        tls: CA and client certificate, if any.
+        credentials: of the user.
+        namespace: the default one.
 
     """
 
@@ -96,7 +96,7 @@ class Access:
 
 
 def find_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
-    """Return the access that a kubeconfig file gives; without one KUBECONFIG, the service account, or ~/.kube/config.
+    """Return the access of a kubeconfig file; without one that of KUBECONFIG, the service account, or ~/.kube/config.
 
     Raises:
         InvalidInput: there is no such configuration, or it cannot be read.
@@ -118,7 +118,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
 
 
 def _of_several(context: str | None) -> Path | None:
-    """Return the first of several files in KUBECONFIG that has the context; None where it names no more than one."""
+    """Return the first file in KUBECONFIG with the context; None if there is at most one file."""
     named = os.environ.get("KUBECONFIG", "")
     if os.pathsep not in named:
         return None
@@ -134,7 +134,7 @@ def _of_several(context: str | None) -> Path | None:
 
 
 def _check(path: Path) -> None:
-    """Say what is wrong with a file that is no kubeconfig, with the line: lightkube takes its form for granted.
+    """Report what is wrong with an invalid kubeconfig, with the line: lightkube does not validate it.
 
     Raises:
         InvalidInput: it is no YAML, or has not the form of a kubeconfig.

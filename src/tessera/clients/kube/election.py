@@ -1,4 +1,4 @@
-"""Leader election by a Lease: carries out what `core/cluster/leadership` decides, and runs what only the leader may."""
+"""Leader election by a Lease: applies the decisions of `core/cluster/leadership`, and runs the leader's work."""
 
 import asyncio
 import datetime as dt
@@ -27,12 +27,12 @@ from tessera.errors import Conflict, TesseraError, Unavailable
 __all__ = ["Election", "LeaseLock"]
 
 _ATTEMPTS = 2
-"""An attempt may take this part of the time for renewals, so that one that hangs leaves time for another."""
+"""Timeout of an attempt, as a part of the time for renewals, so that a hung one leaves time for another."""
 _RELEASE_S = 5.0
 
 
 class LeaseLock(msgspec.Struct, frozen=True, kw_only=True):
-    """The Lease that one candidate holds at a time, and on which terms."""
+    """The Lease of an election, and its terms."""
 
     lease: str
     """Name of the Lease object."""
@@ -44,10 +44,10 @@ class Election:
     """A candidate for leadership.
 
     Args:
-        kube: where the Lease is.
-        lock: the Lease that one candidate holds at a time.
-        name: shown to people as the holder, as a pod's name; what makes it unlike any other process is added.
-        on_trouble: given each error of an attempt; the next attempt follows.
+        kube: of the Lease.
+        lock: the Lease and its terms.
+        name: shown to people as the holder, such as a pod's name; a unique suffix is added.
+        on_trouble: called with each error of an attempt; the next attempt follows.
         on_answer: called after each attempt that the API server answered.
 
     """
@@ -73,20 +73,20 @@ class Election:
 
     @property
     def identity(self) -> str:
-        """What the Lease shows as its holder while this process leads."""
+        """This process's identity in the Lease."""
         return self._candidate.identity
 
     @property
     def leading(self) -> bool:
-        """Whether this process may believe now that it leads; to be asked right before what only a leader may do."""
+        """Whether this process may trust its leadership now; check it right before the leader's writes."""
         return leads(self._candidate, _now_s())
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` whenever this process leads, and return when it returned by itself.
+        """Run `work` whenever this process leads, and return when it returns by itself.
 
-        It is cancelled when leadership ends, at `renew_s` after the last answered renewal; others may lead when the
-        rest of the lease has passed, and so long it has to end. It is run anew when this process leads again. When
-        `run` is cancelled, or `work` returns or raises, the lease is given up after `work` has ended.
+        It is cancelled when leadership ends, `renew_s` after the last answered renewal; others may lead when the
+        rest of the lease has passed, which is its time to end. It is restarted when this process leads again. When
+        `run` is cancelled, or `work` returns or raises, the lease is released after `work` has ended.
         """
         try:
             while True:
@@ -117,7 +117,7 @@ class Election:
         return by_itself
 
     async def _ended(self, working: asyncio.Task[None]) -> None:
-        """Wait until the work has ended; log when it takes so long that another may lead already."""
+        """Wait until the work has ended; log if it takes so long that another may lead already."""
         terms = self._lock.terms
         _, late = await asyncio.wait({working}, timeout=terms.lease_s - terms.renew_s)
         if late:
@@ -149,7 +149,7 @@ class Election:
         return (self._candidate.sent_s or 0.0) + self._lock.terms.renew_s
 
     async def _attempt(self) -> None:
-        """Read the lease and, where it may, write it; a leader writes what it last wrote, unread."""
+        """Read the lease and, if possible, write it; a leader replaces its last write, unread."""
         end_s = _now_s() + self._lock.terms.renew_s / _ATTEMPTS
         try:
             async with asyncio.timeout_at(min(end_s, self._until_s()) if self.leading else end_s):
@@ -203,7 +203,7 @@ class Election:
         return await self._kube.create(LEASES, body | {"metadata": metadata})
 
     async def _release(self) -> None:
-        """Let others lead at once; where that fails they wait for the end of the lease."""
+        """Release the lease; if that fails the others wait for its end."""
         self._candidate, lease = released(self._candidate)
         if lease is None:
             return

@@ -1,4 +1,4 @@
-"""Events about nodes and pods, counted where the same one comes again."""
+"""Events about nodes and pods, counted when repeated."""
 
 import datetime as dt
 
@@ -11,11 +11,11 @@ __all__ = ["record_event"]
 async def record_event(
     kube: Kube, about: str | Subject, report: Report, now: dt.datetime, *, component: str = "tessera-agent"
 ) -> None:
-    """Write an event about an object, a node by its name, or count it where the same report was written before.
+    """Write an event about an object, a node by its name, or count it if the same report was written before.
 
     Raises:
         Conflict: another wrote it at the same moment.
-        Unavailable: the API does not answer.
+        Unavailable: the API server does not answer.
 
     """
     subject = Subject.of_node(about) if isinstance(about, str) else about

@@ -1,4 +1,4 @@
-"""Follow the objects of a kind for ever, missing nothing: expired moments, broken streams, server restarts."""
+"""Watches the objects of a kind for ever, missing nothing: expired versions, broken streams, server restarts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -27,22 +27,22 @@ _LONGEST_PAUSE_S = 10.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that is there, new or changed, or is no more; or the mark that all have been yielded."""
+    """A new, changed or deleted object; or the mark that all have been yielded."""
 
     object: Object | None = None
-    """None when everything that existed has been yielded; this comes again after each recovery by a list."""
+    """None when every existing object has been yielded; this is repeated after each recovery by a list."""
     gone: bool = False
-    """Whether the object is no more; it is then as it was last seen."""
+    """Whether the object was deleted; it is then as last observed."""
     skipped: bool = False
-    """Whether versions of it may have come and gone unseen before this one: it comes of a list, not of the watch.
+    """Whether versions before this one may have been missed: it comes from a list, not from the watch.
 
-    Objects that a list shows unchanged are not yielded again: there was no version between.
+    Objects unchanged in a list are not yielded again: there was no version between.
     """
     rewound: bool = False
-    """Whether the list that it comes of is older than what was yielded before it: etcd was restored from a backup."""
+    """Whether its list is older than what was yielded before: etcd was restored from a backup."""
     listing: Listing | None = None
-    """With the mark that all have been yielded: the list. Whoever learned of an object otherwise, as by getting it, is
-    shown no end that came before the list, and finds here that it is not there."""
+    """With the mark that all have been yielded: the list. A caller that learned of an object otherwise, as by getting
+    it, gets no deletion of before the list, and finds here that it is missing."""
 
 
 async def follow(
@@ -53,14 +53,13 @@ async def follow(
     on_trouble: Callable[[Exception], None] = lambda _: None,
     on_word: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Change]:
-    """Yield every object there is, then every change, without end.
+    """Yield every object, then every change, without end.
 
-    A stream that ends or breaks is taken up again where it ended, and nothing is skipped. Only where the server no
-    longer remembers that moment are the objects listed anew and the differences yielded: those that vanished meanwhile
-    too, and as two objects what came under the name of another. After trouble, whatever the server answers, comes a
-    pause that grows to 10 s, also while the server does not know the kind. `on_trouble` is given each error that was
-    recovered from; `on_word` is called for each list and event, also the bookmarks by which a server says once a minute
-    that nothing has changed.
+    A stream that ends or breaks is resumed where it ended, and nothing is skipped. Only if the server no longer
+    remembers that version are the objects listed again and the differences yielded: also deleted ones, and as two
+    objects a recreated one. After an error there is a pause that grows to 10 s, also while the CRD is missing.
+    `on_trouble` is called with each error that was recovered from; `on_word` for each list and event, including the
+    bookmarks by which a server says once a minute that nothing has changed.
     """
     known: dict[tuple[str, str], Object] = {}
     since, last, pauses = "", "", _Pauses()
@@ -83,14 +82,14 @@ async def follow(
                     yield _take(known, event.object, gone=event.gone)
         except Unavailable as error:
             on_trouble(error)
-        except TesseraError as error:  # an expired moment, a kind that is not served, a refusal that may be mended
+        except TesseraError as error:  # an expired version, a missing CRD, a rejection that may be temporary
             since = ""
             on_trouble(error)
         await asyncio.sleep(pauses.next())
 
 
 class _Pauses:
-    """How long to wait before each attempt: not after progress, longer and longer without."""
+    """Backoff before each attempt: none after progress, growing without."""
 
     def __init__(self) -> None:
         self._pause_s = 0.0
@@ -104,7 +103,7 @@ class _Pauses:
 
     def next(self) -> float:
         if asyncio.get_running_loop().time() - self._began_s > _LONGEST_PAUSE_S:
-            self._pause_s = 0.0  # it went well for a while
+            self._pause_s = 0.0  # there was progress
         pause_s = self._pause_s
         self._pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         return pause_s
@@ -137,16 +136,16 @@ def _state(each: Object | None) -> tuple[str, str]:
 
 
 class Store:
-    """The objects of a kind as last seen, kept up to date by `run`.
+    """The last observed objects of a kind, kept up to date by `run`.
 
     Args:
-        kube: where they are.
-        kind: their kind.
-        selection: which of them.
-        wake: called after each change, and when all that existed is there.
-        on_change: given each change after the store has taken it; there one reads which versions may have been
+        kube: their API.
+        kind: of the objects.
+        selection: of the objects.
+        wake: called after each change, and when all existing objects have been read.
+        on_change: called with each change after the store has taken it, including whether versions may have been
             skipped.
-        on_trouble: given each error that was recovered from.
+        on_trouble: called with each error that was recovered from.
 
     """
 
@@ -169,22 +168,22 @@ class Store:
 
     @property
     def objects(self) -> Mapping[tuple[str, str], Object]:
-        """The objects by namespace and name; a view of the present."""
+        """The objects by namespace and name; a live view."""
         return self._objects
 
     def wake_also(self, wake: Callable[[], None]) -> None:
-        """Call this, too, after each change."""
+        """Also call this after each change."""
         self._wakes.append(wake)
 
     async def synced(self) -> None:
-        """Wait until everything that existed when `run` began has been seen."""
+        """Wait until everything that existed when `run` began has been read."""
         await self._synced.wait()
 
     async def run(self, measures: Measures | None = None) -> None:
-        """Follow the objects until cancelled.
+        """Watch the objects until cancelled.
 
         Args:
-            measures: has the age of what the server said last, be it that nothing has changed.
+            measures: has the age of the server's last answer, even that nothing has changed.
 
         """
         word = partial((measures or Measures()).turned, watch_loop(self._kind))
@@ -201,5 +200,5 @@ class Store:
 
 
 def watch_loop(kind: Kind) -> str:
-    """Return the name of the loop that follows a kind, for its age."""
+    """Return the name of a kind's watch loop, for its age."""
     return f"watch-{kind.plural}"

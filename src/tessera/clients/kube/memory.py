@@ -1,4 +1,4 @@
-"""A Kubernetes API in this process: storage, watches, bindings, apply and eviction as the API server does them.
+"""An in-memory Kubernetes API: storage, watches, bindings, apply and eviction with the API server's semantics.
 
 For demos, the simulator and tests; without admission, defaults, validation of kinds, finalizers, or garbage collection.
 """
@@ -40,10 +40,10 @@ __all__ = ["MemoryKube"]
 
 
 class MemoryKube:
-    """A `Kube` whose objects live in this process. It serves every kind but those removed from it.
+    """An in-memory `Kube`. It serves every kind except those removed from it.
 
     Args:
-        clock: the seconds since 1970, for the moment of creation of objects that bring none.
+        clock: the seconds since 1970, for creation timestamps.
 
     """
 
@@ -51,34 +51,34 @@ class MemoryKube:
         self._clock = clock
         self._storage = Storage()
         self._owners: dict[tuple[Kind, Key], Owners] = {}
-        """Of objects that were ever applied; all fields of others are owned by those who write without apply."""
+        """Of objects that were ever applied; all fields of others are owned by managers that write without apply."""
         self._numbers = itertools.count(1)
         self._uninstalled: dict[str, Kind] = {}
-        """By the name of the CustomResourceDefinition that installs it again."""
+        """Removed kinds, by the name of the CustomResourceDefinition that installs them again."""
         self._outage: Unavailable | None = None
         self._lost_answers = 0
         self._withheld: frozenset[tuple[Kind, str]] = frozenset()
         self.answers: dict[Key, dict[tuple[int, str], Object]] = {}
-        """What pods answer, by namespace and name, then by port and path."""
+        """Answers of pods, by namespace and name, then by port and path."""
         self.written: dict[Key, list[bytes]] = {}
-        """What containers have written, by the namespace and name of their pods."""
+        """Logs of containers, by the namespace and name of their pods."""
         self.listening: dict[tuple[Key, int], tuple[str, int]] = {}
-        """Where the ports of pods are, by the namespace and name of the pod and the port: host and port."""
+        """Addresses of pods' ports, by the namespace and name of the pod and the port: host and port."""
         self.accounts = Accounts()
-        """Who asks with which token and may do what, for reviews; nobody is refused anything for want of rights."""
+        """Users and their permissions, for reviews; calls themselves are never forbidden."""
 
     # Faults on demand
 
     def forget_history(self) -> None:
-        """Compact, as etcd does: whoever watches from an earlier moment learns that it expired."""
+        """Compact, as etcd does: a watch from an earlier version expires."""
         self._storage.compact()
 
     def break_watches(self) -> None:
-        """End every watch under way, as a restart of the API server does."""
+        """End every watch, as a restart of the API server does."""
         self._storage.break_watches()
 
     def stop(self) -> None:
-        """Refuse every call from now on and end every watch, until `start`."""
+        """Reject every call from now on and end every watch, until `start`."""
         self._outage = Unavailable("Kubernetes API in memory", found="it is stopped", hint="start it again")
         self.break_watches()
 
@@ -87,18 +87,18 @@ class MemoryKube:
         self._outage = None
 
     def lose_answers(self, number: int) -> None:
-        """Carry out so many of the next writes and say that nobody knows."""
+        """Process this many of the next writes and lose their answers."""
         self._lost_answers = number
 
     def uninstall(self, kind: Kind) -> None:
-        """Serve a custom kind no more, until its CustomResourceDefinition is created; its objects are gone."""
+        """Stop serving a custom kind, until its CustomResourceDefinition is created; its objects are gone."""
         for each in self._storage.select(kind, EVERYTHING):
             self._remove(kind, _key(kind, *reversed(name_of(each))))
         self._uninstalled[f"{kind.plural}.{kind.group}"] = kind
         self.break_watches()
 
     def withhold(self, namespace: str, *kinds: Kind) -> None:
-        """Refuse what is asked of these kinds in a namespace, as for want of rights, until `withhold` names none."""
+        """Forbid calls for these kinds in a namespace, until `withhold` names none."""
         others = {each for each in self._withheld if each[1] != namespace}
         self._withheld = frozenset(others | {(kind, namespace) for kind in kinds})
         self.break_watches()
@@ -117,7 +117,7 @@ class MemoryKube:
         return Listing(objects=objects, resource_version=str(self._storage.version))
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
-        """Yield the changes after a moment."""
+        """Yield the changes after a version."""
         await self._reach(kind, selection.namespace)
         async for event in self._storage.watch(kind, int(since), selection):
             yield event
@@ -142,7 +142,7 @@ class MemoryKube:
         return self._answer(self._put(kind, key, self._new(kind, key, body)))
 
     def _new(self, kind: Kind, key: Key, body: Object) -> Object:
-        """Return an object as the server begins it."""
+        """Return a new object with the server's metadata."""
         own: Object = {
             "name": key[1],
             **({"namespace": key[0]} if key[0] else {}),
@@ -170,7 +170,7 @@ class MemoryKube:
     async def apply(
         self, kind: Kind, body: Object, *, manager: str, force: bool = False, subresource: Subresource = ""
     ) -> Object:
-        """Make the fields in `body` as they are there, owned by the manager."""
+        """Apply the fields in `body`, owned by the manager."""
         await self._reach(kind, name_of(body)[0])
         key = _key(kind, *reversed(name_of(body)))
         present = self._storage.get(kind, key)
@@ -191,7 +191,7 @@ class MemoryKube:
         return self._answer(self._store_change(kind, key, present, merged))
 
     async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
-        """Give a pod its node and merge annotations into it."""
+        """Bind a pod and merge annotations into it."""
         await self._reach(PODS, namespace)
         if not node:
             raise InvalidInput(f"binding of pod {namespace}/{name}", found="it has no node", hint="name one")
@@ -212,14 +212,14 @@ class MemoryKube:
         self._answer(self._change(PODS, key, pod, _merged(pod, bound)))
 
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
-        """Delete an object at once, whatever the grace: nothing runs here that could use it."""
+        """Delete an object at once, regardless of its grace period: nothing here could use it."""
         del grace_s
         await self._reach(kind, namespace)
         self._remove(kind, _key(kind, name, namespace))
         self._confirm()
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
-        """Delete a pod, where every PodDisruptionBudget that selects it allows a disruption by its status."""
+        """Delete a pod, if every PodDisruptionBudget that selects it allows a disruption by its status."""
         await self._reach(PODS, namespace)
         pod = self._storage.get(PODS, (namespace, name))
         if pod is None:
@@ -237,7 +237,7 @@ class MemoryKube:
         self._confirm()
 
     async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
-        """Return what `answers` has for a pod; with TLS for `https:` and its name."""
+        """Return the entry of `answers` for a pod; with TLS for `https:` and its name."""
         await self._reach(PODS, namespace)
         answer = self.answers.get((namespace, f"https:{name}" if tls else name), {}).get((port, path))
         if answer is None or self._storage.get(PODS, (namespace, name)) is None:
@@ -246,7 +246,7 @@ class MemoryKube:
         return answer
 
     async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
-        """Yield the pieces that `written` has for a pod; with `follow` also those that come until it has ended."""
+        """Yield the pieces in `written` for a pod; with `follow` also later ones until it has ended."""
         await self._reach(PODS, namespace)
         if self._storage.get(PODS, (namespace, name)) is None:
             subject = f"log of {_subject(PODS, (namespace, name))}"
@@ -263,7 +263,7 @@ class MemoryKube:
 
     @asynccontextmanager
     async def tunnel(self, name: str, namespace: str, *, port: int) -> AsyncIterator["_Socket"]:
-        """Give a connection to where `listening` says that the port is."""
+        """Yield a connection to the port's address in `listening`."""
         await self._reach(PODS, namespace)
         subject = f"port {port} of {_subject(PODS, (namespace, name))}"
         if self._storage.get(PODS, (namespace, name)) is None:
@@ -307,7 +307,7 @@ class MemoryKube:
             )
 
     def _change(self, kind: Kind, key: Key, present: Object, changed: Object) -> Object:
-        """Store what somebody unnamed made of an object."""
+        """Store a write without apply."""
         owners = self._owners.get((kind, key))
         if owners is not None:
             self._owners[kind, key] = updated(present, changed, owners)
@@ -385,7 +385,7 @@ def _specified(each: Object) -> Object:
 
 
 def _merged(value: Any, patch: Any) -> Any:
-    """Return a value with a merge patch in it, sharing what did not change. Source: RFC 7386."""
+    """Return a value with a merge patch applied, sharing unchanged parts. Source: RFC 7386."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     merged = dict(value) if isinstance(value, dict) else {}
@@ -404,9 +404,9 @@ def _without_nulls(body: Object) -> Object:
 
 
 def _within(kind: Kind, body: Object, subresource: str) -> Object:
-    """Return the part of a body that an endpoint takes: the main one all but the status, the other the status.
+    """Return the part of a body that an endpoint accepts: the main one all but the status, the other the status.
 
-    Metadata is taken by both, but for custom kinds.
+    Metadata is accepted by both, except for custom kinds.
     """
     if subresource and kind.custom:
         return {key: part for key, part in body.items() if key == "status"}
@@ -415,7 +415,7 @@ def _within(kind: Kind, body: Object, subresource: str) -> Object:
 
 
 _OWN = frozenset({"name", "namespace", "uid", "resourceVersion", "generation"})
-"""Metadata that the server alone writes."""
+"""Metadata that only the server writes."""
 
 
 def _without_own(metadata: Object) -> Object:
@@ -439,7 +439,7 @@ class _Socket:
             raise Unavailable(self._subject, found=shown(error), hint="connect again") from error
 
     async def receive(self) -> bytes:
-        """Return what the pod sends; nothing when it has ended the connection."""
+        """Return the next bytes of the pod; empty when it has ended the connection."""
         try:
             return await self._reader.read(65_536)
         except OSError as error:

@@ -1,10 +1,10 @@
-"""Which fields of an object each manager owns, as server-side apply keeps it: what is merged, taken and removed.
+"""Field ownership of server-side apply: what is merged, taken over and removed.
 
-A field is a path of keys to a value that is no object; lists are one field, and so is an empty object.
+A field is a path of keys to a value that is not an object; lists are one field, and so is an empty object.
 
 Source: Kubernetes, "Server-Side Apply"; sigs.k8s.io/structured-merge-diff (conflicts, removal). Random sequences of
-writes show it to agree with the API server; not covered are kinds that declare lists to merge by key, and what lies in
-fields without a schema.
+writes show that it agrees with the API server; not covered are kinds with lists merged by key, and fields without a
+schema.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,15 +17,15 @@ __all__ = ["UNNAMED", "Owner", "Owners", "applied", "contested", "fields_of", "u
 Path = tuple[str, ...]
 Fields = frozenset[Path]
 Owner = tuple[str, str]
-"""A manager, and the door it came by: `("tessera-controller", "status")`."""
+"""A manager and the subresource: `("tessera-controller", "status")`."""
 Owners = Mapping[Owner, Fields]
 
 UNNAMED: Owner = ("", "")
-"""Whoever writes without apply."""
+"""Managers that write without apply."""
 
 _NOT_OWNED = frozenset({("apiVersion",), ("kind",)})
 _OWN_METADATA = frozenset({"labels", "annotations", "finalizers", "ownerReferences"})
-"""The rest of the metadata belongs to the server."""
+"""The rest of the metadata is the server's."""
 
 
 def fields_of(each: Object) -> Fields:
@@ -34,7 +34,7 @@ def fields_of(each: Object) -> Fields:
 
 
 def contested(live: Object, body: Object, owners: Owners, owner: Owner) -> frozenset[tuple[Owner, Path]]:
-    """Return the fields that others own and that applying `body` would change, with their owners."""
+    """Return the fields owned by others that applying `body` would change, with their owners."""
     changed = {path for path in fields_of(body) if not _holds(_at(live, path), _at(body, path))}
     return frozenset(
         (other, theirs)
@@ -46,7 +46,7 @@ def contested(live: Object, body: Object, owners: Owners, owner: Owner) -> froze
 
 
 def applied(live: Object, body: Object, owners: Owners, owner: Owner) -> tuple[Object, dict[Owner, Fields]]:
-    """Return the object and who owns what after an owner applied `body`, taking what is contested."""
+    """Return the object and its ownership after an owner applied `body`, taking over conflicting fields."""
     lost = contested(live, body, owners, owner)
     others = {other: fields - {path for loser, path in lost if loser == other} for other, fields in owners.items()}
     former, fields = others.pop(owner, frozenset()), fields_of(body)
@@ -65,7 +65,7 @@ def applied(live: Object, body: Object, owners: Owners, owner: Owner) -> tuple[O
 
 
 def updated(before: Object, after: Object, owners: Owners) -> dict[Owner, Fields]:
-    """Return who owns what after somebody unnamed made `after` of `before`: what changed is theirs alone."""
+    """Return the ownership after a write without apply made `after` of `before`: changed fields are its own."""
     was, now = _values(before), _values(after)
     written = {path for path, value in now.items() if path not in was or was[path] != value}
     touched = written | (was.keys() - now.keys())
@@ -105,19 +105,19 @@ def _at(value: Any, path: Iterable[str]) -> Any:
 
 
 def _holds(live: Any, desired: Any) -> bool:
-    """Return whether a field is as desired; an object that is to be there, whatever is in it, is."""
+    """Return whether a field is as desired; an object that should exist is, whatever is in it."""
     return bool(live == desired) or (desired == {} and isinstance(live, dict))
 
 
 def _takes(path: Path, theirs: Path, live: Object) -> bool:
-    """Return whether writing a field takes one of another: the same, or a value that gives way to an object."""
+    """Return whether writing a field replaces another: the same, or a value replaced by an object."""
     if path == theirs:
         return True
     return path[: len(theirs)] == theirs and not isinstance(_at(live, theirs), dict)
 
 
 def _touch(one: Path, other: Path) -> bool:
-    """Return whether one field is the other or holds it."""
+    """Return whether one field is the other or contains it."""
     return all(mine == theirs for mine, theirs in zip(one, other, strict=False))
 
 
@@ -129,7 +129,7 @@ def _with(value: Any, path: Path, desired: Any) -> Any:
 
 
 def _without(value: Any, path: Path) -> Any:
-    """Return a value without a field, and without the objects that it leaves empty."""
+    """Return a value without a field, and without objects left empty by that."""
     if not isinstance(value, dict) or path[0] not in value:
         return value
     rest = {key: part for key, part in value.items() if key != path[0]}

@@ -1,4 +1,4 @@
-"""What Tessera asks of the Kubernetes API; objects are plain JSON, as the readers in `api` take them."""
+"""The interface of the Kubernetes API; objects are plain JSON, for the readers in `api`."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -63,13 +63,13 @@ __all__ = [
 ]
 
 Object = dict[str, Any]
-"""A Kubernetes object, or a part of one, as JSON. What is read is shared: never change it in place.
+"""A Kubernetes object, or a part of one, as JSON. Objects are shared: never change one in place.
 
-What is read has no `metadata.managedFields`: nothing here needs it, and it is a third of a pod.
+They have no `metadata.managedFields`: nothing here needs it, and it is a third of a pod.
 """
 
 Subresource = Literal["", "status"]
-"""The door to an object: the main one, or that of its status alone."""
+"""The endpoint of an object: the main one, or its status subresource."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ TOKEN_REVIEWS = Kind(group="authentication.k8s.io", name="TokenReview", plural="
 SUBJECT_ACCESS_REVIEWS = Kind(
     group="authorization.k8s.io", name="SubjectAccessReview", plural="subjectaccessreviews", namespaced=False
 )
-"""Questions, not objects: whoever creates one gets the answer in its status, and nothing is stored."""
+"""Reviews: creating one returns the answer in its status, and nothing is stored."""
 GPU_NODES = Kind(group="tessera.dev", version="v1alpha1", name="GPUNode", plural="gpunodes", namespaced=False)
 IMAGE_WARMUPS = Kind(
     group="tessera.dev", version="v1alpha1", name="ImageWarmup", plural="imagewarmups", namespaced=False
@@ -140,7 +140,7 @@ CLUSTER_QUEUES = Kind(
 )
 """Kueue's."""
 WORKLOADS = Kind(group="kueue.x-k8s.io", version="v1beta2", name="Workload", plural="workloads")
-"""Kueue's: one of each Job that it queues."""
+"""Kueue's: one for each queued Job."""
 POD_MONITORS = Kind(group="monitoring.coreos.com", name="PodMonitor", plural="podmonitors")
 """Of the Prometheus operator."""
 SCALED_OBJECTS = Kind(group="keda.sh", version="v1alpha1", name="ScaledObject", plural="scaledobjects")
@@ -152,7 +152,7 @@ GPU_POLICIES = Kind(group="tessera.dev", version="v1alpha1", name="GPUPolicy", p
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which objects of a kind; all conditions must hold."""
+    """A selection of objects of a kind; all conditions must match."""
 
     namespace: str = ""
     """Empty for every namespace."""
@@ -168,34 +168,34 @@ EVERYTHING = Selection()
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects at one moment."""
+    """Objects at one resourceVersion."""
 
     objects: tuple[Object, ...]
     resource_version: str
-    """The moment, to watch from."""
+    """The resourceVersion, to watch from."""
 
 
 class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One change of one object."""
 
     object: Object
-    """As it is now; if it is gone, as it was last. Its version is the moment of the change."""
+    """The current object; if it was deleted, the last one. Its version is that of the change."""
     gone: bool = False
-    """Whether it was deleted, or no longer meets the conditions of the selection."""
+    """Whether it was deleted, or no longer matches the selection."""
     bookmark: bool = False
-    """Whether nothing changed: the object is only the version up to which every change was delivered."""
+    """Whether it is a bookmark: the object is only the version up to which every change was delivered."""
 
 
 class Expired(Conflict):
-    """The moment to watch from is too long ago (HTTP 410); list anew."""
+    """The version to watch from is too old (HTTP 410); list again."""
 
 
 class Unanswered(Unavailable):
-    """No clear answer came: what was asked may have been done or not. Look before asking again."""
+    """The result is unknown: the request may have been processed or not. Read before retrying."""
 
 
 class Forbidden(Unavailable):
-    """The account has not the right to do this, until somebody grants it; the text is the API server's."""
+    """The account lacks a permission; the text is the API server's."""
 
 
 class Tunnel(Protocol):
@@ -211,7 +211,7 @@ class Tunnel(Protocol):
         ...
 
     async def receive(self) -> bytes:
-        """Return what the pod sends next; nothing when it has ended the connection.
+        """Return the next bytes of the pod; empty when it has ended the connection.
 
         Raises:
             Unavailable: the connection broke, or no container listens on the port.
@@ -223,31 +223,31 @@ class Tunnel(Protocol):
 class Kube(Protocol):
     """The Kubernetes API.
 
-    Every call has a deadline. Raised are
+    Every call has a deadline. It raises
 
-    - `Unavailable` when the server refuses for now or could not be reached: nothing was done; of its kind are
-      `Forbidden`, for want of rights, and `Unanswered`, when nobody knows whether it was done;
-    - `Conflict` when the object changed, is no more, or exists already;
-    - `InvalidInput` when the server refuses for good;
-    - `Unsupported` when it does not serve the kind; the error names what to install.
+    - `Unavailable` if the server rejects the request for now or is unreachable: nothing was done; subclasses are
+      `Forbidden`, without permission, and `Unanswered`, if the result is unknown;
+    - `Conflict` if the object changed, was deleted, or exists already;
+    - `InvalidInput` if the server rejects the request for good;
+    - `Unsupported` if it does not serve the kind; the error names what to install.
     """
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        """Return an object; None where there is none."""
+        """Return an object; None if it does not exist."""
         ...
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
-        """Return the objects of a kind as they are now: every write that was answered before this call is in it."""
+        """Return the current objects of a kind: including every write answered before this call."""
         ...
 
     def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
-        """Yield every change after a moment, until the server ends the stream; use `follow`, which goes on.
+        """Yield every change after a version, until the server ends the stream; `follow` resumes it.
 
-        No version is left out. Whoever watches again from the version of the last event, bookmarks too, misses nothing.
+        No version is left out. Watching again from the version of the last event, including bookmarks, misses nothing.
 
         Raises:
-            Expired: the moment is too long ago.
-            Unavailable: the stream broke, or was silent for so long that it may have.
+            Expired: the version is too old.
+            Unavailable: the stream broke, or was silent for too long.
 
         """
         ...
@@ -261,10 +261,10 @@ class Kube(Protocol):
     ) -> Object:
         """Merge a patch (RFC 7386) into an object and return it as stored.
 
-        With `metadata.resourceVersion` in the patch, the object must still be the one that was read.
+        With `metadata.resourceVersion` in the patch, the object must not have changed.
 
         Raises:
-            Conflict: the object is another by now, or gone.
+            Conflict: the object changed, or was deleted.
 
         """
         ...
@@ -272,43 +272,43 @@ class Kube(Protocol):
     async def apply(
         self, kind: Kind, body: Object, *, manager: str, force: bool = False, subresource: Subresource = ""
     ) -> Object:
-        """Make the fields in `body` as they are there (server-side apply) and return the object as stored.
+        """Apply the fields in `body` (server-side apply) and return the object as stored.
 
-        The manager owns these fields from now on. Fields that it applied before and that are not in `body` are removed
-        where nobody else owns them, and objects that this leaves empty; to remove all of an object's fields leave the
-        object out: an empty one is refused. An object that does not exist is created, though not by its status. A list
-        is one field unless the kind says otherwise. Applying the same again writes nothing.
+        The manager owns these fields from now on. Fields that it applied before and that are missing from `body` are
+        removed unless another manager owns them, and objects that this leaves empty; to remove all of an object's
+        fields leave the object out: an empty one is rejected. A missing object is created, though not by its status. A
+        list is one field unless the kind says otherwise. Applying the same again writes nothing.
 
         Args:
             kind: its kind.
-            body: `metadata.name`, `metadata.namespace` where the kind has one, and the fields; with
-                `metadata.resourceVersion` the object must still be the one that was read.
-            manager: who applies, at most 128 characters.
-            force: take fields that others own with other values away from them.
-            subresource: which door.
+            body: `metadata.name`, `metadata.namespace` if the kind has one, and the fields; with
+                `metadata.resourceVersion` the object must not have changed.
+            manager: the field manager, at most 128 characters.
+            force: take over fields that others own with other values.
+            subresource: the endpoint.
 
         Raises:
-            Conflict: another owns one of the fields with another value; or the object is another by now.
+            Conflict: another manager owns one of the fields with another value; or the object changed.
 
         """
         ...
 
     async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
-        """Give a pod its node and merge annotations into it, both in one write.
+        """Bind a pod and merge annotations into it, in one write.
 
         Raises:
-            Conflict: the pod has a node already, is being deleted or gone, or is another of that name; nothing changed.
+            Conflict: the pod is bound already, terminating or deleted, or another of that name; nothing changed.
             Unanswered: it may be bound or not.
 
         """
         ...
 
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
-        """Delete an object, at once with a grace of 0; nothing happens where there is none."""
+        """Delete an object, immediately with a grace period of 0; a missing one is ignored."""
         ...
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
-        """Ask that a pod be evicted, that of this UID where one is named; nothing happens where there is none.
+        """Evict a pod, that of this UID if one is given; a missing one is ignored.
 
         Raises:
             Conflict: another pod has the name now.
@@ -318,26 +318,26 @@ class Kube(Protocol):
         ...
 
     async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
-        """Return the JSON object that a pod answers, by way of the API server.
+        """Return the JSON object of a pod's HTTP endpoint, through the API server.
 
         Args:
             name: of the pod.
             namespace: its namespace.
-            port: of the pod, where it speaks HTTP.
-            path: one step, `usage` for `/usage`.
-            tls: whether it speaks HTTPS there; the API server does not look at its certificate.
+            port: of the pod, for HTTP.
+            path: one segment, `usage` for `/usage`.
+            tls: whether it is HTTPS; the API server does not verify its certificate.
 
         Raises:
             Forbidden: the caller may not get `pods/proxy` there.
-            Unavailable: there is no such pod, it does not answer, or with something else.
+            Unavailable: the pod does not exist, does not answer, or answers something else.
 
         """
         ...
 
     def tunnel(self, name: str, namespace: str, *, port: int) -> AbstractAsyncContextManager[Tunnel]:
-        """Give a connection to a port of a pod, where containers may listen on localhost alone.
+        """Yield a connection to a port of a pod, including ports on its localhost.
 
-        Whether anybody listens shows at the first `receive`.
+        Whether anything listens shows at the first `receive`.
 
         Raises:
             Forbidden: the caller may not create `pods/portforward` there.
@@ -347,7 +347,7 @@ class Kube(Protocol):
         ...
 
     def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
-        """Yield what the only container of a pod has written, in pieces; with `follow` until it ends.
+        """Yield the log of a pod's only container, in pieces; with `follow` until it ends.
 
         Raises:
             InvalidInput: its container has not started yet.
@@ -388,7 +388,7 @@ def version_of(each: Mapping[str, Any]) -> str:
 
 
 def not_served(kind: Kind, subject: str) -> Unsupported:
-    """Return the error that the server does not know a kind; it says what to install."""
+    """Return the error of an unknown kind; it says what to install."""
     definition = (
         f"the CustomResourceDefinition {kind.plural}.{kind.group}; it comes with the chart, see docs/install.md"
     )

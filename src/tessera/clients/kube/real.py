@@ -33,14 +33,14 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Un
 __all__ = ["HttpKube"]
 
 _JUNK = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding an answer raises that is no JSON: by a proxy, or nested without end."""
+"""Decoding errors of a response that is not JSON: from a proxy, or too deeply nested."""
 _DEADLINE_S = 30.0
 _WATCH_S = 240
-"""The server ends a watch after this time and the client begins it anew, so that a dead connection is noticed."""
+"""The server ends a watch after this time and the client resumes it, so that a dead connection is noticed."""
 _SILENCE_S = 150.0
-"""A watch without a word for so long is given up: the server sends a bookmark each minute."""
+"""A watch that is silent for this long is given up: the server sends a bookmark each minute."""
 _CHUNK = 500
-"""Objects a response, as kubectl asks."""
+"""Objects per response, as in kubectl."""
 _LONGEST_MESSAGE = 500
 
 _WHO = "Authorization"
@@ -51,10 +51,10 @@ _APPLY = "application/apply-patch+yaml"
 
 
 class HttpKube:
-    """A `Kube` that speaks to an API server.
+    """A `Kube` by an API server.
 
     Args:
-        access: which server, and who asks.
+        access: server and user.
 
     """
 
@@ -90,10 +90,10 @@ class HttpKube:
             return None
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
-        """Return the objects of a kind, asked for in chunks."""
+        """Return the objects of a kind, read in chunks."""
         try:
             return await self._list(kind, selection, {"limit": str(_CHUNK)})
-        except Expired:  # the moment of the first chunk was forgotten before the last: all at once
+        except Expired:  # the version of the first chunk expired before the last: all at once
             return await self._list(kind, selection, {})
 
     async def _list(self, kind: Kind, selection: Selection, limit: dict[str, str]) -> Listing:
@@ -110,7 +110,7 @@ class HttpKube:
             parameters |= {"continue": metadata["continue"]}
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
-        """Yield the changes after a moment."""
+        """Yield the changes after a version."""
         requested = _Request(f"watch {kind.plural}", kind, namespace=selection.namespace)
         parameters = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH_S)}
         parameters |= {"resourceVersion": since} | _conditions(selection)
@@ -139,14 +139,14 @@ class HttpKube:
     async def apply(
         self, kind: Kind, body: Object, *, manager: str, force: bool = False, subresource: Subresource = ""
     ) -> Object:
-        """Make the fields in `body` as they are there, owned by the manager."""
+        """Apply the fields in `body`, owned by the manager."""
         namespace, name = name_of(body)
         requested = _Request(f"apply {_subject(kind, name, namespace)}", kind, name, namespace, subresource)
         parameters = {"fieldManager": manager, "force": "true" if force else "false"}
         return await self._ask("PATCH", requested, body=_headed(kind, body), content_type=_APPLY, parameters=parameters)
 
     async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
-        """Give a pod its node and merge annotations into it."""
+        """Bind a pod and merge annotations into it."""
         requested = _Request(f"bind {_subject(PODS, name, namespace)}", PODS, name, namespace, "binding")
         if not node:
             raise InvalidInput(requested.subject, found="it has no node", hint="name one")
@@ -156,17 +156,17 @@ class HttpKube:
         await self._ask("POST", requested, body=body)
 
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
-        """Delete an object, at once with a grace of 0; nothing happens where there is none."""
+        """Delete an object, immediately with a grace period of 0; a missing one is ignored."""
         requested = _Request(f"delete {_subject(kind, name, namespace)}", kind, name, namespace)
         grace = {} if grace_s is None else {"gracePeriodSeconds": str(grace_s)}
         try:
-            # Said, because the pods of a Job would stay otherwise, and those of a Deployment would not.
+            # Explicit, because by default the pods of a Job would stay, and those of a Deployment would not.
             await self._ask("DELETE", requested, parameters={**grace, "propagationPolicy": "Background"})
         except _Absent:
             return
 
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
-        """Ask that a pod be evicted, that of this UID where one is named; nothing happens where there is none."""
+        """Evict a pod, that of this UID if one is given; a missing one is ignored."""
         requested = _Request(f"evict {_subject(PODS, name, namespace)}", PODS, name, namespace, "eviction")
         metadata = {"name": name, "namespace": namespace}
         body: Object = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
@@ -178,7 +178,7 @@ class HttpKube:
             return
 
     async def ask_pod(self, name: str, namespace: str, *, port: int, path: str, tls: bool = False) -> Object:
-        """Return the JSON object that a pod answers, by way of the API server."""
+        """Return the JSON object of a pod's HTTP endpoint, through the API server."""
         subject = f"ask {_subject(PODS, name, namespace)} at port {port}"
         at = f"https:{name}:{port}" if tls else f"{name}:{port}"
         requested = _Request(subject, PODS, at, namespace, "proxy", path)
@@ -188,7 +188,7 @@ class HttpKube:
             raise Unavailable(subject, found=error.found, hint="try again") from error
 
     async def logs(self, name: str, namespace: str, *, follow: bool = False) -> AsyncIterator[bytes]:
-        """Yield what the only container of a pod has written; it may be silent for hours."""
+        """Yield the log of a pod's only container; it may be silent for hours."""
         subject = f"log of {_subject(PODS, name, namespace)}"
         requested = _Request(subject, PODS, name, namespace, "log")
         async with AsyncExitStack() as stack:
@@ -207,7 +207,7 @@ class HttpKube:
 
     @asynccontextmanager
     async def tunnel(self, name: str, namespace: str, *, port: int) -> AsyncIterator[PodTunnel]:
-        """Give a connection to a port of a pod."""
+        """Yield a connection to a port of a pod."""
         subject = f"port {port} of {_subject(PODS, name, namespace)}"
         requested = _Request(subject, PODS, name, namespace, "portforward")
         async with AsyncExitStack() as stack:
@@ -232,7 +232,7 @@ class HttpKube:
         content_type: str = _JSON,
         parameters: Mapping[str, str] | None = None,
     ) -> Object:
-        """Return what the server answers, its errors as ours."""
+        """Return the server's response, with its errors as ours."""
         content = b"" if body is None else msgspec.json.encode(body)
         target = requested.target(parameters or {})
         loop = asyncio.get_running_loop()
@@ -257,7 +257,7 @@ class HttpKube:
     async def _streamed(
         self, requested: "_Request", parameters: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Give the lines of an answer that goes on."""
+        """Yield the lines of a streaming response."""
         async with self._opened(requested, parameters) as pieces:
             yield _lines(pieces, requested)
 
@@ -265,7 +265,7 @@ class HttpKube:
     async def _opened(
         self, requested: "_Request", parameters: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Give the pieces of an answer that goes on."""
+        """Yield the pieces of a streaming response."""
         async with AsyncExitStack() as stack:
             async with _translated(requested.subject, _DEADLINE_S):
                 headers = await self._headers()
@@ -277,7 +277,7 @@ class HttpKube:
             yield stream
 
     async def _refuse(self, answer: Answer, requested: "_Request", headers: Mapping[str, str]) -> NoReturn:
-        """Raise our error for an answer in place of what goes on; the next one is asked for with a new token."""
+        """Raise our error for a response instead of a stream; the next request uses a new token."""
         if answer.status == _UNAUTHORIZED:
             await self._credentials.renew(headers.get(_WHO, ""))
         _check(answer, requested)
@@ -285,7 +285,7 @@ class HttpKube:
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """What a request is about."""
+    """The subject of a request."""
 
     subject: str
     kind: Kind
@@ -293,7 +293,7 @@ class _Request(msgspec.Struct, frozen=True):
     namespace: str = ""
     subresource: str = ""
     path: str = ""
-    """What is asked of the pod behind `proxy`, one step."""
+    """The path of the pod behind `proxy`, one segment."""
 
     def target(self, parameters: Mapping[str, str]) -> str:
         """Return its path on the server, and the parameters.
@@ -318,7 +318,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class _Absent(Conflict):
-    """There is no such object (HTTP 404)."""
+    """The object does not exist (HTTP 404)."""
 
 
 def _conditions(selection: Selection) -> dict[str, str]:
@@ -373,7 +373,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def _translated(subject: str, deadline_s: float | None) -> AsyncIterator[None]:
-    """Give a call so long, or for ever, and raise its errors as ours."""
+    """Limit the duration of a call, if any, and raise its errors as ours."""
     try:
         async with asyncio.timeout(deadline_s):
             yield
@@ -418,7 +418,7 @@ def _check(answer: Answer, requested: _Request) -> None:
 
 
 def _message(status: Object) -> str:
-    """Return what the server says, longer than `shown`: what a validation wants is at the end of a sentence."""
+    """Return the server's message, longer than `shown`: a validation error's fix is at the end of a sentence."""
     return repr(str(status.get("message") or status.get("reason") or "no message")[:_LONGEST_MESSAGE])
 
 

@@ -1,6 +1,6 @@
-"""Objects in memory with versions, their recent history, and those who watch: etcd and the watch cache in small.
+"""Objects in memory with versions, their recent history, and their watches: a small etcd and watch cache.
 
-A change is handed to the watchers whose selection it concerns and wakes nobody else, so that ten thousand pods and a
+A change is delivered only to matching watchers, so that ten thousand pods and a
 thousand agents, each watching its own, cost what changes.
 """
 
@@ -26,10 +26,10 @@ Key = tuple[str, str]
 """Namespace and name."""
 
 _REMEMBERED = 10_000
-"""Changes of a kind that a watch may begin before; who is further behind learns that the moment expired."""
+"""Changes of a kind that are kept; a watch from an older version expires."""
 _NAME = "metadata.name"
 _PLACE = "spec.nodeName"
-"""The field by which objects are found without looking at all of them: a node's pods."""
+"""The field by which objects are indexed: a node's pods."""
 
 
 class _Change:
@@ -43,14 +43,14 @@ class _Change:
         self.before = before
 
     def seen_by(self, selection: Selection) -> WatchEvent | None:
-        """Return the event as a watcher of a selection sees it: an object that left it is gone."""
+        """Return the event as a selection's watcher sees it: an object that left it is deleted."""
         was = self.before is not None and _selects(selection, self.before)
         stays = not self.event.gone and _selects(selection, self.event.object)
         return WatchEvent(object=self.event.object, gone=not stays) if was or stays else None
 
 
 class _Watcher:
-    """What one watch has yet to yield."""
+    """The pending events of one watch."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
@@ -77,7 +77,7 @@ class _Shelf:
         self.history: deque[_Change] = deque(maxlen=_REMEMBERED)
         self.placed: dict[str, set[Key]] = {}
         self.watchers: dict[tuple[str, str], dict[_Watcher, None]] = {}
-        """By the first field that they select, or by none; in order of arrival."""
+        """By the first field of their selection, or by none; in order of arrival."""
         self.forgotten = 0
         """The last version that is no longer in the history."""
 
@@ -103,7 +103,7 @@ class _Shelf:
         return {(path, _at(state, path) if path else ""): None for path in paths for state in states}
 
     def candidates(self, selection: Selection) -> Iterable[Key]:
-        """Return the keys among which all objects of a selection are, as few as are found without looking at each."""
+        """Return candidate keys for a selection, as few as the index gives."""
         fields = dict(selection.fields)
         if _PLACE in fields:
             return self.placed.get(fields[_PLACE], set())
@@ -135,7 +135,7 @@ class Storage:
         return self._shelf(kind).objects.get(key)
 
     def select(self, kind: Kind, selection: Selection) -> tuple[Object, ...]:
-        """Return the objects that a selection takes, sorted by namespace and name."""
+        """Return the objects of a selection, sorted by namespace and name."""
         shelf = self._shelf(kind)
         keys = shelf.candidates(selection)
         return tuple(
@@ -180,7 +180,7 @@ class Storage:
             del group[watcher]
 
     def compact(self) -> None:
-        """Forget how things came about: whoever has not seen everything yet learns that the moment expired."""
+        """Drop the history: watchers that are behind expire."""
         self._compacted = self.version
         for kind, shelf in self._shelves.items():
             shelf.history.clear()
@@ -190,7 +190,7 @@ class Storage:
                     watcher.stop(_expired(kind))
 
     def break_watches(self) -> None:
-        """End every watch under way; what has happened is still yielded."""
+        """End every watch; pending events are still yielded."""
         for kind, shelf in self._shelves.items():
             for watcher in shelf.everyone():
                 watcher.stop(Unavailable(f"watch of {kind.plural}", found="the stream ended", hint="watch again"))

@@ -1,4 +1,4 @@
-"""One connection to a port of a pod by way of the API server, as `kubectl port-forward` makes them."""
+"""A connection to a port of a pod through the API server, as in `kubectl port-forward`."""
 
 from tessera.clients.connections import Broken, WebSocket
 from tessera.errors import Unavailable, shown
@@ -6,7 +6,7 @@ from tessera.errors import Unavailable, shown
 __all__ = ["PROTOCOL", "PodTunnel"]
 
 PROTOCOL = "v4.channel.k8s.io"
-"""Each message begins with the number of its channel; 0 is the data of the first port, 1 its errors.
+"""Each message begins with its channel; 0 is the data of the first port, 1 its errors.
 
 The first message of each channel is the port in two bytes. There is no way to say that one direction has ended.
 Source: Kubernetes, `k8s.io/kubelet/pkg/cri/streaming/portforward/websocket.go`.
@@ -19,7 +19,7 @@ class PodTunnel:
     """A `Tunnel` over a WebSocket.
 
     Args:
-        subject: what it leads to, for errors.
+        subject: its target, for errors.
         socket: the connection to the API server.
 
     """
@@ -37,7 +37,7 @@ class PodTunnel:
             raise self._broken(shown(error)) from error
 
     async def receive(self) -> bytes:
-        """Return what the pod sends; nothing when it has ended the connection."""
+        """Return the next bytes of the pod; empty when it has ended the connection."""
         while True:
             try:
                 message = await self._socket.receive()

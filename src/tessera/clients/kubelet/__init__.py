@@ -1,8 +1,8 @@
-"""The kubelet: who holds which devices, registration and transport of device plugins, and a kubelet in this process."""
+"""The kubelet: its record of devices, registration and transport of device plugins, and an in-memory kubelet."""
 
 import os
 
-# Threads of gRPC and a fork deadlock now and then (grpc/grpc#22624); nobody forks here, and gRPC is to prepare nothing.
+# Threads of gRPC and a fork deadlock now and then (grpc/grpc#22624); nobody forks here, so gRPC need not prepare.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 # What happens to a connection is shown by the errors of its calls.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

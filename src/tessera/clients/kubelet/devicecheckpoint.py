@@ -1,4 +1,4 @@
-"""The kubelet's device checkpoint, read where it lies: in the folder of device plugins."""
+"""The kubelet's device checkpoint, read from the folder of device plugins."""
 
 import os
 from pathlib import Path
@@ -10,11 +10,11 @@ from tessera.errors import InvalidInput, Unavailable
 __all__ = ["DeviceCheckpoint"]
 
 _LARGEST = 64 << 20
-"""Bytes; 110 pods with a thousand units each take 5 MiB."""
+"""Largest file; 110 pods with a thousand units each take 5 MiB."""
 
 
 class DeviceCheckpoint:
-    """What the kubelet allocated to which container; the file is read again only when it was written.
+    """The kubelet's allocations; the file is read again only when it was written.
 
     Args:
         folder: the kubelet's folder of device plugins.
@@ -26,10 +26,10 @@ class DeviceCheckpoint:
         self._known: tuple[object, tuple[KubeletAllocation, ...]] = (None, ())
 
     def read(self) -> tuple[KubeletAllocation, ...]:
-        """Return what is recorded; nothing where the kubelet has not allocated anything yet.
+        """Return the recorded allocations; nothing if the kubelet has not allocated anything yet.
 
         Raises:
-            Unavailable: the file cannot be read, or has a form that is not known.
+            Unavailable: the file cannot be read, or has an unknown form.
 
         """
         try:

@@ -1,4 +1,4 @@
-"""The kubelet's side of a device plugin: it connects, follows the list of devices and asks."""
+"""The kubelet's side of a device plugin: it connects, watches the list of devices and calls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,11 +20,11 @@ __all__ = ["Endpoint", "Listed"]
 _DIAL_S = 10.0
 """Source: kubernetes `pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`."""
 _ASK_S = 60.0
-"""The kubelet waits for ever; nobody else should."""
+"""The kubelet waits for ever; tests should not."""
 
 
 class Listed:
-    """A device as the plugin listed it."""
+    """A device in the plugin's list."""
 
     def __init__(self, device: wire.Device) -> None:
         self.id = device.ID
@@ -38,7 +38,7 @@ class Endpoint:
     def __init__(self, socket: Path, notify: Callable[[], Awaitable[None]]) -> None:
         self.devices: tuple[Listed, ...] = ()
         self.known: frozenset[str] = frozenset()
-        """Ids in the last list of the resource, whoever sent it."""
+        """Ids in the last list of the resource, from any plugin."""
         self.options = PluginOptions(preferred=False)
         self.connected = False
         self.successor: Self | None = None
@@ -48,7 +48,7 @@ class Endpoint:
         self._following: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        """Connect and ask the options.
+        """Connect and get the options.
 
         Raises:
             Conflict: the plugin does not listen or does not answer.
@@ -67,7 +67,7 @@ class Endpoint:
         self.connected = True
 
     def follow(self) -> None:
-        """Begin to follow the plugin's list."""
+        """Start watching the plugin's list."""
         self._following = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
@@ -81,11 +81,11 @@ class Endpoint:
         await self._notify()
 
     async def ping(self) -> None:
-        """Ask the options again, which shows that the plugin answers."""
+        """Get the options again, which shows that the plugin answers."""
         await self._ask("GetDevicePluginOptions", wire.Empty(), wire.DevicePluginOptions)
 
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
-        """Return the ids that the plugin prefers."""
+        """Return the plugin's preferred ids."""
         request = wire.PreferredAllocationRequest(
             container_requests=[
                 wire.ContainerPreferredAllocationRequest(
@@ -99,13 +99,13 @@ class Endpoint:
         return tuple(answer.container_responses[0].deviceIDs)
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
-        """Return what the plugin gives a container with these devices."""
+        """Return the plugin's answer for a container with these devices."""
         request = wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)])
         answer = await self._ask("Allocate", request, wire.AllocateResponse)
         return _grant(answer.container_responses[0])
 
     async def pre_start(self, ids: tuple[str, ...], *, deadline_s: float) -> None:
-        """Tell the plugin that a container with these devices is about to be created."""
+        """Call `PreStartContainer` for a container with these devices."""
         request = wire.PreStartContainerRequest(devices_ids=ids)
         await self._ask("PreStartContainer", request, wire.PreStartContainerResponse, deadline_s)
 
@@ -139,7 +139,7 @@ class Endpoint:
                 self.known = frozenset(each.id for each in self.devices)
                 await self._notify()
         except grpc.aio.AioRpcError:
-            pass  # the plugin went away, which the end of the stream says as well
+            pass  # the plugin is gone, which the end of the stream shows as well
         last = self
         while last.successor is not None:
             last = last.successor

@@ -1,6 +1,6 @@
-"""A kubelet in this process, as device plugins and readers of PodResources see it; for tests, demos and benchmarks.
+"""An in-memory kubelet for device plugins and readers of PodResources; for tests, demos and benchmarks.
 
-Source of what it does, in which order and with which limits: kubernetes v1.36 `pkg/kubelet/cm/devicemanager`
+Source of its behaviour, order and limits: kubernetes v1.36 `pkg/kubelet/cm/devicemanager`
 (`manager.go`, `plugin/v1beta1/{server,handler,client}.go`). It speaks with plugins over real sockets.
 """
 
@@ -37,7 +37,7 @@ _NO_GRANT = Grant()
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """A container and the devices it asks."""
+    """A container and its requested devices."""
 
     name: str
     limits: tuple[tuple[str, int], ...]
@@ -45,7 +45,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one resource that a container holds, and what the plugin answered."""
+    """Devices of one resource allocated to a container, and the plugin's answer."""
 
     uid: str
     namespace: str
@@ -60,11 +60,11 @@ class _Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryKubelet:
-    """A kubelet with its root in a folder; an asynchronous context that listens while it is open.
+    """A kubelet with its root in a folder; an async context manager that serves while it is open.
 
     Args:
-        root: the sockets lie in `device-plugins` and `pod-resources` in it.
-        rng: chooses devices where a plugin has no preference, as Go's maps do.
+        root: its sockets are in `device-plugins` and `pod-resources`.
+        rng: chooses devices if a plugin has no preference, as Go's maps do.
 
     """
 
@@ -73,18 +73,18 @@ class MemoryKubelet:
         self.socket = self.plugins / "kubelet.sock"
         self.pod_resources = root / "pod-resources" / "kubelet.sock"
         self.refused_lists = 0
-        """So many of the next calls of PodResources are answered as one too many."""
+        """How many of the next PodResources calls are rejected by the rate limit."""
         self.listed = 0
-        """How often all pods were asked for, which makes a real kubelet forget what it is allocating."""
+        """How often all pods were listed, which makes a real kubelet forget an allocation in progress."""
         self.has_get = True
-        """Whether it says what one pod holds, as kubelets do from 1.34 on."""
+        """Whether it serves the devices of one pod, as kubelets do from 1.34 on."""
         self.registrations: list[str] = []
-        """Resource names, in the order of their registrations since the kubelet started last."""
+        """Resource names, in the order of their registrations since the last start."""
         self.forgotten: set[str] = set()
-        """Device ids that it believes to be free whoever holds them, as a kubelet does after a race of its own
+        """Device ids that it considers free although they are allocated, as a kubelet does after a race of its own
         (docs/kubelet-races.md)."""
         self.panics: list[str] = []
-        """Why a real kubelet would have died: a device that it had chosen was missing from the list when `Allocate` was
+        """Why a real kubelet would have crashed: a chosen device was missing from the list when `Allocate` was
         answered (docs/kubelet-races.md). Leaving the context raises it again."""
         self._rng = rng or random.Random(0)  # noqa: S311  # a choice anyone may know
         self._endpoints: dict[str, Endpoint] = {}
@@ -109,7 +109,7 @@ class MemoryKubelet:
             raise _dead(self.panics[0])
 
     async def start(self) -> None:
-        """Remove the sockets of plugins, then listen; what containers hold is known from before."""
+        """Remove the sockets of plugins, then listen; allocations are known from before."""
         self.plugins.mkdir(parents=True, exist_ok=True)
         self.pod_resources.parent.mkdir(parents=True, exist_ok=True)
         for path in self.plugins.iterdir():
@@ -149,7 +149,7 @@ class MemoryKubelet:
             self._servers.append(server)
 
     async def stop(self) -> None:
-        """Stop listening and leave the plugins; containers run on."""
+        """Stop listening and disconnect from the plugins; containers keep running."""
         for server in self._servers:
             await server.stop(None)
         self._servers.clear()
@@ -167,7 +167,7 @@ class MemoryKubelet:
         return len(endpoint.devices) if endpoint else 0
 
     def allocatable(self, resource: str) -> int:
-        """Return the number of healthy devices, held or not."""
+        """Return the number of healthy devices, allocated or not."""
         return len(self._healthy(resource))
 
     async def until_allocatable(self, resource: str, count: int, *, deadline_s: float = 30.0) -> None:
@@ -199,11 +199,11 @@ class MemoryKubelet:
             raise Unavailable(f"resource {resource}", found=f"{found}, not {count}") from error
 
     async def admit(self, namespace: str, pod: str, *containers: Container, uid: str = "") -> None:
-        """Let the plugins allocate what a pod asks; without a UID it is known by its name.
+        """Let the plugins allocate a pod's devices; without a UID it is known by its name.
 
         Raises:
-            Conflict: the pod is refused (`UnexpectedAdmissionError`), with the reason; it holds nothing then.
-            Unavailable: a real kubelet would have died.
+            Conflict: the pod is rejected (`UnexpectedAdmissionError`), with the reason; it has nothing then.
+            Unavailable: a real kubelet would have crashed.
 
         """
         try:
@@ -219,11 +219,11 @@ class MemoryKubelet:
     async def allocate(
         self, namespace: str, pod: str, container: Container, ids: tuple[str, ...], *, uid: str = ""
     ) -> Grant:
-        """Return what the plugin gives a container of one resource with just these devices, and note who holds them.
+        """Return the plugin's answer for a container of one resource with exactly these devices, and record it.
 
         Raises:
             Conflict: the plugin refuses.
-            Unavailable: a real kubelet would have died.
+            Unavailable: a real kubelet would have crashed.
 
         """
         (resource, _), *_ = container.limits
@@ -249,7 +249,7 @@ class MemoryKubelet:
         *,
         uid: str = "",
     ) -> None:
-        """Note who holds devices of one resource, and write the checkpoint, whatever the plugin thinks of it."""
+        """Record the devices of one resource, and write the checkpoint, regardless of the plugin."""
         held = _Holding(
             uid=uid or f"uid-{pod}",
             namespace=namespace,
@@ -263,14 +263,14 @@ class MemoryKubelet:
         self._write_checkpoint()
 
     async def ping(self, resource: str) -> None:
-        """Ask a plugin its options again: a call in which nothing is done."""
+        """Get a plugin's options again: a call without effect."""
         await self._endpoints[resource].ping()
 
     async def create(self, namespace: str, pod: str, container: str) -> Grant:
-        """Return what the runtime gets when a container is created, or created again.
+        """Return what the runtime gets when a container is created or recreated.
 
         Raises:
-            Conflict: a plugin refused (`CreateContainerConfigError`); the kubelet would try again.
+            Conflict: a plugin refused (`CreateContainerConfigError`); the kubelet would retry.
 
         """
         holdings = [each for each in self._holdings if each.of(namespace, pod, container)]

@@ -28,34 +28,34 @@ _Answer = TypeVar("_Answer")
 
 
 class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which calls a plugin wants beside `Allocate`."""
+    """The optional calls that a plugin uses besides `Allocate`."""
 
     pre_start: bool = False
     preferred: bool = True
 
 
 class DevicePlugin(Protocol):
-    """What a device plugin decides. Errors of Tessera end the call with their text; the kubelet shows it to people."""
+    """The decisions of a device plugin. Errors of Tessera end the call with their text, which the kubelet shows."""
 
     @property
     def options(self) -> PluginOptions:
-        """Which calls are desired."""
+        """The optional calls in use."""
 
     def watch(self) -> AsyncIterator[tuple[ListedDevice, ...]]:
-        """Give all devices, and all again whenever one changes; the end takes the resource back from the kubelet."""
+        """Yield all devices, and all again after each change; the end withdraws the resource from the kubelet."""
 
     async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
         """Return the preferred device ids of one container."""
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
-        """Return what one container with these devices gets."""
+        """Return the response for one container with these devices."""
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        """Prepare the devices of a container that is about to be created."""
+        """Prepare the devices of a container before it is created."""
 
 
 class PluginServer:
-    """A device plugin that listens; made by `serve`."""
+    """A listening device plugin; created by `serve`."""
 
     def __init__(self, server: grpc.aio.Server, socket: Path) -> None:
         self._server = server
@@ -64,13 +64,13 @@ class PluginServer:
 
     @property
     def reachable(self) -> bool:
-        """Whether the socket is still the one that was made; a kubelet that starts removes it."""
+        """Whether the socket is still the created one; a kubelet removes it when it starts."""
         return sockets.identity(self.socket) == self._identity
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """Stop listening and remove the socket; running calls may take so long.
+        """Stop listening and remove the socket; running calls may take this long.
 
-        gRPC removes whatever lies under the path then; a socket that another process made there since is put back.
+        gRPC removes whatever is at the path then; a socket created there by another process is restored.
         """
         with sockets.kept(self.socket, foreign=not self.reachable):
             await self._server.stop(grace_s)
@@ -98,7 +98,7 @@ async def serve(plugin: DevicePlugin, socket: Path) -> PluginServer:
 async def register(
     kubelet: Path, endpoint: str, resource: str, options: PluginOptions, *, deadline_s: float = 15.0
 ) -> None:
-    """Make a plugin that listens in the kubelet's folder known to the kubelet, which connects to it meanwhile.
+    """Register a listening plugin with the kubelet, which connects to it meanwhile.
 
     Args:
         kubelet: the kubelet's registration socket.
@@ -108,7 +108,7 @@ async def register(
         deadline_s: the kubelet takes up to 10 s to connect.
 
     Raises:
-        Unavailable: the kubelet does not listen, does not answer, or refuses.
+        Unavailable: the kubelet does not listen, does not answer, or rejects it.
 
     """
     request = wire.RegisterRequest(
@@ -134,7 +134,7 @@ async def register(
 
 
 def options_message(options: PluginOptions) -> wire.DevicePluginOptions:
-    """Return options as they go over the wire."""
+    """Return options as a protobuf message."""
     return wire.DevicePluginOptions(
         pre_start_required=options.pre_start, get_preferred_allocation_available=options.preferred
     )
@@ -181,7 +181,7 @@ def _handlers(plugin: DevicePlugin) -> dict[str, "grpc.RpcMethodHandler[Any, Any
 
 
 def _bytes(message: Any) -> bytes:
-    """Return any message as it goes over the wire."""
+    """Return any message as a protobuf message."""
     written: bytes = message.SerializeToString()
     return written
 

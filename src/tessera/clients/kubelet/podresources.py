@@ -1,4 +1,4 @@
-"""Which containers hold which devices, by the kubelet's own record."""
+"""The devices of containers, by the kubelet's own record."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ __all__ = ["POD_RESOURCES", "PodResources"]
 _Answer = TypeVar("_Answer")
 
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-"""Where the kubelet answers, unless it was started with another root folder."""
+"""The kubelet's socket, unless it was started with another root folder."""
 _SERVICE = "/v1.PodResourcesLister"
 _UNKNOWN = "not found"
 _DISABLED = "disabled"
-"""Words of the kubelet's answers; their code says nothing.
+"""Texts in the kubelet's errors, whose code is unspecific.
 
 Source: kubernetes `pkg/kubelet/apis/podresources/server_v1.go`.
 """
@@ -32,7 +32,7 @@ _RETRY_S = 0.05
 class PodResources:
     """The kubelet's record, read through its PodResources socket.
 
-    Each call connects; as an asynchronous context one connection serves all calls, and is renewed when it breaks.
+    Each call connects; as an async context manager one connection serves all calls, and is renewed when it breaks.
     """
 
     def __init__(self, socket: Path = POD_RESOURCES, *, deadline_s: float = 5.0) -> None:
@@ -41,7 +41,7 @@ class PodResources:
         self._keep = False
         self._channel: grpc.aio.Channel | None = None
         self._turn = asyncio.Lock()
-        """Closing a connection cancels whoever else waits for an answer on it."""
+        """Closing a connection cancels other callers on it."""
 
     async def __aenter__(self) -> Self:
         """Keep the connection of the first call."""
@@ -54,13 +54,13 @@ class PodResources:
         await self._disconnect()
 
     async def list(self) -> tuple[KubeletAllocation, ...]:
-        """Return all devices of device plugins that running and starting pods hold, sorted.
+        """Return all devices of device plugins allocated to running and starting pods, sorted.
 
-        Listing makes the kubelet forget what it is allocating at that moment, where a pod has just ended, so that it
-        may allocate it twice (docs/kubelet-races.md): whoever knows the pods uses `get`.
+        Listing makes the kubelet forget an allocation in progress if a pod has just ended, so that it
+        may allocate a device twice (docs/kubelet-races.md): use `get` for known pods.
 
-        A kubelet that is asked too often is asked again until the deadline. One that has just started shows none of the
-        pods until it has read them: that a running pod is missing means that, not that its devices are free.
+        Rate-limited calls are retried until the deadline. A restarted kubelet shows none of the
+        pods until it has read them: a missing running pod means that, not that its devices are free.
 
         Raises:
             Unavailable: no answer within the deadline.
@@ -70,10 +70,10 @@ class PodResources:
         return _held(answer.pod_resources)
 
     async def get(self, namespace: str, pod: str) -> tuple[KubeletAllocation, ...]:
-        """Return the devices that one pod holds, sorted; none of a pod that the kubelet does not know, or not yet.
+        """Return the devices of one pod, sorted; none for a pod that the kubelet does not know, or not yet.
 
         Raises:
-            Unsupported: a kubelet older than 1.34, where a feature gate is off that this needs.
+            Unsupported: a kubelet older than 1.34, without the required feature gate.
             Unavailable: no answer within the deadline.
 
         """
@@ -95,7 +95,7 @@ class PodResources:
     async def allocatable(self) -> dict[str, frozenset[str]]:
         """Return the ids of all healthy devices that the kubelet knows, allocated or not, by resource.
 
-        What a plugin took back and is not among them will not be chosen any more.
+        A withdrawn device that is missing will not be chosen any more.
 
         Raises:
             Unavailable: no answer within the deadline.
@@ -127,7 +127,7 @@ class PodResources:
             await channel.close()
 
     async def _answer(self, method: str, request: Any, kind: type[_Answer]) -> _Answer:
-        """Return the kubelet's answer, on a new connection when the one that was kept has broken since."""
+        """Return the kubelet's answer, on a new connection if the kept one has broken."""
         kept = False
         try:
             answer = await self._again(method, request, kind)
@@ -167,7 +167,7 @@ async def _call(channel: grpc.aio.Channel, method: str, request: Any, kind: type
 
 
 def _held(pods: Iterable[wire.PodResources]) -> tuple[KubeletAllocation, ...]:
-    """Return the record with one entry for each container and resource; the kubelet writes one for each NUMA node."""
+    """Return the record with one entry for each container and resource; the kubelet's has one for each NUMA node."""
     ids: dict[tuple[str, str, str, str], tuple[str, ...]] = {}
     for pod in pods:
         for container in pod.containers:

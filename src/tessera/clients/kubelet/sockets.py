@@ -1,4 +1,4 @@
-"""Channels and servers on unix sockets, and the errors of both in our terms."""
+"""Channels and servers on unix sockets, and their errors as ours."""
 
 import contextlib
 import os
@@ -26,10 +26,10 @@ _CODES: dict[type[TesseraError], grpc.StatusCode] = {
 
 
 def socket_path(path: Path) -> Path:
-    """Return the path when a unix socket may have it.
+    """Return the path if it is valid for a unix socket.
 
     Raises:
-        InvalidInput: it is longer than the operating system takes.
+        InvalidInput: it is too long for the operating system.
 
     """
     length = len(os.fsencode(path))
@@ -43,7 +43,7 @@ def socket_path(path: Path) -> Path:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return what differs between sockets made at the same path: device and inode; None where there is none."""
+    """Return the identity of a socket at a path: device and inode; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -53,7 +53,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def kept(path: Path, *, foreign: bool) -> Iterator[None]:
-    """Put what lies under a path now back there at the end, should it be gone and `foreign`."""
+    """Restore the present file at a path at the end, if it is gone and `foreign`."""
     spare = path.with_name(f".{path.name}.kept")
     if foreign:
         with contextlib.suppress(OSError):
@@ -71,7 +71,7 @@ def kept(path: Path, *, foreign: bool) -> Iterator[None]:
 def channel(path: Path) -> grpc.aio.Channel:
     """Return a channel to a unix socket.
 
-    The authority is fixed because Go and Rust servers refuse the one that gRPC makes of the path (grpc/grpc#34305).
+    The authority is fixed because Go and Rust servers reject gRPC's default (grpc/grpc#34305).
     Each channel has connections of its own: a socket recreated under the same path is another server.
     """
     options = [
@@ -85,7 +85,7 @@ def channel(path: Path) -> grpc.aio.Channel:
 
 
 def bind(server: grpc.aio.Server, path: Path) -> None:
-    """Let a server that is not started yet listen on a unix socket; what lay there from an earlier one is removed.
+    """Bind a server that is not started yet to a unix socket; one left by an earlier server is removed.
 
     Raises:
         InvalidInput: the path is too long.
@@ -108,7 +108,7 @@ def bind(server: grpc.aio.Server, path: Path) -> None:
 
 
 def _try(path: Path) -> None:
-    """Make the socket without gRPC, which does not say why it cannot."""
+    """Create the socket without gRPC, which does not report why it fails."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.bind(os.fsencode(path))
     path.unlink()
@@ -116,7 +116,7 @@ def _try(path: Path) -> None:
 
 
 def in_our_terms(error: grpc.aio.AioRpcError, path: Path, call: str) -> TesseraError:
-    """Return a failed call as the error that says what the caller can do."""
+    """Return a failed call as our error."""
     found = f"{call} failed, {error.code().name}: {error.details()}"
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidInput(f"socket {path}", found=found, hint="see `tessera doctor`")
@@ -126,6 +126,6 @@ def in_our_terms(error: grpc.aio.AioRpcError, path: Path, call: str) -> TesseraE
 
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: TesseraError) -> Never:
-    """End a call with an error; its text is what an administrator reads in the pod's events."""
+    """End a call with an error; its text is in the pod's events."""
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
     await context.abort(code, str(error))

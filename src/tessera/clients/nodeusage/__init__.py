@@ -1,4 +1,4 @@
-"""What agents report of the use of their nodes' GPUs, and what Prometheus remembers of it."""
+"""The agents' reports of GPU usage, and their history in Prometheus."""
 
 from tessera.clients.nodeusage.history import PrometheusUsage
 from tessera.clients.nodeusage.memory import MemoryUsage

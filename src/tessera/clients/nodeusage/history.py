@@ -1,4 +1,4 @@
-"""Reports of all nodes by what Prometheus remembers of them."""
+"""Reports of all nodes from Prometheus' history."""
 
 import asyncio
 from urllib.parse import urlencode
@@ -12,12 +12,12 @@ __all__ = ["PrometheusUsage"]
 
 
 class PrometheusUsage:
-    """`NodeUsages` of a Prometheus: peaks and means over a window, of containers that there are now.
+    """`NodeUsages` of a Prometheus: peaks and means over a window, of existing containers.
 
     Args:
-        metrics: how it is asked.
+        metrics: the client.
         url: `https://HOST[:PORT][/PREFIX]`.
-        window: how far back, in Prometheus' words: `14d`.
+        window: how far back, as a PromQL duration: `14d`.
 
     """
 
@@ -27,7 +27,7 @@ class PrometheusUsage:
         self._window = window
 
     async def read(self) -> tuple[UsageReport, ...]:
-        """Return the report of each node that Prometheus knows."""
+        """Return the report of each node known to Prometheus."""
         queries = history_queries(self._window)
         targets = (f"{self._url}/api/v1/query?{urlencode({'query': each})}" for each in queries.values())
         subject = f"Prometheus {self._url}"

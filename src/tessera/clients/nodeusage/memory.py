@@ -1,4 +1,4 @@
-"""Reports in this process, for demos and tests."""
+"""In-memory reports, for demos and tests."""
 
 from tessera.api.tessera.usagereports import UsageReport
 from tessera.errors import Unavailable
@@ -7,7 +7,7 @@ __all__ = ["MemoryUsage"]
 
 
 class MemoryUsage:
-    """A `NodeUsages` of reports that are said."""
+    """A `NodeUsages` of given reports."""
 
     def __init__(self, *reports: UsageReport) -> None:
         self.reports = reports

@@ -1,4 +1,4 @@
-"""What Tessera asks of agents about the use of GPUs."""
+"""The interface of GPU usage reports."""
 
 from typing import Protocol
 
@@ -14,7 +14,7 @@ class NodeUsages(Protocol):
         """Return the report of each, sorted by node.
 
         Raises:
-            Unavailable: one does not answer, or with something else than a report.
+            Unavailable: one does not answer, or not with a report.
 
         """
         ...

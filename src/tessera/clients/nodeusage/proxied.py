@@ -1,4 +1,4 @@
-"""Reports of the agents of a cluster, by way of its API server."""
+"""Reports of a cluster's agents, through its API server."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _AGENTS = Selection(
     namespace=NAMESPACE, labels=(("app.kubernetes.io/name", "tessera"), ("app.kubernetes.io/component", "agent"))
 )
 _SCHEME = "prometheus.io/scheme"
-"""Annotation of a pod whose metrics are answered over TLS, as scrape configurations of Prometheus know it."""
+"""Annotation of a pod with metrics over TLS, as in common scrape configurations of Prometheus."""
 _AT_ONCE = 32
 _HINT = "run kubectl -n tessera-system port-forward POD 9400, then --agent 127.0.0.1:9400"
 
@@ -30,7 +30,7 @@ class ProxiedUsage:
 
     Args:
         kube: the cluster's API. The caller lists `pods` and gets `pods/proxy` in Tessera's namespace.
-        silent: given why an agent does not answer, which is left out then; None to raise it.
+        silent: called with why an agent does not answer, which is left out then; None to raise it.
 
     """
 

@@ -1,4 +1,4 @@
-"""Reports of agents over HTTP: `/usage` at the port of their metrics."""
+"""Reports of agents over HTTP: `/usage` at their metrics port."""
 
 import asyncio
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from tessera.errors import InvalidInput, Unavailable, shown
 __all__ = ["HttpUsage"]
 
 _MOST_BYTES = 8 << 20
-"""Of a report; one of 224 containers has 60 kB."""
+"""Largest report; one of 224 containers has 60 kB."""
 _DEADLINE_S = 10.0
 _PORT = 9400
 _HINT = "check the address, or run kubectl -n tessera-system port-forward POD 9400, and --agent http://127.0.0.1:9400"
@@ -24,7 +24,7 @@ class HttpUsage:
         addresses: `http://HOST:PORT`, or `HOST`, or `HOST:PORT`.
 
     Raises:
-        InvalidInput: an address is none.
+        InvalidInput: an invalid address.
 
     """
 
@@ -63,5 +63,5 @@ def _url(address: str) -> str:
     try:
         port = urlsplit(full).port
     except ValueError:
-        return full  # it is reported with the rest that is wrong with it
+        return full  # reported with its other mistakes
     return full.rstrip("/") if port is not None else f"{full.rstrip('/')}:{_PORT}"

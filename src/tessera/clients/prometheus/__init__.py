@@ -1,4 +1,4 @@
-"""Metrics by HTTP: what a pod exposes, and what Prometheus answers; real and in memory."""
+"""Metrics over HTTP: of pods, and of Prometheus' API; real and in-memory."""
 
 from tessera.clients.prometheus.memory import MemoryMetrics
 from tessera.clients.prometheus.protocol import Metrics

@@ -1,4 +1,4 @@
-"""Servers of metrics in this process, for demos, the simulator and tests."""
+"""In-memory servers of metrics, for demos, the simulator and tests."""
 
 from tessera.errors import Unavailable
 
@@ -6,10 +6,10 @@ __all__ = ["MemoryMetrics"]
 
 
 class MemoryMetrics:
-    """`Metrics` that answer what was put there.
+    """`Metrics` with given answers.
 
     Attributes:
-        contents: what is at each URL; an error is raised.
+        contents: by URL; an error is raised.
 
     """
 
@@ -17,7 +17,7 @@ class MemoryMetrics:
         self.contents: dict[str, bytes | Unavailable] = {}
 
     async def get(self, url: str) -> bytes:
-        """Return what is at a URL."""
+        """Return the content of a URL."""
         found = self.contents.get(url)
         if found is None:
             raise Unavailable(url, found="no connection", hint="check that it runs")

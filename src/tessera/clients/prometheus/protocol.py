@@ -1,4 +1,4 @@
-"""What Tessera asks for metrics: a GET that a stranger answers, within bounds."""
+"""The interface for metrics: a bounded GET from an untrusted server."""
 
 from typing import Protocol
 
@@ -8,12 +8,12 @@ __all__ = ["Metrics"]
 class Metrics(Protocol):
     """Servers of metrics, each by its URL.
 
-    An answer is bounded in size and time: whoever serves it is not trusted. Raised is `Unavailable` where the server
-    does not answer in time, answers too much, or refuses; `InvalidInput` where the URL is none.
+    An answer is bounded in size and time, because the server is untrusted. Raises `Unavailable` if the server
+    does not answer in time, answers too much, or with an error; `InvalidInput` if the URL is invalid.
     """
 
     async def get(self, url: str) -> bytes:
-        """Return what is at a URL: the metrics of a pod, or the JSON of Prometheus' HTTP API."""
+        """Return the content of a URL: the metrics of a pod, or the JSON of Prometheus' HTTP API."""
         ...
 
     async def keep(self, servers: frozenset[str]) -> None:

@@ -11,11 +11,11 @@ from tessera.errors import InvalidInput, Unavailable, shown
 __all__ = ["HttpMetrics"]
 
 _MOST_BYTES = 2 << 20
-"""Of an answer; a Triton with a hundred models has 400 kB."""
+"""Largest answer; a Triton with a hundred models has 400 kB."""
 _DEADLINE_S = 3.0
-"""Less than the time between two looks."""
+"""Less than the interval of passes."""
 _AT_ONCE = 64
-"""Answers that are read at once: 128 MiB at most, whatever strangers send."""
+"""Concurrent answers: 128 MiB at most, whatever servers send."""
 
 
 class HttpMetrics:
@@ -25,7 +25,7 @@ class HttpMetrics:
         most_bytes: of an answer.
         deadline_s: for an answer.
         headers: sent with each request, as `Authorization`.
-        tls: which certificates of servers count; None for those that the machine's authorities signed.
+        tls: trusted certificates; None for the machine's CAs.
 
     """
 
@@ -51,7 +51,7 @@ class HttpMetrics:
         await self.close()
 
     async def get(self, url: str) -> bytes:
-        """Return what is at a URL."""
+        """Return the content of a URL."""
         server, target = _split(url)
         async with self._turns:
             try:

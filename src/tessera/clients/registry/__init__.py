@@ -1,4 +1,4 @@
-"""Registries of container images: what an image is made of; real and in memory."""
+"""Registries of container images: manifests and configurations; real and in-memory."""
 
 from tessera.clients.registry.keychain import Keychain
 from tessera.clients.registry.memory import MemoryRegistry

@@ -1,4 +1,4 @@
-"""Where credentials for registries come from: Docker's configuration and the programs that it names."""
+"""Credentials for registries: Docker's configuration and its credential helpers."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ class Keychain:
     """Credentials for images.
 
     Args:
-        configs: where they are looked for, in this order.
+        configs: in the order of precedence.
 
     """
 
@@ -39,7 +39,7 @@ class Keychain:
 
     @classmethod
     def of_this_user(cls, path: Path | None = None) -> "Keychain":
-        """Return the keychain in a file; without one that in DOCKER_CONFIG or ~/.docker, where there is one.
+        """Return the keychain in a file; without one that in DOCKER_CONFIG or ~/.docker, if it exists.
 
         Raises:
             InvalidInput: the file cannot be read.
@@ -55,7 +55,7 @@ class Keychain:
         """Return the credentials for an image; None where there are none.
 
         Raises:
-            Unavailable: the program that knows them fails.
+            Unavailable: the credential helper fails.
 
         """
         for config in self._configs:
@@ -67,7 +67,7 @@ class Keychain:
 
 
 async def _ask(helper: str, host: str) -> Credential | None:
-    """Return what a credential program knows of a registry; None where it knows nothing."""
+    """Return a credential helper's answer for a registry; None if it has none."""
     subject = f"program docker-credential-{helper}"
     if not _HELPER.fullmatch(helper):
         raise InvalidInput(
@@ -93,7 +93,7 @@ async def _ask(helper: str, host: str) -> Credential | None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
     if process.returncode:
-        return None  # it says so in words of its own: no credentials for this registry
+        return None  # it reports in its own words: no credentials for this registry
     try:
         found = msgspec.json.decode(said, type=_Answer)
     except UNDECODABLE as error:

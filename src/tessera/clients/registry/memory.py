@@ -1,4 +1,4 @@
-"""A registry in this process, for tests and demos."""
+"""An in-memory registry, for tests and demos."""
 
 from collections.abc import Sequence
 
@@ -25,16 +25,16 @@ _LINUX = Platform("linux", "amd64")
 
 
 class MemoryRegistry:
-    """Images that were pushed to it, under any host."""
+    """Pushed images, under any host."""
 
     def __init__(self) -> None:
         self.contents: dict[tuple[str, str], Content] = {}
         """Manifests by repository, and tag or digest."""
         self.blobs: dict[str, bytes] = {}
-        """Configurations by digest; of layers it knows no more than the size."""
+        """Configurations by digest; of layers only the size."""
 
     async def manifest(self, reference: Reference) -> Content:
-        """Return what an image's name stands for."""
+        """Return the manifest or index of an image's name."""
         found = self.contents.get((reference.repository, reference.digest or reference.tag))
         if found is None:
             raise InvalidInput(
@@ -56,13 +56,13 @@ class MemoryRegistry:
     def push(
         self, repository: str, tag: str, layers: Sequence[tuple[Descriptor, str]], platform: Platform = _LINUX
     ) -> Content:
-        """Keep an image, and return its manifest.
+        """Push an image, and return its manifest.
 
         Args:
             repository: without the host.
-            tag: empty where only its digest names it.
+            tag: empty to name it only by its digest.
             layers: each with the text of its build step; the lowest first.
-            platform: what it runs on.
+            platform: of the image.
 
         """
         config = Config(
@@ -71,7 +71,7 @@ class MemoryRegistry:
             variant=platform.variant,
             history=tuple(History(created_by=text) for _, text in layers),
         )
-        # The digests of layers that are not compressed, which a container runtime checks.
+        # The digests of uncompressed layers, which a container runtime verifies.
         rootfs = {"type": "layers", "diff_ids": [each.digest for each, _ in layers]}
         content = msgspec.json.encode({**msgspec.to_builtins(config), "rootfs": rootfs})
         described = Descriptor(digest_of(content), len(content), "application/vnd.oci.image.config.v1+json")
@@ -79,7 +79,7 @@ class MemoryRegistry:
         return self._keep(repository, tag, Manifest(described, tuple(each for each, _ in layers)))
 
     def push_index(self, repository: str, tag: str, images: Sequence[tuple[Content, Platform]]) -> Content:
-        """Keep an index of images that were pushed, and return it."""
+        """Push an index of images that were pushed, and return it."""
         listed = (
             Descriptor(each.digest, len(each.content), each.media_type, platform=platform) for each, platform in images
         )

@@ -1,4 +1,4 @@
-"""What Tessera asks of a registry."""
+"""The interface of a registry."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ __all__ = ["Content", "Registry", "read_image"]
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A manifest as the registry has it."""
+    """A manifest in the registry."""
 
     digest: str
     media_type: str
@@ -20,16 +20,16 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class Registry(Protocol):
-    """Registries, each by the host in an image's name. What they send has the digest that was asked for.
+    """Registries, each by the host in an image's name. Their answers match the requested digest.
 
-    Raised are
+    It raises
 
-    - `InvalidInput` when there is no such image, or the credentials have not the form of any;
-    - `Unavailable` when the registry refuses, does not answer, or answers what it must not.
+    - `InvalidInput` if there is no such image, or the credentials are malformed;
+    - `Unavailable` if the registry rejects the request, does not answer, or answers invalid content.
     """
 
     async def manifest(self, reference: Reference) -> Content:
-        """Return what an image's name stands for: its digest where it has one, else its tag."""
+        """Return the manifest or index of an image's name: by its digest if it has one, else by its tag."""
         ...
 
     async def blob(self, reference: Reference, digest: str) -> bytes:
@@ -46,8 +46,8 @@ async def read_image(registry: Registry, reference: Reference, desired: Platform
 
     Raises:
         InvalidInput: there is no such image.
-        Unsupported: it is not for this platform, or no image of a container.
-        Unavailable: the registry refuses, does not answer, or answers what it must not.
+        Unsupported: it is not for this platform, or not a container image.
+        Unavailable: the registry rejects the request, does not answer, or answers invalid content.
 
     """
     subject = f"image {reference.name}"

@@ -23,7 +23,7 @@ from tessera.errors import InvalidInput, Unavailable, shown
 __all__ = ["HttpRegistry"]
 
 _MOST_BYTES = 4 << 20
-"""Of a manifest or a configuration. Source: OCI distribution specification, section Pushing Manifests."""
+"""Largest manifest or configuration. Source: OCI distribution specification, section Pushing Manifests."""
 _DEADLINE_S = 30.0
 _AT_ONCE = 8
 _MOST_REDIRECTS = 5
@@ -35,11 +35,11 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class HttpRegistry:
-    """Registries by their hosts: HTTPS, or HTTP where it was allowed or the host is this machine.
+    """Registries by their hosts: HTTPS, or HTTP if it is allowed or the host is this machine.
 
     Args:
         keychain: the credentials.
-        plain: hosts that are asked by HTTP.
+        plain: hosts with HTTP.
 
     """
 
@@ -49,7 +49,7 @@ class HttpRegistry:
         self._tls: ssl.SSLContext | None = None
         self._connections: dict[str, Connections] = {}
         self._authorizations: dict[tuple[str, str], str] = {}
-        """The header by which a repository of a registry was read last."""
+        """The header of the last read of a repository."""
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def __aenter__(self) -> Self:
@@ -61,7 +61,7 @@ class HttpRegistry:
         await self.close()
 
     async def manifest(self, reference: Reference) -> Content:
-        """Return what an image's name stands for: its digest where it has one, else its tag."""
+        """Return the manifest or index of an image's name: by its digest if it has one, else by its tag."""
         target = f"/v2/{reference.repository}/manifests/{reference.digest or reference.tag}"
         answer = await self._read(reference, target, {"Accept": ", ".join(ACCEPTED)})
         if reference.digest:
@@ -80,7 +80,7 @@ class HttpRegistry:
         self._connections.clear()
 
     async def _read(self, reference: Reference, target: str, headers: dict[str, str]) -> Answer:
-        """Return an answer that is one, with a token where the registry wants to see one."""
+        """Return a successful answer, with a token if the registry requires one."""
         host = _HUB.get(reference.registry, reference.registry)
         plain = host in self._plain or _PORT.sub("", host) in _LOOPBACK
         url = f"{'http' if plain else 'https'}://{host}{target}"
@@ -96,7 +96,7 @@ class HttpRegistry:
         return answer
 
     async def _authorize(self, reference: Reference, refused: Answer, *, plain: bool) -> str:
-        """Return the header Authorization that a registry asks for."""
+        """Return the Authorization header for a registry."""
         subject = _subject(reference)
         challenge = read_challenge(refused.headers.get("www-authenticate", ""), subject)
         credential = await self._keychain.find(reference)
@@ -123,7 +123,7 @@ class HttpRegistry:
         return f"Bearer {read_token(answer.content, subject)}"
 
     async def _follow(self, reference: Reference, url: str, headers: Mapping[str, str], authorization: str) -> Answer:
-        """Return the answer at the end of redirects; another server than the registry gets no credentials."""
+        """Return the answer after redirects; other servers than the registry get no credentials."""
         origin, subject = _origin(url), _subject(reference)
         for _ in range(_MOST_REDIRECTS):
             mine = {"Authorization": authorization} if authorization and _origin(url) == origin else {}
@@ -179,7 +179,7 @@ def _basic(credential: Credential) -> str:
 
 
 def _refusal(answer: Answer, reference: Reference) -> InvalidInput | Unavailable:
-    """Return the error that an answer stands for."""
+    """Return the error of an answer."""
     subject = _subject(reference)
     if answer.status == _NOT_FOUND:
         return InvalidInput(

@@ -1,4 +1,4 @@
-"""The container runtime of a node: images that it has, pulls and keeps; real and in memory."""
+"""The container runtime of a node: its images, pulls and pins; real and in-memory."""
 
 from tessera.clients.runtime.memory import MemoryRuntime
 from tessera.clients.runtime.protocol import LocalImage, Runtime

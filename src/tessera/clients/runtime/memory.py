@@ -1,4 +1,4 @@
-"""A container runtime in this process, for tests and demos."""
+"""An in-memory container runtime, for tests and demos."""
 
 import msgspec
 
@@ -11,17 +11,17 @@ __all__ = ["MemoryRuntime"]
 
 
 class MemoryRuntime:
-    """A node's images, pulled from registries that are a mapping."""
+    """A node's images, pulled from a mapping of registries."""
 
     def __init__(self) -> None:
         self.offered: dict[str, tuple[str, int]] = {}
-        """Digest and size by full name: what registries have."""
+        """Digest and size by full name: the content of registries."""
         self.passwords: dict[str, str] = {}
-        """Password by registry, of those that want one."""
+        """Password by registry, of those that require one."""
         self.images: dict[str, LocalImage] = {}
         """By full name."""
         self.pulls: list[str] = []
-        """What was pulled, in order: names, with the digest where one was asked for."""
+        """Pulls in order: names, with the digest if one was requested."""
         self.percent = 0
         self._ours: set[str] = set()
 
@@ -30,7 +30,7 @@ class MemoryRuntime:
         return "memory 1"
 
     async def image(self, reference: Reference) -> LocalImage | None:
-        """Return an image by the name that pods use."""
+        """Return an image by its name in pods."""
         return self.images.get(reference.name)
 
     async def pull(self, reference: Reference, digest: str, credential: Credential | None) -> None:
@@ -48,7 +48,7 @@ class MemoryRuntime:
         self.images[reference.name] = LocalImage(digest=found[0], bytes=found[1], pinned=False)
 
     async def pin(self, reference: Reference) -> None:
-        """Let garbage collection spare an image."""
+        """Pin an image against garbage collection."""
         found = self.images.get(reference.name)
         if found is None:
             raise Unavailable(f"image {reference.name}", found="this node has none", hint="pull it first")
@@ -57,7 +57,7 @@ class MemoryRuntime:
             self.images[reference.name] = msgspec.structs.replace(found, pinned=True)
 
     async def unpin(self, name: str) -> None:
-        """Take back what `pin` did."""
+        """Undo `pin`."""
         if name in self._ours:
             self._ours.discard(name)
             if name in self.images:

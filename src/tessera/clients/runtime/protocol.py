@@ -1,4 +1,4 @@
-"""What Tessera asks of a node's container runtime."""
+"""The interface of a node's container runtime."""
 
 from typing import Protocol
 
@@ -11,20 +11,20 @@ __all__ = ["LocalImage", "Runtime"]
 
 
 class LocalImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that the node has."""
+    """An image on the node."""
 
     digest: str
-    """What its name stands for here; as in the registry, for all platforms."""
+    """Digest of its name on this node; as in the registry, for all platforms."""
     bytes: int
     """On disk."""
     pinned: bool
-    """Whether the kubelet's garbage collection spares it."""
+    """Whether it is protected from the kubelet's garbage collection."""
 
 
 class Runtime(Protocol):
     """A container runtime.
 
-    Raised are `Unavailable` when it does not answer or cannot do it now, and `Unsupported` when it never can.
+    Raises `Unavailable` if it does not answer or cannot do it now, and `Unsupported` if it never can.
     """
 
     async def version(self) -> str:
@@ -32,7 +32,7 @@ class Runtime(Protocol):
         ...
 
     async def image(self, reference: Reference) -> LocalImage | None:
-        """Return an image by the name that pods use; None where the node has none of this name."""
+        """Return an image by its name in pods; None if the node has none of this name."""
         ...
 
     async def pull(self, reference: Reference, digest: str, credential: Credential | None) -> None:
@@ -40,26 +40,26 @@ class Runtime(Protocol):
 
         Args:
             reference: the name.
-            digest: what the name shall stand for; empty for what it stands for in the registry now.
+            digest: the desired one; empty for the registry's current one.
             credential: for the registry.
 
         """
         ...
 
     async def pin(self, reference: Reference) -> None:
-        """Let the kubelet's garbage collection spare an image that the node has; what others pinned stays theirs."""
+        """Pin an image of the node against the kubelet's garbage collection; others' pins stay."""
         ...
 
     async def unpin(self, name: str) -> None:
-        """Take back what `pin` did for the image of this name; nothing happens where it did nothing."""
+        """Undo `pin` for the image of this name; idempotent."""
         ...
 
     async def pinned(self) -> frozenset[str]:
-        """Return the names of the images that `pin` pinned, by whatever process."""
+        """Return the names of the images pinned by `pin`, by any process."""
         ...
 
     async def disk_percent(self) -> int:
-        """Return how full the disk is on which images lie."""
+        """Return how full the disk with the images is."""
         ...
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The container runtime behind the kubelet's socket: CRI for images, containerd's own interface for names and pins.
+"""The container runtime behind the kubelet's socket: CRI for images, containerd's own API for names and pins.
 
 CRI cannot pin. containerd can: an image with the label `io.cri-containerd.pinned` is reported as pinned by CRI, and
-the kubelet's garbage collection spares it. With another runtime images are pulled and not pinned.
+the kubelet's garbage collection keeps it. With other runtimes images are pulled and not pinned.
 
 Source: containerd `internal/cri/labels/labels.go`, `core/metadata/images.go`; kubernetes
 `pkg/kubelet/images/image_gc_manager.go`.
@@ -44,8 +44,8 @@ class CriRuntime:
     """The container runtime of this node.
 
     Args:
-        socket: where it answers.
-        root: the node's root folder as this process sees it.
+        socket: of the runtime.
+        root: the node's root folder in this process.
 
     """
 
@@ -96,7 +96,7 @@ class CriRuntime:
             await self._settled(reference, lambda said: said.HasField("image"))
 
     async def pin(self, reference: Reference) -> None:
-        """Let the kubelet's garbage collection spare an image that the node has."""
+        """Pin an image against the kubelet's garbage collection."""
         if not await self._is_containerd():
             raise Unsupported(
                 "the container runtime",
@@ -113,7 +113,7 @@ class CriRuntime:
         await self._settled(reference, lambda said: said.image.pinned)
 
     async def unpin(self, name: str) -> None:
-        """Take back what `pin` did for the image of this name."""
+        """Undo `pin` for the image of this name."""
         for each in await self._ours():
             if each.labels[_OURS] == name:
                 await self._label(each, {_PINNED: "", _OURS: ""})
@@ -145,7 +145,7 @@ class CriRuntime:
         return await self._ask(f"{_IMAGES}/ImageStatus", request, cri.ImageStatusResponse)
 
     async def _settled(self, reference: Reference, shows: Callable[[Any], bool]) -> None:
-        """Wait until CRI shows what was written to containerd, of which it hears by an event."""
+        """Wait until CRI shows a write to containerd, of which it is notified by an event."""
         for _ in range(_READS):
             if shows(await self._status(reference)):
                 return
@@ -164,13 +164,13 @@ class CriRuntime:
         return tuple(said.images)
 
     async def _named(self, name: str) -> containerd.Image | None:
-        """Return the image that a name stands for in containerd; None for none."""
+        """Return the image of a name in containerd; None for none."""
         request = containerd.ListImagesRequest(filters=[f'name=="{name}"'])
         said = await self._ask(f"{_NAMES}/List", request, containerd.ListImagesResponse)
         return next(iter(said.images), None)
 
     async def _name(self, reference: Reference, digest: str) -> None:
-        """Let a name stand for what was pulled by its digest, as a pull of the name does."""
+        """Set a name for an image pulled by its digest, as a pull of the name does."""
         found, former = await self._named(reference.at(digest)), await self._named(reference.name)
         if found is None or (former is not None and former.target.digest == digest):
             return
@@ -186,7 +186,7 @@ class CriRuntime:
 
     async def _label(self, found: containerd.Image, labels: Mapping[str, str]) -> None:
         """Set labels of a name in containerd; an empty value removes one."""
-        # With its target, though the mask leaves it out: containerd 2.4.2 dies of a request without one.
+        # With its target, though the mask leaves it out: containerd 2.4.2 crashes on a request without one.
         image = containerd.Image(name=found.name, target=found.target, labels=labels)
         request = containerd.UpdateImageRequest(image=image)
         request.update_mask.paths.extend(f"labels.{each}" for each in labels)

@@ -1,4 +1,4 @@
-"""Where models come from: S3, Google Cloud Storage, the Hugging Face Hub, HTTP servers, folders, and one in memory."""
+"""Sources of models: S3, Google Cloud Storage, the Hugging Face Hub, HTTP servers, folders, and an in-memory one."""
 
 from tessera.clients.store.memory import MemoryStore
 from tessera.clients.store.opening import open_store

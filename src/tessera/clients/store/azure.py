@@ -35,18 +35,18 @@ _PAGES = 100_000
 
 
 class AccessToken(Protocol):
-    """What azure-identity gives."""
+    """A token of azure-identity."""
 
     @property
     def token(self) -> str:
-        """Goes into the header."""
+        """For the header."""
 
 
 class Credential(Protocol):
-    """An identity, as azure-identity finds one; it keeps its token until that expires."""
+    """An identity from azure-identity; it keeps its token until that expires."""
 
     def get_token(self, *scopes: str) -> AccessToken:
-        """Return a token that is good now."""
+        """Return a valid token."""
 
 
 class AzureSettings(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class AzureSettings(msgspec.Struct, frozen=True):
         key: of the account, base64; empty for none.
         sas: a shared access signature, `sv=...&sig=...`; empty for none.
         endpoint: an address such as `http://127.0.0.1:10000/devstoreaccount1`; empty for Azure.
-        timeout_s: how long a connection may bring nothing.
+        timeout_s: how long a connection may be silent.
 
     """
 
@@ -119,8 +119,8 @@ class AzureStore:
         container: its name.
         prefix: without `/` at its ends; empty for the whole container.
         settings: account and credentials.
-        credential: asked for a token where the settings have neither key nor signature; None for public containers.
-        clock: gives the time for signatures.
+        credential: returns a token if the settings have neither key nor signature; None for public containers.
+        clock: the time for signatures.
 
     """
 
@@ -150,7 +150,7 @@ class AzureStore:
 
     @property
     def requests(self) -> int:
-        """How many requests were made."""
+        """Number of requests."""
         return self._endpoint.requests
 
     def _headers(self, target: str, more: Mapping[str, str]) -> dict[str, str]:
@@ -166,13 +166,13 @@ class AzureStore:
         return headers
 
     def _signed(self, target: str) -> str:
-        """Add the shared access signature, where there is one and no key."""
+        """Add the shared access signature, if there is one and no key."""
         if not self._settings.sas or self._settings.key:
             return target
         return f"{target}{'&' if '?' in target else '?'}{self._settings.sas}"
 
     def objects(self) -> tuple[StoredObject, ...]:
-        """Return all blobs, by as many pages as the store makes of them."""
+        """Return all blobs, page by page."""
         found: list[StoredObject] = []
         marker = ""
         for _ in range(_PAGES):
@@ -212,7 +212,7 @@ class AzureStore:
         self._endpoint.ask_ahead(target, self._headers(target, condition(found, 0, found.size)))
 
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
-        """Open a range of the blob, if it still has the ETag that was listed."""
+        """Open a range of the blob, if it still has the listed ETag."""
         target, whole = self._target(found), (start, stop) == (0, found.size)
         headers = self._endpoint.requested(target) if whole else None
         headers = headers or self._headers(target, condition(found, start, stop))

@@ -17,9 +17,9 @@ class FolderStore:
     """The files below a folder; links to files are followed, links to folders are not.
 
     Args:
-        folder: where they are.
-        root: the folder that is `/` to whoever named it.
-        within: refuse what lies outside, wherever links lead; as the root's own names it.
+        folder: the folder.
+        root: the folder that is `/` for the name.
+        within: reject files outside, wherever links lead; in terms of the root.
 
     """
 
@@ -32,7 +32,7 @@ class FolderStore:
         self.requests = 0
 
     def objects(self) -> tuple[StoredObject, ...]:
-        """Return all files; the ETag is made of size, change times and inode."""
+        """Return all files; the ETag is derived from size, change times and inode."""
         self.requests += 1
         if not self._folder.is_dir():
             raise Refused("there is no such folder")
@@ -54,7 +54,7 @@ class FolderStore:
                 with _refusing(path):
                     status = os.stat(path)  # noqa: PTH116 - same reason
                 if not stat.S_ISREG(status.st_mode):
-                    raise Refused(f"{path}: no regular file")  # a pipe would be waited for without end
+                    raise Refused(f"{path}: no regular file")  # a pipe would block for ever
                 found.append(StoredObject(path[above:], status.st_size, _etag(status)))
         return tuple(found)
 
@@ -63,7 +63,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def read(self, found: StoredObject, start: int, stop: int) -> Iterator["_Range"]:
-        """Open a range; a file that changes while it is read is noticed at the end of the range."""
+        """Open a range; a file that changes during the read is noticed at its end."""
         self.requests += 1
         path = self._folder / found.path
         with _refusing(path), open(path, "rb", buffering=0, opener=_open) as file:
@@ -79,7 +79,7 @@ class FolderStore:
                 raise Changed("it was written to while it was read")
 
     def _check(self, number: int) -> None:
-        """Refuse a file that was opened elsewhere: links of whoever may write to the folder can lead anywhere."""
+        """Reject a file that was opened elsewhere: links of anybody who may write to the folder can lead anywhere."""
         if self._within is not None and not Path(f"/proc/self/fd/{number}").readlink().is_relative_to(self._within):
             raise Refused(f"it is a link that leads out of {self._within}")
 

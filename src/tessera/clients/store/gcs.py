@@ -45,12 +45,12 @@ class _Page(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GoogleToken:
-    """What authorizes requests: a token that the environment has, or one that Google's own library finds.
+    """The authorization of requests: a token in the environment, or one from Google's own library.
 
     Args:
         environ: `CLOUDSDK_AUTH_ACCESS_TOKEN`, a token; or `GOOGLE_CREDENTIALS`, the JSON of a service account. Without
-            these the library looks at `GOOGLE_APPLICATION_CREDENTIALS`, gcloud's login and the metadata server, which
-            on GKE gives the tokens of Workload Identity. Where nothing is found, public buckets alone can be read.
+            these the library tries `GOOGLE_APPLICATION_CREDENTIALS`, gcloud's login and the metadata server, which
+            on GKE has the tokens of Workload Identity. Without any, only public buckets can be read.
 
     """
 
@@ -62,7 +62,7 @@ class GoogleToken:
         self._searched = False
 
     def headers(self) -> dict[str, str]:
-        """Return the header that authorizes a request; none where nothing does.
+        """Return the authorization header; none without credentials.
 
         Raises:
             Temporary: the library gets no token now.
@@ -112,9 +112,9 @@ class GcsStore:
     Args:
         bucket: its name.
         prefix: without `/` at its ends; empty for the whole bucket.
-        endpoint: where the API is served.
-        token: authorizes; None for servers that ask for none.
-        timeout_s: how long a connection may bring nothing.
+        endpoint: of the API.
+        token: authorizes; None for servers that require none.
+        timeout_s: how long a connection may be silent.
 
     """
 
@@ -140,7 +140,7 @@ class GcsStore:
 
     @property
     def requests(self) -> int:
-        """How many requests were made."""
+        """Number of requests."""
         return self._endpoint.requests
 
     def _headers(self, found: StoredObject | None = None, start: int = 0, stop: int = 0) -> dict[str, str]:
@@ -151,7 +151,7 @@ class GcsStore:
         return {**headers, **(self._token.headers() if self._token else {})}
 
     def objects(self) -> tuple[StoredObject, ...]:
-        """Return all objects, by as many pages as the store makes of them."""
+        """Return all objects, page by page."""
         found: list[StoredObject] = []
         token = ""
         for _ in range(_PAGES):
@@ -185,7 +185,7 @@ class GcsStore:
 
     @contextlib.contextmanager
     def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
-        """Open a range of the generation that was listed."""
+        """Open a range of the listed generation."""
         target, whole = self._target(found), (start, stop) == (0, found.size)
         headers = (self._endpoint.requested(target) if whole else None) or self._headers(found, start, stop)
         any_etag = msgspec.structs.replace(found, etag="")  # the header's ETag is not the generation

@@ -23,17 +23,17 @@ _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: |$)")
 _OK, _LEAST_ERROR, _LEAST_SERVER_ERROR = 200, 400, 500
 _AGAIN = frozenset({408, 425, 429})
 _AHEAD_CONNECT_S = 2.0
-"""A server that takes longer is left to the request itself, whose patience is counted."""
+"""A slower server is left to the request itself, whose timeout counts."""
 _NO_BODY = frozenset({204, 304})
 
 
 class Response:
-    """An answer: status, headers by lower-case name, and the body, read once.
+    """A response: status, headers by lower-case name, and the body, read once.
 
     Args:
         connection: an open socket.
         method: the request's.
-        until_s: when it must have come, on the monotonic clock, however little is received at a time.
+        until_s: its deadline, on the monotonic clock, however little is received at a time.
 
     """
 
@@ -62,7 +62,7 @@ class Response:
 
     @property
     def complete(self) -> bool:
-        """Whether the body was read to its end, so that the connection can carry another request."""
+        """Whether the body was read to its end, so that the connection can be reused."""
         return self._left == 0
 
     def _check_time(self) -> None:
@@ -151,13 +151,13 @@ class Response:
 
 
 class Endpoint:
-    """A server, and the connections to it that are kept.
+    """A server, and its kept connections.
 
     Args:
         address: scheme `http` or `https`, host and port.
-        timeout_s: how long one receive or connect waits.
-        tls: what the server is known by, and the name that its certificate has; what the system trusts, and its
-            address, where there is nothing.
+        timeout_s: of one receive or connect.
+        tls: the trusted certificates, and the name in the server's certificate; by default the system's, and its
+        address.
 
     """
 
@@ -178,13 +178,13 @@ class Endpoint:
     def request(
         self, method: str, target: str, headers: Mapping[str, str], until_s: float = math.inf
     ) -> Iterator[Response]:
-        """Send a request and give the answer; the connection is kept when its body was read to the end.
+        """Send a request and yield the response; the connection is kept if its body was read to the end.
 
         Args:
             method: GET, HEAD or another.
             target: path and query.
             headers: by name.
-            until_s: when the whole answer must have come, on the monotonic clock.
+            until_s: deadline of the whole response, on the monotonic clock.
 
         Raises:
             Temporary: no connection, a broken answer, or status 408, 425, 429 or 5xx.
@@ -211,7 +211,7 @@ class Endpoint:
                 connection.close()
 
     def ask_ahead(self, target: str, headers: Mapping[str, str]) -> None:
-        """Send a GET request now; the next `request` for the target takes the answer. Failures are left to that one."""
+        """Send a GET request now; the next `request` for the target takes the response. It never fails."""
         with contextlib.suppress(Temporary, Refused, OSError):
             try:
                 connection = self._idle.pop()
@@ -234,7 +234,7 @@ class Endpoint:
         return self._requested[target][1] if target in self._requested else None
 
     def _taken(self, target: str, headers: Mapping[str, str]) -> tuple[socket.socket, Response] | None:
-        """Return the answer to a request that was sent ahead; None where there is none, or it broke."""
+        """Return the response to a request that was sent ahead; None if there is none, or it broke."""
         if target not in self._requested:
             return None
         connection, sent = self._requested.pop(target)
@@ -252,7 +252,7 @@ class Endpoint:
         return None
 
     def _exchange(self, message: bytes, method: str, until_s: float) -> tuple[socket.socket, Response]:
-        """Send on a kept connection, or on a new one where the server has closed that meanwhile."""
+        """Send on a kept connection, or on a new one if the server has closed that meanwhile."""
         self.requests += 1
         while self._idle:
             with contextlib.suppress(IndexError):

@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face Hub, at the commit that a name stands for when it is listed.
+"""Repositories of the Hugging Face Hub, at the commit of a name when it is listed.
 
 Source: https://huggingface.co/docs/hub/api and `huggingface_hub` 2.4, looked up 2026-11-24.
 """
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Repository(NamedTuple):
-    """What an address names."""
+    """A repository, revision and folder."""
 
     kind: str
     """`models` or `datasets`."""
@@ -48,7 +48,7 @@ class Repository(NamedTuple):
 
     @classmethod
     def of_address(cls, rest: str) -> "Repository":
-        """Read what follows `hf://`: `[datasets/]OWNER/NAME[@REVISION][/FOLDER]`; a `/` in a revision is `%2F`.
+        """Parse the part after `hf://`: `[datasets/]OWNER/NAME[@REVISION][/FOLDER]`; a `/` in a revision is `%2F`.
 
         Raises:
             InvalidInput: it is something else.
@@ -85,10 +85,10 @@ class HubStore:
     """The files of a repository, which never change: they are those of one commit.
 
     Args:
-        repository: which.
+        repository: the repository.
         endpoint: the hub's address.
-        token: of a user; empty for what is public.
-        timeout_s: how long a connection may bring nothing.
+        token: of a user; empty for public repositories.
+        timeout_s: how long a connection may be silent.
 
     """
 
@@ -112,11 +112,11 @@ class HubStore:
 
     @property
     def requests(self) -> int:
-        """How many requests were made, of the hub and of where it leads to."""
+        """Number of requests, of the hub and of the servers that it redirects to."""
         return sum(each.requests for each in tuple(self._endpoints.values()))
 
     def objects(self) -> tuple[StoredObject, ...]:
-        """Return all files of the commit that the revision is now."""
+        """Return all files of the revision's current commit."""
         kind, name, revision, folder = self._repository
         top = f"{self._hub.geturl()}/api/{kind}/{name}"
         commit = _decode(self._get(f"{top}/revision/{quote(revision, safe='')}")[0], _Commit).sha
@@ -145,7 +145,7 @@ class HubStore:
         return StoredObject(path, entry.size, entry.oid, f"git:{entry.oid}" if known else "")
 
     def _get(self, address: str) -> tuple[bytes, str]:
-        """Return what an address of the hub's API has, and the address of the next page; empty for none."""
+        """Return the content of a URL of the hub's API, and that of the next page; empty for none."""
         with self._request("GET", address) as response:
             if response.status >= _REDIRECT:
                 raise Refused(f"status {response.status}: the repository has another name")
@@ -170,7 +170,7 @@ class HubStore:
             raise
 
     def _parts(self, address: str) -> tuple[Endpoint, str, dict[str, str]]:
-        """Return the server of an address, the target there, and headers; the token goes to the hub alone."""
+        """Return the server of a URL, the target there, and headers; only the hub gets the token."""
         parts = urlsplit(address)
         if parts.scheme not in {"http", "https"} or (parts.scheme == "http" and self._hub.scheme == "https"):
             raise Refused(f"it leads to {shown(address[:80])}, which is not https")
@@ -184,7 +184,7 @@ class HubStore:
         return endpoint, f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", headers
 
     def _link(self, found: StoredObject) -> str:
-        """Return where an object lies: a large one elsewhere, at an address that holds for a while."""
+        """Return the URL of an object: a large one is elsewhere, at a URL that expires."""
         known = self._links.get(found.path)
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""A store in memory: for tests, demos and dry runs."""
+"""An in-memory store: for tests, demos and dry runs."""
 
 import contextlib
 import hashlib

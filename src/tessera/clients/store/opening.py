@@ -1,4 +1,4 @@
-"""The store that an address names."""
+"""Opens the store of an address."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,10 +22,10 @@ def open_store(address: str, environ: Mapping[str, str]) -> Store:
     Args:
         address: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, `hf://OWNER/NAME@REVISION`,
             `https://HOST/FOLDER/`, `file:///FOLDER` or a folder.
-        environ: credentials and endpoints under the names that the stores' own programs use.
+        environ: credentials and endpoints, under the names of the stores' own programs.
 
     Raises:
-        InvalidInput: it is none of these, or what it needs is not installed.
+        InvalidInput: it is none of these, or a library is not installed.
 
     """
     scheme, found, rest = address.partition("://")
@@ -88,4 +88,4 @@ def _gcs(rest: str, environ: Mapping[str, str]) -> Store:
 
 
 _BUCKETS: dict[str, Callable[[str, Mapping[str, str]], Store]] = {"s3": _s3, "gs": _gcs, "az": _azure, "hf": _hub}
-"""What opens a store, given what follows `://` and the environment."""
+"""Opens a store, from the part after `://` and the environment."""

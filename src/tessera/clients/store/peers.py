@@ -1,4 +1,4 @@
-"""Chunks of models that agents of other nodes have: asked for over TLS where both sides show a certificate."""
+"""Chunks of models from agents of other nodes, over mutual TLS."""
 
 import ssl
 import threading
@@ -13,8 +13,8 @@ from tessera.core.storage.models.peers import PeerPatience
 __all__ = ["PEER_NAME", "Absent", "PeerConnections", "Pending"]
 
 PEER_NAME = "tessera-peers.tessera-system.svc"
-"""The DNS name that a certificate of an agent has, for those who ask and those who answer: not every certificate of
-the authority is an agent's."""
+"""The DNS name in an agent's certificate, for clients and servers: not every certificate of
+the CA is an agent's."""
 _ABSENT, _PENDING, _OK = 404, 202, 200
 
 
@@ -23,14 +23,14 @@ class Absent(Exception):
 
 
 class Pending(Exception):
-    """The peer fetches the chunk, and has it not yet."""
+    """The peer fetches the chunk, and does not have it yet."""
 
 
 class PeerConnections:
-    """Connections to peers, which are kept; used by several threads at once.
+    """Connections to peers, which are kept; thread-safe.
 
     Args:
-        context: shows our certificate, and knows the authority of theirs.
+        context: our certificate, and the CA of theirs.
         patience: with them.
 
     """
@@ -42,18 +42,18 @@ class PeerConnections:
         self._endpoints: dict[str, Endpoint] = {}
 
     def fill(self, peer: str, target: str, view: memoryview, is_done: Callable[[], bool]) -> None:
-        """Fill the view with a chunk of a peer.
+        """Fill the view with a peer's chunk.
 
         Args:
             peer: address and port.
-            target: `chunks/KEY/NUMBER`, or `held/KEY/NUMBER` for what the peer has proven.
+            target: `chunks/KEY/NUMBER`, or `held/KEY/NUMBER` for verified content.
             view: as long as the chunk.
-            is_done: says whether it is needed no more.
+            is_done: returns whether it is no longer needed.
 
         Raises:
             Absent: it has nothing of it.
             Pending: it has it not yet.
-            Temporary: it is gone, too slow, or answers what is no chunk.
+            Temporary: it is gone, too slow, or answers something else.
 
         """
         until = time.monotonic() + self._patience.chunk_s

@@ -1,4 +1,4 @@
-"""A store of objects: list them, read a range of one."""
+"""The interface of a store of objects: list them, read a range of one."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -9,11 +9,11 @@ __all__ = ["Body", "Changed", "Refused", "Store", "Temporary"]
 
 
 class Temporary(Exception):
-    """A request failed in a way that may pass: no connection, a broken body, 5xx, 429.
+    """A request failed temporarily: no connection, a broken body, 5xx, 429.
 
     Args:
         reason: what happened.
-        retry_after_s: what the store asks for; 0 where it does not say.
+        retry_after_s: requested by the store; 0 for none.
 
     """
 
@@ -23,7 +23,7 @@ class Temporary(Exception):
 
 
 class Refused(Exception):
-    """A request fails each time: no such object, no rights.
+    """A request failed for good: no such object, no permission.
 
     Args:
         reason: what happened.
@@ -37,18 +37,18 @@ class Refused(Exception):
 
 
 class Changed(Exception):
-    """The object is no longer the one that was listed."""
+    """The object differs from the listed one."""
 
 
 class Body(Protocol):
-    """The bytes of a range, as they come."""
+    """The bytes of a range, as they arrive."""
 
     @property
     def etag_is_checksum(self) -> bool:
-        """Whether a checksum that was read off the ETag holds; not where the store encrypts with a key of its own."""
+        """Whether a checksum derived from the ETag is valid; not if the store encrypts with a key of its own."""
 
     def readinto(self, view: memoryview) -> int:
-        """Fill the view's beginning with what is there, at least a byte; return 0 after the last one.
+        """Fill the view's beginning with available bytes, at least one; return 0 after the last one.
 
         Raises:
             Temporary: the connection broke, or brought nothing for the store's timeout.
@@ -57,31 +57,31 @@ class Body(Protocol):
 
 
 class Store(Protocol):
-    """Objects below one source; used by several threads at once.
+    """Objects below one source; thread-safe.
 
     Each method raises `Temporary`, `Refused` or `Changed`.
     """
 
     @property
     def source(self) -> str:
-        """Where it is, without credentials, as errors and manifests name it."""
+        """Its address, without credentials, for errors and manifests."""
 
     @property
     def requests(self) -> int:
-        """How many requests were made."""
+        """Number of requests."""
 
     @property
     def asks_ahead(self) -> bool:
-        """Whether `ask_ahead` does anything: the store is behind a network, and answers while we do other work."""
+        """Whether `ask_ahead` has an effect: the store is remote, and answers while we do other work."""
 
     def objects(self) -> tuple[StoredObject, ...]:
         """Return all objects, with names below the source."""
 
     def ask_ahead(self, found: StoredObject) -> None:
-        """Ask for a whole object that `read` is called for soon. It never fails: `read` then asks again."""
+        """Request a whole object that `read` is called for soon. It never fails: `read` then requests it again."""
 
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Body]:
-        """Open the bytes from `start` to before `stop` of the object as it was listed."""
+        """Open the bytes from `start` to before `stop` of the listed object."""
 
     def close(self) -> None:
         """Close connections."""

@@ -1,4 +1,4 @@
-"""Reading a range over HTTP: the answer has to be the range of the object that was listed."""
+"""Reads a range over HTTP, and checks that the answer is that range of the listed object."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ _DISCARDED = 2**20
 
 
 def condition(found: StoredObject, start: int, stop: int) -> dict[str, str]:
-    """Return the headers that ask for a range of this state of the object."""
+    """Return the headers that request a range of this version of the object."""
     headers = {"Accept-Encoding": "identity"}
     if found.ranges and (start, stop) != (0, found.size):
         headers["Range"] = f"bytes={start}-{stop - 1}"
@@ -27,7 +27,7 @@ def condition(found: StoredObject, start: int, stop: int) -> dict[str, str]:
 def read_range(
     endpoint: Endpoint, target: str, headers: Mapping[str, str], found: StoredObject, bounds: tuple[int, int]
 ) -> Iterator[Response]:
-    """Open a range; what precedes it is read over where the server sends the whole object.
+    """Open a range; preceding bytes are skipped if the server sends the whole object.
 
     Raises:
         Changed: another size or ETag, or the server says so.
@@ -56,7 +56,7 @@ def _discard(response: Response, size: int) -> None:
 
 
 def _check(response: Response, found: StoredObject, start: int, stop: int) -> bool:
-    """Refuse an answer that is not the object that was listed; return whether it is a part of it."""
+    """Reject an answer that is not the listed object; return whether it is a part of it."""
     if response.status >= _LEAST_REDIRECT:
         raise Refused(f"status {response.status}, which leads elsewhere: {response.headers.get('location')}")
     etag = response.headers.get("etag", "").strip('"')

@@ -1,4 +1,4 @@
-"""S3 and what speaks its protocol (Ceph RGW): listing, ranges, signatures."""
+"""S3 and compatible stores (Ceph RGW): listing, ranges, signatures."""
 
 import functools
 import hashlib
@@ -34,7 +34,7 @@ class S3Settings(msgspec.Struct, frozen=True):
         access_key: empty for anonymous reading.
         secret_key: belongs to it.
         session_token: of temporary credentials.
-        timeout_s: how long a connection may bring nothing.
+        timeout_s: how long a connection may be silent.
 
     """
 
@@ -58,7 +58,7 @@ class S3Settings(msgspec.Struct, frozen=True):
 
 
 def sign(settings: S3Settings, now: datetime, target: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers with those that sign a GET request.
+    """Return the headers with the signature of a GET request.
 
     Source: AWS, "Authenticating Requests (AWS Signature Version 4)".
 
@@ -91,7 +91,7 @@ def sign(settings: S3Settings, now: datetime, target: str, headers: Mapping[str,
 
 @functools.lru_cache(maxsize=4)
 def _signer(secret_key: str, scope: str) -> hmac.HMAC:
-    """Return what signs for a day, a region and a service; it is copied, never fed."""
+    """Return the signing key of a day, a region and a service; it is copied, never updated."""
     key = f"AWS4{secret_key}".encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -105,7 +105,7 @@ class S3Store:
         bucket: its name.
         prefix: without `/` at its ends; empty for the whole bucket.
         settings: endpoint and credentials.
-        clock: gives the time for signatures.
+        clock: the time for signatures.
 
     """
 
@@ -134,14 +134,14 @@ class S3Store:
 
     @property
     def requests(self) -> int:
-        """How many requests were made."""
+        """Number of requests."""
         return self._endpoint.requests
 
     def _headers(self, target: str, more: Mapping[str, str]) -> dict[str, str]:
         return sign(self._settings, self._clock(), target, {"Host": self._endpoint.host, **more})
 
     def objects(self) -> tuple[StoredObject, ...]:
-        """Return all objects, by as many pages as the store makes of them."""
+        """Return all objects, page by page."""
         found: list[StoredObject] = []
         token = ""
         for _ in range(_PAGES):
@@ -184,7 +184,7 @@ class S3Store:
         self._endpoint.ask_ahead(target, self._headers(target, condition(found, 0, found.size)))
 
     def read(self, found: StoredObject, start: int, stop: int) -> AbstractContextManager[Response]:
-        """Open a range of the object, if it still has the ETag that was listed."""
+        """Open a range of the object, if it still has the listed ETag."""
         target, whole = self._target(found), (start, stop) == (0, found.size)
         headers = self._endpoint.requested(target) if whole else None
         headers = headers or self._headers(target, condition(found, start, stop))

@@ -20,11 +20,11 @@ _REDIRECT = 300
 class WebStore:
     """The files that the index pages below an address link to, or the one file at the address.
 
-    Index pages are those of nginx (`autoindex`), Apache and Python's `http.server`: links to what lies below.
+    Index pages of nginx (`autoindex`), Apache and Python's `http.server`: links to files and folders below.
 
     Args:
-        address: ends with `/` where it is a folder.
-        timeout_s: how long a connection may bring nothing.
+        address: ends with `/` for a folder.
+        timeout_s: how long a connection may be silent.
 
     """
 
@@ -39,11 +39,11 @@ class WebStore:
 
     @property
     def requests(self) -> int:
-        """How many requests were made."""
+        """Number of requests."""
         return self._endpoint.requests
 
     def objects(self) -> tuple[StoredObject, ...]:
-        """Return the files; their sizes and states are asked one by one."""
+        """Return the files; their sizes and ETags are requested one by one."""
         if not self._top.endswith("/"):
             return (self._object(self._top, unquote(self._top.rpartition("/")[2])),)
         paths: list[str] = []

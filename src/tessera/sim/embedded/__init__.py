@@ -1,6 +1,6 @@
-"""A cluster in this process: the real server, controller and agents on a Kubernetes API, kubelets and GPUs in memory.
+"""A cluster in this process: the real server, controller and agents on in-memory Kubernetes, kubelets and GPUs.
 
-What of Kubernetes they need beside it is here in small: a scheduler's queue, kubelets' pods, and workloads whose load
+The rest of Kubernetes that they need is simplified here: a scheduler's queue, kubelets' pods, and workloads whose load
 rises and falls.
 """
 

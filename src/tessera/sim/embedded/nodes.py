@@ -1,4 +1,4 @@
-"""One node in this process: Tessera's agent on GPUs and a kubelet in memory, and what a kubelet does with pods."""
+"""One node in this process: Tessera's agent on in-memory GPUs and an in-memory kubelet, and the kubelet's pods."""
 
 import asyncio
 import contextlib
@@ -33,18 +33,18 @@ __all__ = ["EmbeddedNode", "gpu_limits"]
 
 _TURN_S = 1.0
 _IDLE = 0.15
-"""The part of its power that a GPU takes without load."""
+"""The part of its power that a GPU uses without load."""
 _CAPPED = 0.85
-"""From this load on a GPU would take more power than it may: it lowers its clocks."""
+"""Above this load a GPU would exceed its power limit: it lowers its clocks."""
 _CAPPED_CLOCK = 0.85
 """The part of its highest clock that it has then."""
 _POWER_CAP = 0x4
 _STARTS = 5
-"""A pod that a plugin refused is started again so often, as its controller would make it anew."""
+"""A rejected pod is retried this often, as its controller would recreate it."""
 
 
 def gpu_limits(pod: Object) -> dict[str, int]:
-    """Return how many devices of which resources the pod's only container asks for."""
+    """Return the devices requested by the pod's only container, by resource."""
     (container,) = pod["spec"]["containers"]
     limits: dict[str, Any] = container["resources"]["limits"]
     return {name: int(count) for name, count in limits.items() if "/" in name}
@@ -58,7 +58,7 @@ class PodLoads(Protocol):
     """What pods do with their GPUs."""
 
     def memory_in_use(self, pod: Object) -> float:
-        """Return the part of its GPU memory that a pod's process takes; 0 without such a process."""
+        """Return the part of its GPU memory that a pod's process uses; 0 without such a process."""
         ...
 
     def busy(self, pod: Object) -> float:
@@ -73,7 +73,7 @@ class EmbeddedNode:
         name: of the Node object, and of its folder.
         models: of its GPUs.
         kube: the Kubernetes API.
-        folder: where all nodes have theirs.
+        folder: of all nodes.
         labels: of the Node object.
         loads: says what pods do with their GPUs.
 
@@ -101,10 +101,10 @@ class EmbeddedNode:
         selection = Selection(fields=(("spec.nodeName", name),))
         self._pods = Store(kube, PODS, selection, wake=self._wakeup.set)
         self._started: dict[str, Object] = {}
-        """Pods whose containers run, by UID."""
+        """Pods with running containers, by UID."""
         self._processes: dict[str, int] = {}
         self._shares: dict[str, tuple[Share, ...]] = {}
-        """What the pods with a process were assigned, by UID."""
+        """The assignments of pods with a process, by UID."""
         self._energy_mj = Counter[str]()
         self._measured_s = 0.0
         self._refused: dict[str, int] = {}
@@ -133,11 +133,11 @@ class EmbeddedNode:
                 await self._wakeup.wait(_TURN_S)
 
     def metrics(self) -> bytes:
-        """Return what the agent exposes to Prometheus."""
+        """Return the agent's metrics."""
         return self._agent.measures.render() + self._agent.exporter.render() if self._agent else b""
 
     def usage(self) -> UsageReport:
-        """Return what the agent reports of the use of its GPUs."""
+        """Return the agent's report of GPU usage."""
         return read_usage(self._agent.exporter.report(), self.name) if self._agent else UsageReport(node=self.name)
 
     def _settings(self, kubelet: MemoryKubelet) -> Settings:
@@ -174,7 +174,7 @@ class EmbeddedNode:
         self._measure()
 
     def _measure(self) -> None:
-        """Let the GPUs show what such a load does to them: clocks, heat, power."""
+        """Set the effects of such a load on the GPUs: clocks, heat, power."""
         now_s = asyncio.get_running_loop().time()
         passed_s, self._measured_s = now_s - (self._measured_s or now_s), now_s
         loads, whole = Counter[str](), set[str]()
@@ -185,7 +185,7 @@ class EmbeddedNode:
                     whole.add(self._uuids[each.gpu])
         for uid, pid in self._processes.items():
             most = max((loads[self._uuids[each.gpu]] for each in self._shares[uid]), default=0)
-            scale = min(1, 100 / most) if most else 0  # who wants more than there is gets less
+            scale = min(1, 100 / most) if most else 0  # a GPU that is overcommitted gives each less
             parts = sum(map(self._part, self._shares[uid])) / max(1, len(self._shares[uid]))
             self._driver.set_load(pid, round(self._loads.busy(self._started[uid]) * parts * scale))
         for uuid, name in zip(self._uuids, self._models, strict=True):
@@ -208,7 +208,7 @@ class EmbeddedNode:
             )
 
     async def _advertise(self, kubelet: MemoryKubelet) -> None:
-        """Write what plugins offer into the Node, as the kubelet does."""
+        """Write the plugins' devices to the Node, as the kubelet does."""
         offered = {name: str(kubelet.allocatable(name)) for name in dict.fromkeys(kubelet.registrations)}
         if offered != self._advertised:
             status = {"allocatable": offered, "capacity": offered}
@@ -234,7 +234,7 @@ class EmbeddedNode:
             await self._kube.patch(PODS, name, running, namespace=namespace, subresource="status")
 
     def _part(self, share: Share) -> float:
-        """Return which part of its GPU's compute a pod can have: that of its instance, or all."""
+        """Return the part of its GPU's compute that a pod can use: that of its instance, or all."""
         return 1.0 if share.profile is None else share.memory_mib / model(self._models[share.gpu]).memory_mib
 
     def _end(self, kubelet: MemoryKubelet, uid: str, pod: Object) -> None:

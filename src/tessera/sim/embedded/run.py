@@ -45,7 +45,7 @@ class Embedded:
     """A cluster in this process, with the page.
 
     Args:
-        page: where the page is served.
+        page: address of the page.
         speed: simulated seconds of the workloads in a second.
         seed: of names and requests.
 
@@ -60,7 +60,7 @@ class Embedded:
         self.server = Server(Settings(port=0, page=page, replica="embedded"), self.kube, metrics=self.workloads)
 
     def metrics(self) -> Mapping[str, bytes]:
-        """Return what each process exposes to Prometheus."""
+        """Return the metrics of each process."""
         agents = {f"agent-{node.name}": node.metrics() for node in self.nodes}
         return {"server": self.server.metrics(), "controller": self._measures.render(), **agents}
 
@@ -107,7 +107,7 @@ class Embedded:
                 tasks.create_task(self.workloads.run())
 
     async def _settled(self) -> bool:
-        """Return whether each node's GPUs are shared as its policy says: pods that came before would have others."""
+        """Return whether each node's GPUs are shared as its policy says: earlier pods would get others."""
         found = (await self.kube.list(GPU_NODES)).objects
         reported = (
             "policy" in (each.get("spec") or {})

@@ -1,4 +1,4 @@
-"""kube-scheduler in small: pending pods in order of arrival, each asked about at the server and bound."""
+"""A simplified kube-scheduler: pending pods in order of arrival, filtered by the server and bound."""
 
 import asyncio
 from collections import Counter
@@ -46,12 +46,12 @@ class Scheduling:
 
     async def _place(self, pod: Object) -> None:
         """Bind a pod, or write on it why it is pending."""
-        # 1. The nodes that advertise enough, which kube-scheduler's plugin NodeResourcesFit finds.
+        # 1. The nodes that advertise enough, as in kube-scheduler's plugin NodeResourcesFit.
         lacking = {name: self._lacks(name, pod) for _, name in self._nodes.objects}
         names = tuple(name for name, lack in lacking.items() if not lack)
         reasons = Counter(lack for lack in lacking.values() if lack)
         try:
-            # 2. Those of them on which the server has room, and the best of these.
+            # 2. Those of them where the server has room, and the best of these.
             args = Args(pod=pod, names=names)
             found = self._verbs.filter(args)
             reasons.update([*found.failed.values(), *found.hopeless.values()])
@@ -66,7 +66,7 @@ class Scheduling:
         await self._refuse(pod, reasons)
 
     def _lacks(self, node: str, pod: Object) -> str:
-        """Return why a node is none for a pod: its labels, or a resource of which too little is left there."""
+        """Return why a node does not fit a pod: its labels, or a resource."""
         if not labels_of(self._nodes.objects["", node]).items() >= (pod["spec"].get("nodeSelector") or {}).items():
             return "node(s) didn't match Pod's node affinity/selector"
         allocatable = (self._nodes.objects["", node].get("status") or {}).get("allocatable") or {}
@@ -78,7 +78,7 @@ class Scheduling:
         return next((f"Insufficient {name}" for name in short), "")
 
     async def _refuse(self, pod: Object, reasons: Counter[str]) -> None:
-        """Write the condition PodScheduled, as kube-scheduler words it."""
+        """Write the condition PodScheduled, as kube-scheduler does."""
         words = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         message = f"0/{len(self._nodes.objects)} nodes are available: {words}."
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}

@@ -23,14 +23,14 @@ __all__ = ["CASES", "Case", "Serving", "Workloads"]
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Source: k8s.io/apimachinery `pkg/util/rand`."""
 _SYNC_S: Final = 15.0
-"""Between two looks of the autoscaler, in simulated time."""
+"""Interval of the autoscaler's passes, in simulated time."""
 _KEPT: Final = 120
 _TURN_S: Final = 0.5
 _WAVE_S: Final = 3600.0
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """A model server that is scaled by its load."""
+    """A model server that scales with its load."""
 
     slots: int
     least_rate: float
@@ -39,7 +39,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     service_s: float
     most: int
     phase: float = 0.0
-    """Part of a wave by which it is ahead."""
+    """Phase of its wave."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...] = ()
     replicas: int = 1
-    """Pods to have; of a job at most."""
+    """Number of pods; of a job at most."""
     serving: Serving | None = None
     job: bool = False
     """Whether its pods come in batches and end."""
@@ -109,15 +109,15 @@ CASES: Final = (
         memory=0.4,
     ),
 )
-"""After examples/1 to examples/5, sized for the nodes of `run`, with one that is too large now and then."""
+"""From examples/1 to examples/5, sized for the nodes of `run`, with a pod that is too large now and then."""
 
 
 class Workloads:
-    """Keeps the workloads at the pods that they need, and says how busy these are; the page's metrics.
+    """Keeps the workloads at their desired number of pods, and knows how busy these are; the page's metrics.
 
     Args:
         kube: the Kubernetes API.
-        reports: what the nodes' agents report of the use of their GPUs.
+        reports: returns the nodes' reports of GPU usage.
         speed: simulated seconds in a second.
         rng: names of pods, requests.
 
@@ -136,7 +136,7 @@ class Workloads:
         self._busy: dict[PodKey, float] = {}
 
     async def refresh(self) -> None:
-        """Measure nothing: `run` knows."""
+        """Do nothing: `run` measures."""
 
     def activity(self) -> Mapping[PodKey, float]:
         """Return how much of its compute each pod uses."""
@@ -151,7 +151,7 @@ class Workloads:
         return tuple(each.service() for each in self._servers.values())
 
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """Return what is recommended by what the agents observed."""
+        """Return recommendations by the agents' reports."""
         found = recommendations(self._reports())
         return tuple(msgspec.structs.replace(each, observed_s=each.observed_s * self._speed) for each in found)
 
@@ -241,10 +241,10 @@ class _Server:
         )
 
     def advance(self, now_s: float, running: int) -> int:
-        """Serve what came until now with the pods that run, and return how many to have."""
+        """Serve the requests until now with the running pods, and return the desired number."""
         self._replicas.scale(self._now_s, running, start_s=0.0)
         if not self._arrived and not running:
-            self._next_s = now_s  # the first requests come when somebody can answer
+            self._next_s = now_s  # requests begin when a pod can answer
         while self._next_s < now_s:
             self._replicas.put(self._next_s, self._rng.expovariate(1 / self._serving.service_s))
             self._arrived += 1

@@ -31,7 +31,7 @@ _COMPUTE_MODES = {
     ComputeMode.EXCLUSIVE_PROCESS: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
 }
 _WAITS = (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED)
-"""Outcomes with which a new MIG mode is in force, or will be after a reset."""
+"""Return codes with which a new MIG mode is in force, or will be after a reset."""
 
 
 def switch(facts: GpuFacts, device: Any, *, enabled: bool) -> MigMode:
@@ -55,7 +55,7 @@ def switch(facts: GpuFacts, device: Any, *, enabled: bool) -> MigMode:
 
 
 def create(facts: GpuFacts, device: Any, placement: Placement) -> None:
-    """Create a GPU instance and the compute instance that fills it; takes the first back where the second fails."""
+    """Create a GPU instance and the compute instance that fills it; destroys the first if the second fails."""
     check_room(facts, placement)
     subject = f"creating {place_named(facts, placement)}"
     profile = next(each for each in facts.model.profiles if each.name == placement.profile)
@@ -109,19 +109,19 @@ def destroy(facts: GpuFacts, device: Any, placement: Placement) -> None:
 
 
 def set_compute_mode(facts: GpuFacts, device: Any, desired: ComputeMode) -> None:
-    """Say who may open contexts on a GPU."""
+    """Set the compute mode: who may open contexts on a GPU."""
     with translated(f"compute mode of {named(facts)}"):
         pynvml.nvmlDeviceSetComputeMode(device, _COMPUTE_MODES[desired])
 
 
 def cap(facts: GpuFacts, device: Any, watts: int) -> None:
-    """Cap a GPU's power."""
+    """Set a GPU's power limit."""
     with translated(f"power limit of {named(facts)}"):
         pynvml.nvmlDeviceSetPowerManagementLimit(device, watts * 1000)
 
 
 def lock(facts: GpuFacts, device: Any, mhz: tuple[int, int] | None) -> None:
-    """Lock the clock of the graphics engine, or let it go."""
+    """Lock the graphics clock, or unlock it."""
     with translated(f"clocks of {named(facts)}"):
         if mhz is None:
             pynvml.nvmlDeviceResetGpuLockedClocks(device)
@@ -139,7 +139,7 @@ def limit(facts: GpuFacts, device: Any, cgroup: str, hard_mib: int | None) -> No
 
 
 def limit_of(facts: GpuFacts, device: Any, cgroup: str) -> MemoryLimit:
-    """Return a cgroup's limit, and what it holds."""
+    """Return a cgroup's limit, and its usage."""
     limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
     limits.nameSpace = cgroup.encode()
     _limits(facts, cgroup, pynvml.nvmlDeviceGetMemoryLimits_v1, device, limits)

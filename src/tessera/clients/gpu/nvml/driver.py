@@ -40,26 +40,26 @@ _SYSFS = Path("/sys")
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
-    """How long calls may take, the wait for those before them included."""
+    """Timeouts of calls, including the wait for earlier ones."""
 
     read_s: float = 20.0
-    """Of a reading, usually a fraction of a second; seconds where no process keeps the driver's state in memory."""
+    """Of a read, usually a fraction of a second; seconds without a process that keeps the driver's state in memory."""
     act_s: float = 60.0
     """Of a change. Creating and destroying instances takes up to some seconds each."""
     switch_s: float = 180.0
     """Of a change of the MIG mode, which may reset the GPU."""
     events_s: float = 0.5
-    """Between looks at events."""
+    """Interval of polling events."""
 
 
 _DEADLINES = Deadlines()
 
 
 class NvmlDriver:
-    """A `GpuDriver` that asks NVML, all in one thread. `open` makes it; close it, or use it as a context manager.
+    """A `GpuDriver` by NVML, with one thread for all calls. Create it by `open`; close it, or use it as a context.
 
-    GPUs keep the index they had when it was opened. After a timeout it recovers by itself as soon as NVML's call comes
-    back; until then every call raises `Unavailable` at once. What the late call did, the next inventory shows.
+    GPUs keep the index they had when it was opened. After a timeout it recovers by itself as soon as NVML's call
+    returns; until then every call raises `Unavailable` at once. The next inventory shows the result of the late call.
     """
 
     def __init__(self, thread: DriverThread, node: Node, feed: Feed, deadlines: Deadlines) -> None:
@@ -82,7 +82,7 @@ class NvmlDriver:
         thread, feed, loop = DriverThread("nvml"), Feed(), asyncio.get_running_loop()
 
         def publish(event: GpuEvent) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to report to
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no reader
                 loop.call_soon_threadsafe(feed.publish, event)
 
         made: list[Node] = []
@@ -98,7 +98,7 @@ class NvmlDriver:
         try:
             node = await thread.call("opening it", make, deadlines.act_s)
         except BaseException:
-            await thread.close(unmake, 0.0)  # should it open late
+            await thread.close(unmake, 0.0)  # if it opens late
             raise
         return cls(thread, node, feed, deadlines)
 
@@ -128,7 +128,7 @@ class NvmlDriver:
         return await self._on("reading processes", gpu, read)
 
     async def use(self, gpu: str, placement: Placement | None = None) -> Use:
-        """Return how busy a GPU, or one MIG instance of it, is."""
+        """Return the utilization of a GPU, or of one MIG instance of it."""
 
         def read(facts: GpuFacts, device: Any) -> Use:
             with translated(f"use of {named(facts)}"):
@@ -141,22 +141,22 @@ class NvmlDriver:
         return await self._on("reading use", gpu, read)
 
     async def measure(self, gpu: str) -> GpuReading:
-        """Return what NVML measures of a GPU, of its MIG instances and of its processes."""
+        """Return NVML's measurements of a GPU, of its MIG instances and of its processes."""
         act = partial(self._node.of_last, gpu, self._measuring.measure)
         return await self._thread.call("measuring", act, self._deadlines.read_s)
 
     async def memory_limit(self, gpu: str, cgroup: str) -> MemoryLimit:
-        """Return the limit of a cgroup on a GPU, and what it holds."""
+        """Return the limit of a cgroup on a GPU, and its usage."""
         return await self._on(
             "reading a memory limit", gpu, lambda facts, device: changing.limit_of(facts, device, cgroup)
         )
 
     def events(self) -> AsyncIterator[GpuEvent]:
-        """Yield what NVML reports from this call on."""
+        """Yield NVML's events from this call on."""
         return self._feed.stream()
 
     async def _follow(self) -> None:
-        """Look for events at intervals; a driver that does not answer has none."""
+        """Poll events; a driver that does not answer has none."""
         while True:
             with contextlib.suppress(TesseraError):
                 await self._thread.call("reading events", self._node.report, self._deadlines.read_s)
@@ -190,7 +190,7 @@ class NvmlDriver:
         await self._on("destroying an instance", gpu, act, self._deadlines.act_s)
 
     async def set_compute_mode(self, gpu: str, mode: ComputeMode) -> None:
-        """Say who may open contexts on a GPU."""
+        """Set the compute mode of a GPU."""
 
         def act(facts: GpuFacts, device: Any) -> None:
             check_compute_mode(facts, mode)
@@ -199,7 +199,7 @@ class NvmlDriver:
         await self._on("setting the compute mode", gpu, act)
 
     async def set_power_limit(self, gpu: str, watts: int | None) -> None:
-        """Cap a GPU's power; None restores the default limit."""
+        """Set a GPU's power limit; None restores the default limit."""
 
         def act(facts: GpuFacts, device: Any) -> None:
             changing.cap(facts, device, bounded_power(facts, watts))
@@ -207,7 +207,7 @@ class NvmlDriver:
         await self._on("setting the power limit", gpu, act)
 
     async def lock_clocks(self, gpu: str, mhz: tuple[int, int] | None) -> None:
-        """Keep the clock of the graphics engine between two frequencies; None leaves it to the driver."""
+        """Lock the graphics clock between two frequencies; None leaves it to the driver."""
 
         def act(facts: GpuFacts, device: Any) -> None:
             changing.lock(facts, device, None if mhz is None else bounded_clocks(facts, mhz))
@@ -215,7 +215,7 @@ class NvmlDriver:
         await self._on("locking clocks", gpu, act)
 
     async def set_memory_limit(self, gpu: str, cgroup: str, hard_mib: int | None) -> None:
-        """Limit the memory all processes of a cgroup hold of a GPU together; None takes the limit away."""
+        """Limit the memory that all processes of a cgroup use of a GPU together; None removes the limit."""
 
         def act(facts: GpuFacts, device: Any) -> None:
             limit = None if hard_mib is None else bounded_memory(facts, cgroup, hard_mib)
@@ -224,7 +224,7 @@ class NvmlDriver:
         await self._on("limiting memory", gpu, act)
 
     async def close(self) -> None:
-        """Let NVML go and end all events; nothing it was asked to set is undone."""
+        """Shut NVML down and end all events; its settings stay."""
         self._following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._following

@@ -1,4 +1,4 @@
-"""What NVML's error codes mean to a caller."""
+"""NVML's error codes as Tessera's errors."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ REFUSED = (
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     pynvml.NVML_ERROR_DEPRECATED,
 )
-"""This GPU or driver does not do it."""
+"""Codes for what this GPU or driver does not support."""
 
 _LATER = "try again later; the kernel's log (dmesg) may say more"
 _MEANINGS: dict[int, tuple[type[TesseraError], str]] = {
@@ -68,7 +68,7 @@ def _meaning(error: pynvml.NVMLError, subject: str) -> TesseraError:
 
 
 def optional(function: Callable[..., Answer], *arguments: Any) -> Answer | None:
-    """Return what an NVML call returns; None where this GPU or driver does not do it."""
+    """Return the result of an NVML call; None if this GPU or driver does not support it."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""What NVML measures of one GPU. Everything here runs in the driver's thread."""
+"""NVML's measurements of one GPU. Everything here runs in the driver's thread."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ _GPM = {
 
 
 class Measuring:
-    """Measures GPUs, and keeps what the next measurement is compared with."""
+    """Measures GPUs, and keeps the samples for the next measurement."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, int | None], Any] = {}
@@ -32,7 +32,7 @@ class Measuring:
         """Time of the newest sample of processes, by GPU."""
 
     def measure(self, facts: GpuFacts, device: Any) -> GpuReading:
-        """Return what NVML measures of a GPU; what it refuses is None."""
+        """Return NVML's measurements of a GPU; unsupported ones are None."""
         partitioned = facts.layout is not None
         rates = None if partitioned else _optional(pynvml.nvmlDeviceGetUtilizationRates, device)
         reasons = _optional(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device)
@@ -61,7 +61,7 @@ class Measuring:
         )
 
     def _instances(self, facts: GpuFacts, device: Any) -> Iterator[InstanceReading]:
-        """Yield the instances that were there when the GPU was read last and are there now."""
+        """Yield the instances that existed at the last read of the GPU and still do."""
         handles = dict(mig_devices(device))
         self._forget(facts.uuid, keep=set(handles))
         for each in facts.instances:
@@ -88,7 +88,7 @@ class Measuring:
         )
 
     def _activity(self, uuid: str, device: Any, instance: int | None = None) -> EngineActivity | None:
-        """Return how busy a GPU or an instance was since the last sample; None where there was none, or is no GPM."""
+        """Return the utilization of a GPU or an instance since the last sample; None without one, or without GPM."""
         support = _optional(pynvml.nvmlGpmQueryDeviceSupport, device)
         if support is None or not support.isSupportedDevice:
             return None
@@ -114,7 +114,7 @@ class Measuring:
             pynvml.nvmlGpmSampleFree(self._samples.pop(key))
 
     def close(self) -> None:
-        """Let go of all samples."""
+        """Free all samples."""
         for sample in self._samples.values():
             pynvml.nvmlGpmSampleFree(sample)
         self._samples.clear()
@@ -149,9 +149,9 @@ def _first(pair: Any) -> int | None:
 
 
 def _optional(function: Callable[..., Answer], *arguments: Any) -> Answer | None:
-    """Return what an NVML call returns; None where it fails in any way but by the loss of the GPU or driver.
+    """Return the result of an NVML call; None if it fails, except by the loss of the GPU or driver.
 
-    One measurement that cannot be had keeps none of the others from being read.
+    A failed measurement does not prevent the others.
     """
     try:
         return optional(function, *arguments)

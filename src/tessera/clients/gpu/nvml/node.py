@@ -24,19 +24,19 @@ _DRIVER_GONE = (
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
-"""Errors about the driver and not about the GPU that was asked for."""
+"""Errors of the driver, not of the requested GPU."""
 
 
 class Node:
     """The GPUs that NVML enumerated when this was made; their order stays as long as it lives.
 
-    Handles are looked up anew for each call, because a reset makes former ones stale.
+    Handles are fetched for each call, because a reset invalidates former ones.
 
-    One that is lost then is looked for again with each inventory.
+    A GPU that is lost at that time is searched again with each inventory.
 
     Args:
         sysfs: where the operating system shows its devices.
-        publish: is handed every event, in the driver's thread.
+        publish: called with every event, in the driver's thread.
 
     Raises:
         Unavailable, Unsupported: there is no driver, or it does not answer.
@@ -47,14 +47,14 @@ class Node:
         self._sysfs = sysfs
         self._publish = publish
         self._facts: dict[str, GpuFacts] = {}
-        """As last read, by UUID."""
+        """The last read facts, by UUID."""
         self._lost: set[str] = set()
         self._watch: Watch | None = None
         self._watched: set[str] = set()
         self._known: dict[str, KnownGpu] = {}
         """By UUID, in the driver's order."""
         self._unseen: tuple[int, ...] = ()
-        """GPUs of which not even the UUID is known."""
+        """GPUs without a known UUID."""
         with translated("GPU driver"):
             pynvml.nvmlInit()
             try:
@@ -65,7 +65,7 @@ class Node:
                 raise
 
     def _find(self, indices: Iterable[int]) -> None:
-        """Take up the GPUs of these indices, as far as the driver shows them."""
+        """Add the GPUs of these indices, as far as the driver shows them."""
         found, unseen = dict(self._known), []
         for index in indices:
             try:
@@ -76,12 +76,12 @@ class Node:
                 unseen.append(index)
             else:
                 if found.setdefault(uuid, KnownGpu(index=index, uuid=uuid, sysfs=self._sysfs)).index != index:
-                    unseen.append(index)  # a broken driver names two alike: what has this name is one of them
+                    unseen.append(index)  # a broken driver gives two the same UUID: one of them has it
         self._known = dict(sorted(found.items(), key=lambda each: each[1].index))
         self._unseen = tuple(unseen)
 
     def close(self) -> None:
-        """Let NVML go."""
+        """Shut NVML down."""
         with translated("GPU driver"):
             self._deafen()
             pynvml.nvmlShutdown()
@@ -115,7 +115,7 @@ class Node:
             )
 
     def _read(self, gpu: KnownGpu) -> tuple[str, ...]:
-        """Read a GPU and return what is to be said about it; one that cannot be read is lost."""
+        """Read a GPU and return notes about it; an unreadable one is lost."""
         try:
             facts, clauses = read(gpu, self._handle(gpu))
         except pynvml.NVMLError as error:
@@ -148,7 +148,7 @@ class Node:
     # Acting
 
     def on(self, gpu: str, act: Callable[[GpuFacts, Any], Answer]) -> Answer:
-        """Return what a function makes of a GPU as it is now and NVML's handle of it.
+        """Return the result of a function of a GPU's current facts and NVML's handle of it.
 
         Raises:
             InvalidInput: there is no such GPU.
@@ -170,7 +170,7 @@ class Node:
             return act(facts, handle)
 
     def of_last(self, gpu: str, act: Callable[[GpuFacts, Any], Answer]) -> Answer:
-        """Return what a function makes of a GPU as it was read last and NVML's handle of it: reading takes many calls.
+        """Return the result of a function of a GPU's last read facts and NVML's handle of it: reading takes many calls.
 
         Raises:
             InvalidInput: there is no such GPU.
@@ -197,7 +197,7 @@ class Node:
     # Events
 
     def report(self) -> None:
-        """Hand over what has happened since the last time."""
+        """Publish what has happened since the last time."""
         with translated("GPU driver"):
             if self._watch is None or self._watched != {*self._known} - self._lost:
                 self._listen()
@@ -208,7 +208,7 @@ class Node:
                     self._find_lost()
 
     def _listen(self) -> None:
-        """Watch all GPUs that are not lost; what happened before is handed over first."""
+        """Watch all GPUs that are not lost; earlier events are published first."""
         self._deafen()
         devices = {}
         for uuid, gpu in self._known.items():
@@ -226,7 +226,7 @@ class Node:
             self._watch = None
 
     def _find_lost(self) -> None:
-        """Ask every GPU something that takes its driver to it."""
+        """Call every GPU in a way that reaches its driver."""
         for uuid in self._watched - self._lost:
             try:
                 used_mib(self._handle(self._known[uuid]))

@@ -1,4 +1,4 @@
-"""GPU instance profiles and placements of a GPU, as NVML lists them."""
+"""GPU instance profiles and placements of a GPU, by NVML."""
 
 import ctypes
 import math
@@ -25,7 +25,7 @@ _ATTRIBUTES = {
     pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: "+me.all",
     pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: "+me.all",
 }
-"""What the profile's kind adds to its name. Source: as `_name`."""
+"""The suffix of a profile's kind. Source: as `_name`."""
 
 
 def profiles(device: Any, total_mib: int) -> tuple[SeenProfile, ...]:
@@ -40,7 +40,7 @@ def profiles(device: Any, total_mib: int) -> tuple[SeenProfile, ...]:
 
 
 def _info(device: Any, number: int) -> Any:
-    """Return what the driver reports of a profile, in the newest form it has; None where the GPU does not have it."""
+    """Return the driver's facts about a profile, in the newest form it has; None if the GPU does not have it."""
     for version in (2, 1):
         try:
             return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, number, version=version)

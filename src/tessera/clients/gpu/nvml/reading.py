@@ -1,4 +1,4 @@
-"""What NVML reports of one GPU, as records. Everything here runs in the driver's thread."""
+"""NVML's facts about one GPU, as records. Everything here runs in the driver's thread."""
 
 import ctypes
 from pathlib import Path
@@ -27,7 +27,7 @@ _COMPUTE_MODES = {
 
 
 class KnownGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU as NVML enumerated it when the driver was opened, and where the operating system says more."""
+    """A GPU as enumerated by NVML when the driver was opened, and its slot in the operating system."""
 
     index: int
     uuid: str
@@ -35,13 +35,13 @@ class KnownGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A compute instance with its GPU instance, as NVML gives them one UUID."""
+    """A compute instance with its GPU instance, which have one UUID in NVML."""
 
     handle: Any
     uuid: str
     compute_instance: int
     fills: bool
-    """Whether it has all of its GPU instance."""
+    """Whether it fills its GPU instance."""
     instance: Instance
 
 
@@ -60,7 +60,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(gpu: KnownGpu, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
-    """Return what NVML reports of a GPU, and what it does not or what differs from the catalogue, one clause each."""
+    """Return NVML's facts about a GPU, and what is missing or differs from the catalogue, one clause each."""
     product = pynvml.nvmlDeviceGetName(device)
     pci = pynvml.nvmlDeviceGetPciInfo_v3(device)
     pci_device = f"0x{pci.pciDeviceId:08X}"
@@ -112,11 +112,11 @@ def mode(device: Any) -> MigMode | None:
 
 
 _MOST_MEMORY = 4 << 40
-"""More bytes than any GPU has: what a broken driver reports beyond is not believed."""
+"""More bytes than any GPU has: larger values of a broken driver are ignored."""
 
 
 def _memory(device: Any) -> tuple[int, int, tuple[str, ...]]:
-    """Return all memory and what of it can be allocated, in MiB, and what is wrong with that."""
+    """Return total and allocatable memory, in MiB, and what is wrong with them."""
     memory = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
     found = memory or optional(pynvml.nvmlDeviceGetMemoryInfo, device)
     if found is None:
@@ -130,7 +130,7 @@ def _memory(device: Any) -> tuple[int, int, tuple[str, ...]]:
 
 
 def used_mib(device: Any) -> int:
-    """Return the MiB in use on a GPU or MIG device, rounded up; without what is reserved, where that is reported."""
+    """Return the MiB in use on a GPU or MIG device, rounded up; without reserved memory, if that is reported."""
     memory = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
     used: int = (memory or pynvml.nvmlDeviceGetMemoryInfo(device)).used
     return -(-used // MIB)
@@ -144,7 +144,7 @@ def _compute_mode(device: Any, mig: MigMode | None) -> ComputeMode:
 
 
 def _power(device: Any) -> tuple[int | None, tuple[int, int] | None]:
-    """Return the power limit as delivered, and the range of limits, in whole watts inside what the GPU accepts."""
+    """Return the default power limit, and the range of limits, in whole watts that the GPU accepts."""
     default = _watts(optional(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, device))
     ends = optional(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, device)
     return default, None if ends is None else (-(-ends[0] // _PART_OF_WATT), ends[1] // _PART_OF_WATT)
@@ -155,13 +155,13 @@ def _watts(milliwatts: int | None) -> int | None:
 
 
 def _numa(sysfs: Path, bus_id: str) -> int | None:
-    """Return the NUMA node of the GPU's slot; None where the system has one node or does not report it."""
+    """Return the NUMA node of the GPU's slot; None on a system with one node or without the information."""
     node = _sysfs(sysfs, bus_id, "numa_node")
     return int(node) if node.isascii() and node.isdecimal() else None
 
 
 def _subsystems(sysfs: Path, pci: Any) -> tuple[int, ...]:
-    """Return the subsystem id that the system shows; where it shows none NVML's, and the 0 that mig-parted takes."""
+    """Return the subsystem id of the system; without one NVML's, and the 0 that mig-parted uses."""
     device, vendor = (_sysfs(sysfs, pci.busId, f"subsystem_{part}") for part in ("device", "vendor"))
     try:
         return (int(device, 16) << 16 | int(vendor, 16),)
@@ -170,7 +170,7 @@ def _subsystems(sysfs: Path, pci: Any) -> tuple[int, ...]:
 
 
 def _sysfs(sysfs: Path, bus_id: str, attribute: str) -> str:
-    """Return what the operating system reports of a GPU's slot; empty where it does not.
+    """Return the operating system's facts about a GPU's slot; empty without any.
 
     NVML writes the PCI domain with eight digits, sysfs with four.
     """
@@ -244,7 +244,7 @@ def _described(handle: Any, gpu_instance: int, placement: Placement) -> MigDevic
 
 
 def processes(device: Any) -> tuple[GpuProcess, ...]:
-    """Return the processes on a GPU and its instances, sorted; those of MPS and of graphics too."""
+    """Return the processes on a GPU and its instances, sorted; including MPS and graphics."""
     found: dict[tuple[int, int | None], GpuProcess] = {}
     for ask in (
         pynvml.nvmlDeviceGetComputeRunningProcesses,

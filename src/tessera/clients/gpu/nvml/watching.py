@@ -19,7 +19,7 @@ _AT_ONCE = 256
 
 
 class Watch:
-    """The events of some GPUs since it was made.
+    """The events of some GPUs since its creation.
 
     Args:
         devices: NVML's handle of each GPU, by UUID.
@@ -29,7 +29,7 @@ class Watch:
     def __init__(self, devices: Mapping[str, Any]) -> None:
         self._set = pynvml.nvmlEventSetCreate()
         self._uuids = {_address(device): uuid for uuid, device in devices.items()}
-        """By handle, since a lost GPU does not report its UUID."""
+        """By handle, because a lost GPU does not report its UUID."""
         self.deaf: tuple[str, ...] = tuple(uuid for uuid, device in devices.items() if not self._register(device))
         """GPUs whose events the driver does not report."""
 
@@ -66,7 +66,7 @@ class Watch:
         )
 
     def close(self) -> None:
-        """Let go of the events."""
+        """Free the event set."""
         pynvml.nvmlEventSetFree(self._set)
 
 
