@@ -57,7 +57,7 @@ _GPU_MODES = {"0x030000": "graphics", "0x030200": "compute"}
 """By PCI class. Source: `internal/lm/nvml.go`."""
 
 TIMESTAMP = "nvidia.com/gfd.timestamp"
-"""Label of a node: when its GPU labels last changed, in seconds since 1970. Set by the agent; read by nothing in Tessera."""
+"""Label of a node: when its GPU labels last changed, in seconds since 1970. Set by the agent; read by users."""
 
 _Offered: TypeAlias = Mapping[str, tuple[Device, ...]]
 """Devices by GPU UUID."""
