@@ -31,3 +31,8 @@ def test_then_there_is_none() -> None:
     assert decide(GOOD, BAD, 100.0 + KEPT_S) == want
     assert decide(None, BAD, 100.0) == want
     assert decide(GOOD, BAD, 99.0) == want, "a clock that went back"
+
+
+def test_zero_is_not_kept() -> None:
+    want = ScalingDecision(replicas=None, reason="1 of 1 pods (a): no answer; the replicas stay as they are", bad=True)
+    assert decide(Decided(at_s=100.0, replicas=0, reason="idle"), BAD, 101.0) == (None, want)

@@ -210,3 +210,15 @@ def test_who_looks_more_often_than_is_scraped_counts_the_same(scrapes: list[tupl
         once, want = observe(once, given, at_s=at_s, replicas=1, ready=1)
         assert (found.pods, found.load) == (want.pods, want.load)
     assert often == once
+
+
+@given(st.floats(0, 99_999), st.integers(1, 20), st.floats(0.1, 50))
+def test_one_sample_of_too_many_requests_is_forgotten_within_minutes(wrong: float, at: int, rate: float) -> None:
+    memory, arrived = ServerMemory(), list[float]()
+    for number in range(1, 61):
+        pods = {"a": sample(15.0 * number, rate * 15 * number, in_flight=wrong if number == at else 4.0)}
+        memory, found = observe(memory, pods, at_s=15.0 * number, replicas=1, ready=1)
+        arrived.append(found.load.arrived if isinstance(found.load, Load) else 0)
+    late = (arrived[-1] - arrived[-11]) / 150
+    assert late == pytest.approx(rate, abs=100 / 150 + 0.1), "of the noise that is none, at most"
+    assert arrived[-1] <= rate * 900 + 4 + 100

@@ -123,3 +123,15 @@ def test_windows_add_up_to_what_happened_whatever_restarts(
             assert found.queue_time_s >= 0
     assert got_number + lost + since == len(waits)
     assert got_queued <= sum(waits) + 1e-6
+
+
+@given(st.floats(-600, 600), st.integers(2, 30))
+def test_a_node_s_clock_that_is_wrong_counts_nothing_twice(skew_s: float, samples: int) -> None:
+    """The start is by the node's clock: whatever it says, requests between samples are counted once."""
+    started_s, counted, former = 1000.0 + skew_s, 0.0, None
+    for number in range(samples):
+        now = counters(1200.0 + 15 * number, started_s=started_s, dequeued=50.0 + number, completed=50.0 + number)
+        found = between(former, now)
+        counted += found.completed if isinstance(found, Window) and former is not None else 0
+        former = now
+    assert counted == samples - 1

@@ -282,14 +282,15 @@ def test_a_server_that_sleeps_has_an_autoscaler_that_every_cluster_takes() -> No
     )
 
 
-def test_a_single_replica_is_replaced_only_by_one_that_is_ready() -> None:
-    def unavailable(replicas: dict[str, int]) -> int:
-        found: int = rendered({"replicas": replicas})["Deployment"]["spec"]["strategy"]["rollingUpdate"][
+def test_replicas_that_may_be_the_only_ones_are_replaced_by_ready_ones() -> None:
+    def unavailable(replicas: dict[str, int]) -> int | str:
+        found: int | str = rendered({"replicas": replicas})["Deployment"]["spec"]["strategy"]["rollingUpdate"][
             "maxUnavailable"
         ]
         return found
 
-    assert [unavailable(each) for each in ({"min": 1}, {"min": 2}, {"min": 0, "max": 1})] == [0, 1, 0]
+    bounds = ({"min": 1}, {"min": 2}, {"min": 0, "max": 1}, {"min": 1, "max": 4})
+    assert [unavailable(each) for each in bounds] == [0, 1, "25%", "25%"], "rounded down: 0 of up to 3"
 
 
 def test_replicas_that_may_share_a_gpu_start_one_after_another() -> None:

@@ -63,7 +63,7 @@ def test_bad_input_keeps_the_decision_and_what_was_learned() -> None:
 def test_while_a_pod_finds_no_place_no_more_are_asked_for() -> None:
     found = run(Facts(replicas=2, least=1, most=5, slots=8, unschedulable=1), in_flight=40)
     assert found.replicas == 2
-    assert found.reason.endswith("; 1 of them find no place now, so no more are asked for")
+    assert found.reason.endswith("; 1 of them find no place now, so no more are requested")
 
 
 def burst(facts: Facts) -> ScalingDecision:
@@ -82,8 +82,14 @@ def burst(facts: Facts) -> ScalingDecision:
 def test_no_more_than_one_beyond_those_that_find_a_place_are_asked_for(room: int | None, want: int) -> None:
     found = burst(msgspec.structs.replace(FACTS, room=room))
     assert found.replicas == want
-    said = found.reason.endswith(f"; GPUs have a place for {room} more now, so no more are asked for")
+    said = found.reason.endswith(f"; GPUs have room for {room} more now, so no more are requested")
     assert said is (want < 5)
+
+
+def test_where_the_cluster_cannot_be_read_one_more_is_requested() -> None:
+    found = burst(msgspec.structs.replace(FACTS, room=0, room_unknown=True))
+    assert found.replicas == FACTS.replicas + 1
+    assert found.reason.endswith("; the cluster cannot be read now, so no more are requested")
 
 
 def test_places_are_counted_for_more_than_one_replica_beyond_those_that_are_there() -> None:

@@ -1,6 +1,7 @@
 """Looks at model servers in memory: what is measured, decided, served and said; what is bad, and for how long."""
 
 import asyncio
+import contextlib
 import datetime as dt
 from collections.abc import Mapping
 from typing import Any
@@ -173,6 +174,26 @@ async def test_a_server_whose_pods_start_is_nobodys_fault() -> None:
         assert b'tessera_model_server_input_bad{namespace="ns",server="llm"} 0' in measures.render()
         with pytest.raises(Absent, match="no answer in 5 s"):
             await one.replicas()
+
+
+async def test_a_server_that_cannot_be_read_any_more_is_not_scaled_to_zero() -> None:
+    """A value that is served again and again, with the time of each pass, would count as measured twice."""
+    objects = (
+        (DEPLOYMENTS, deployment(slots="4", idle_seconds="60")),
+        (AUTOSCALERS, autoscaler()),
+        (PODS, model_pod("llm-1")),
+    )
+    async with scene(*objects) as one:
+        while True:
+            await one.reconcile(triton(ended=100))
+            with contextlib.suppress(Absent):
+                if await one.replicas() == 0:
+                    break
+            assert one.now_s < 2400, "it is idle after a minute"
+        for _ in range(4):
+            await one.reconcile(DOWN)
+            with pytest.raises(Absent, match="no answer in 5 s; the replicas stay as they are"):
+                await one.replicas()
 
 
 class Queue:

@@ -124,6 +124,8 @@ class _Found:
         node, shares = read.pod.need.node_name, read.shares
         if shares is None and node in self._nodes and not self._signed:
             shares = _of_hami(field, self._nodes[node], key, self.notes)
+        if not shares and read.pod.need.asks and not self._signed:
+            shares = None  # a record of no device is none: the pod uses what it requests
         if not node:
             node, shares = self._claims.get(field.get("metadata", "uid").text(""), ("", None))
         if not node:
