@@ -490,6 +490,31 @@ def test_a_node_whose_count_of_gpus_is_no_number_is_left_out_alone(offered: str,
     assert "'many' is not a Kubernetes quantity" in got["warnings"][0]
 
 
+GPU_OF_HAMI = {"id": "GPU-0", "count": 10, "devmem": 15360, "devcore": 100, "type": "Tesla T4", "health": True}
+EMPTY = {
+    "tessera.dev/assignment": ("[]", ""),
+    "hami.io/vgpu-devices-allocated": (
+        ";",
+        f"annotations: {{hami.io/node-nvidia-register: '{json.dumps([GPU_OF_HAMI])}'}}",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", EMPTY)
+def test_a_running_pod_whose_record_names_no_device_counts_by_its_request(key: str, tmp_path: Path) -> None:
+    value, registered = EMPTY[key]
+    (tmp_path / "nodes.yaml").write_text(
+        f"kind: Node\nmetadata:\n  name: n\n  labels: {{nvidia.com/gpu.product: Tesla-T4}}\n  {registered}\n"
+        "status: {allocatable: {nvidia.com/gpu: 1}}\n---\n"
+        f"kind: Pod\nmetadata: {{name: runs, namespace: default, annotations: {{{key}: '{value}'}}}}\n"
+        "spec: {nodeName: n, containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}\n"
+        "status: {phase: Running}\n"
+    )
+    given = manifest("nvidia.com/gpu: 1")
+    got = json.loads(run("plan", "--cluster", str(tmp_path), "-f", "-", "-o", "json", given=given).stdout)
+    assert (got["summary"]["placed"], got["summary"]["gpus_used"]) == (0, 1)
+
+
 def test_a_quantity_that_is_missing_says_what_to_write() -> None:
     told = run("plan", "--gpus", "T4", "-f", "-", given=manifest("nvidia.com/gpu: null")).stderr
     assert "it is missing: write a Kubernetes quantity: a number with an optional suffix" in told
