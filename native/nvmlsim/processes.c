@@ -153,17 +153,24 @@ static unsigned long long now_us(void)
     return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
 }
 
+static bool is_sampled(const process_t *process, const target_t *at)
+{
+    return is_listed(process, at, NVML_PROCESS_MODE_ALL) && process->sm_percent > 0;
+}
+
 static nvmlReturn_t samples_of(const target_t *at, nvmlProcessUtilizationSample_t *samples, unsigned int *count)
 {
     if (!count)
         return NVML_ERROR_INVALID_ARGUMENT;
-    uint32_t found = count_listed(at, NVML_PROCESS_MODE_ALL);
+    uint32_t found = 0;
+    for (int n = 0; n < MAX_PROCESSES; n++)
+        found += is_sampled(&machine()->processes[n], at);
     if (found == 0)
         return NVML_ERROR_NOT_FOUND;
     nvmlReturn_t result = fit(found, count, samples);
     for (int n = 0; result == NVML_SUCCESS && n < MAX_PROCESSES; n++) {
         const process_t *each = &machine()->processes[n];
-        if (is_listed(each, at, NVML_PROCESS_MODE_ALL))
+        if (is_sampled(each, at))
             *samples++ = (nvmlProcessUtilizationSample_t){.pid = each->pid, .timeStamp = now_us(),
                                                           .smUtil = each->sm_percent,
                                                           .memUtil = each->sm_percent / 2};
@@ -171,7 +178,7 @@ static nvmlReturn_t samples_of(const target_t *at, nvmlProcessUtilizationSample_
     return result;
 }
 
-/* There is one sample of each process, taken now. */
+/* There is one sample, taken now, of each process with a utilization other than 0. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned int *count, unsigned long long newer_than)
 {

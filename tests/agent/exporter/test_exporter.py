@@ -104,6 +104,7 @@ async def test_three_pods_on_a_shared_gpu_are_told_apart(node: Node) -> None:
         ("0", ""): 80,
         ("0", "a"): 60,
         ("0", "b"): 20,
+        ("0", "c"): 0,
         ("1", ""): 0,
     }
     granted = values("tessera_container_memory_allocated_bytes", "namespace", "pod", "container")

@@ -6,11 +6,16 @@ from typing import Any
 import pytest
 
 from tessera.api.prometheus import pagehistory
-from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_services, read_throttled
+from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_loads, read_noise, read_services
 from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, Noise
+from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
-POD = {"namespace": "ml", "pod": "p"}
+INSTANT = ("holders", "utilization", "sm_active", "throttled")
+GPU = {"UUID": "a", "modelName": "NVIDIA H100 80GB HBM3"}
+POD = {**GPU, "namespace": "ml", "pod": "p", "container": "c"}
+OTHER = {**GPU, "namespace": "ml", "pod": "q", "container": "c"}
 LOAD, OWN = {"namespace": "ml", "serving_tessera_dev_server": "llm"}, {"namespace": "ml", "deployment": "llm"}
 
 
@@ -37,16 +42,63 @@ def services(**given: bytes) -> tuple[Service, ...]:
 
 def test_the_last_hour_is_asked_for_by_the_minute() -> None:
     queries = page_queries(7290.5)
-    assert queries.keys() == {"activity", "throttled", "in_flight", "desired", "ready"}
-    assert {queries.pop(name)[0] for name in ("activity", "throttled")} == {"/api/v1/query"}
+    assert queries.keys() == {*INSTANT, "in_flight", "desired", "ready"}
+    assert {queries.pop(name)[0] for name in INSTANT} == {"/api/v1/query"}
     for path, requested in queries.values():
         assert path == "/api/v1/query_range"
         assert (requested["start"], requested["end"], requested["step"]) == ("3660", "7260", "60")
 
 
-def test_a_pod_is_as_busy_as_it_can_be() -> None:
-    other = {"namespace": "ml", "pod": "q"}
-    assert read_activity(answer(now("12.5"), now("250", other)), "Prometheus") == {"ml/p": 12.5, "ml/q": 100}
+def loads(**given: bytes) -> dict[str, tuple[DeviceLoad, ...]]:
+    nothing = dict.fromkeys(("holders", "utilization", "sm_active"), answer())
+    return read_loads(nothing | given, "Prometheus")
+
+
+def activity(*series: dict[str, Any]) -> dict[PodKey, float]:
+    return read_activity(loads(utilization=answer(*series)))
+
+
+def part(number: int, profile: str, labels: dict[str, str]) -> dict[str, str]:
+    return {**labels, "GPU_I_ID": str(number), "GPU_I_PROFILE": profile}
+
+
+def test_a_pod_is_as_busy_as_it_can_be_on_its_busiest_device() -> None:
+    assert activity(now("12.5", POD), now("250", OTHER)) == {"ml/p": 12.5, "ml/q": 100}
+    assert activity(now("12.5", POD), now("30", {**POD, "UUID": "b"})) == {"ml/p": 30}
+
+
+def test_a_shared_gpu_has_loads_of_its_own_and_of_its_containers() -> None:
+    holders = answer(now("1", POD), now("1", OTHER))
+    found = loads(
+        holders=holders, utilization=answer(now("99", GPU), now("9", OTHER)), sm_active=answer(now("60", GPU))
+    )
+    containers = (ContainerLoad(name="ml/p/c", percent=None), ContainerLoad(name="ml/q/c", percent=9))
+    assert found == {"a": (DeviceLoad(percent=99, containers=containers),)}
+
+
+def test_an_exclusive_device_is_as_busy_as_its_container() -> None:
+    found = loads(holders=answer(now("1")), utilization=answer(now("99")), sm_active=answer(now("60")))
+    assert found == {"a": (DeviceLoad(percent=60, containers=(ContainerLoad(name="ml/p/c", percent=60),)),)}
+
+
+def test_instances_have_the_part_of_their_profile_where_it_is_known() -> None:
+    large, unknown = part(1, "3g.40gb", POD), part(2, "9g.1gb", OTHER)
+    foreign = {**part(3, "1g.10gb", OTHER), "modelName": "something"}
+    found = loads(sm_active=answer(*(now("50", each) for each in (large, unknown, foreign))))
+    assert [each.part for each in found["a"]] == [3 / 7, None, None]
+
+
+def test_the_pods_that_slow_down_a_gpu_are_named_as_agents_name_them() -> None:
+    throttled = answer(*(now("1", {"UUID": uuid, "cause": cause}) for uuid, cause in (("a", "thermal"), ("b", "none"))))
+    busy = loads(holders=answer(now("1", OTHER)), utilization=answer(now("99", GPU), now("90", POD), now("9", OTHER)))
+    found = read_noise(throttled, busy, "Prometheus")
+    names = {"drivers": ("ml/p/c",), "affected": ("ml/q/c",)}
+    assert found == {"a": (Noise(cause="thermal", **names), Noise(cause="saturated", **names))}
+    apart = loads(utilization=answer(now("90", POD), now("9", {**OTHER, "UUID": "b"})))
+    found = read_noise(throttled, apart, "Prometheus")
+    assert found == {"a": (Noise(cause="thermal", drivers=("ml/p/c",)),)}, "each GPU by its own load"
+    unknown = loads(holders=answer(now("1")), utilization=answer(now("99", GPU), now("9", OTHER)))
+    assert read_noise(throttled, unknown, "Prometheus")["a"][0].drivers == ()
 
 
 UNBELIEVED = {
@@ -54,15 +106,17 @@ UNBELIEVED = {
     "NaN": now("NaN"),
     "infinite": now("+Inf"),
     "negative": now("-1"),
-    "of no pod": now("1", {"namespace": "ml"}),
-    "of no namespace": now("1", {"pod": "p"}),
+    "of no pod": now("1", {**GPU, "namespace": "ml", "container": "c"}),
+    "of no namespace": now("1", {**GPU, "pod": "p", "container": "c"}),
+    "of no GPU": now("1", {**POD, "UUID": ""}),
     "no value": {"metric": POD},
 }
 
 
 @pytest.mark.parametrize("case", UNBELIEVED)
 def test_what_cannot_be_is_left_out(case: str) -> None:
-    assert read_activity(answer(UNBELIEVED[case]), "Prometheus") == {}
+    assert activity(UNBELIEVED[case]) == {}
+    assert loads(holders=answer(UNBELIEVED[case])) == {}
 
 
 def test_a_service_is_a_load_with_replicas() -> None:
@@ -93,15 +147,15 @@ BROKEN = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_an_answer_that_is_none_is_refused(case: str) -> None:
     with pytest.raises(InvalidInput, match="an answer of Prometheus' HTTP API"):
-        read_activity(BROKEN[case], "Prometheus")
+        loads(utilization=BROKEN[case])
     with pytest.raises(InvalidInput, match="an answer of Prometheus' HTTP API"):
         services(ready=BROKEN[case])
 
 
 def test_too_many_series_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pagehistory, "_MOST_SERIES", 1)
+    monkeypatch.setattr(pagehistory, "_MOST_LOADS", 1)
     with pytest.raises(InvalidInput, match="2 series are more than 1"):
-        read_activity(answer(now("1"), now("2")), "Prometheus")
+        loads(holders=answer(now("1"), now("2")))
 
 
 def test_too_many_services_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +170,5 @@ def test_a_gpu_is_throttled_for_causes_that_there_are() -> None:
         {"UUID": "b", "cause": "none"},
         {},
     )
-    answer = json.dumps({"data": {"result": [{"metric": each, "value": [0, "1"]} for each in labels]}}).encode()
-    found = read_throttled(answer, "Prometheus")
-    assert {uuid: causes for uuid, causes in found.items() if causes} == {"a": ("power-cap", "thermal")}
+    found = read_noise(answer(*(now("1", each) for each in labels)), {}, "Prometheus")
+    assert found == {"a": (Noise(cause="power-cap"), Noise(cause="thermal"))}

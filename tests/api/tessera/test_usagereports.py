@@ -55,6 +55,17 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
     assert (large.containers[0].peak_mib, large.containers[0].observed_s) == (None, 0.0)
 
 
+def test_an_exclusive_instance_s_container_is_as_busy_as_its_instance() -> None:
+    holder = tenant("b", DeviceId("GPU-1", LARGE), exclusive=True)
+    instance = InstanceReading(placement=LARGE, activity=EngineActivity(sm_percent=77))
+    gpu = attributed(PARTITIONED, GpuReading(instances=(instance,)), [holder], {})
+    histories = remembered({}, [gpu], 10.0)
+    (report,) = usage_report(NodeUsage(node="n1", gpus=(gpu,)), histories, 10.0).gpus
+    device = report.devices[1]
+    (container,) = device.containers
+    assert (device.gpu_percent, container.gpu_percent, container.mean_percent) == (77, 77, 77)
+
+
 def test_recommendations_are_those_of_all_containers_the_most_urgent_first() -> None:
     found = [
         (each.gpu, each.device, each.pod, each.verdict.value, each.saved_mib) for each in recommendations([REPORT])

@@ -37,6 +37,7 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
             await asyncio.sleep(0.02)
     assert {pod.rpartition("/")[2]: percent for pod, percent in found.activity().items()} == {
         "busy": 20,
+        "idle": 0,
         "slice": 25,
     }
     assert {each.pod: (each.verdict.value, each.fits) for each in found.recommendations()} == {
@@ -44,7 +45,11 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
         "busy": ("too-much", "1 GiB"),
         "slice": ("fits", ""),
     }
-    assert found.throttled() == {"GPU-0": ("power-cap", "thermal")}
+    noise = {
+        uuid: [(each.cause, each.drivers, each.affected) for each in found] for uuid, found in found.noise().items()
+    }
+    names = (("team/busy/main",), ("team/idle/main",))
+    assert noise == {"GPU-0": [("power-cap", *names), ("thermal", *names)]}
     (service,) = found.services()
     assert (service.namespace, service.name) == ("ml", "llm")
     assert {(each.desired, each.ready, each.in_flight) for each in service.points} == {(3, 2, 7)}

@@ -30,6 +30,7 @@ from tessera.core.explain.fleetview import (
 )
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage
+from tessera.core.usage.neighbours import Noise
 from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
 
@@ -217,26 +218,15 @@ def test_others_are_parts_without_names() -> None:
     assert (got.namespaces, got.partial, got.notes) == (("mine",), True, ())
 
 
-def test_who_drives_a_gpu_that_is_throttled_or_saturated_is_named() -> None:
-    amounts = (node(), *(pod(each, NEED, share(0, 8192, Mode.MPS)) for each in "pqr"), gpunode("a", gpu(0)))
-    layout = (place(A100, "1g.5gb", 6), place(A100, "3g.20gb", 0))
-    instances = (
-        node(), pod("p", MIG, cut(0, "1g.5gb", 6)), pod("q", {"nvidia.com/mig-3g.20gb": 1}, cut(0, "3g.20gb", 0)),
-        gpunode("a", gpu(0, layout=layout)),
-    )  # fmt: skip
-
-    def slow(objects: tuple[Object, ...], *causes: str, **active: float) -> dict[str, list[str]]:
-        activity = {PodKey(f"ns/{name}"): percent for name, percent in active.items()}
-        got = only(*objects, activity=activity, throttled={"GPU-a-0": causes, "GPU-other": ("thermal",)})
-        return {each.cause: [driver.pod for driver in each.drivers] for each in got.slowdowns}
-
-    assert slow(amounts) == {}
-    assert slow(amounts, "thermal") == {"thermal": []}
-    assert slow(amounts, "thermal", "power-cap", p=10, q=20) == {"thermal": ["q"], "power-cap": ["q"]}
-    assert slow(amounts, p=50, q=44, r=0) == {}
-    assert slow(amounts, p=40, q=50, r=6) == {"saturated": ["q", "p"]}
-    assert slow(instances, p=100, q=40) == {}
-    assert slow(instances, "thermal", p=100, q=40) == {"thermal": ["q"]}, "by what an instance is of the GPU"
+def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
+    objects = (node(), *(pod(each, NEED, share(0, 8192, Mode.MPS)) for each in "pq"), gpunode("a", gpu(0)))
+    found = Noise(cause="thermal", drivers=("ns/q/one", "ns/gone/c", "ns/q/two"), affected=("ns/p/c",))
+    other = Noise(cause="saturated")
+    got = only(*objects, activity={PodKey("ns/q"): 80.0}, noise={"GPU-a-0": (found, other), "GPU-other": (found,)})
+    (_, q) = (each for part in got.parts for each in part.pods)
+    assert q.active_percent == 80
+    gone = PodView(namespace="ns", pod="gone")
+    assert got.slowdowns == (Slowdown(cause="thermal", drivers=(q, gone)), Slowdown(cause="saturated"))
 
 
 def test_what_was_observed_for_long_enough_is_recommended_for_pods_that_are_there() -> None:

@@ -37,7 +37,7 @@ def test_three_pods_on_a_shared_gpu_have_what_their_processes_use() -> None:
     )
     owners = {1: owner("a"), 2: owner("a"), 3: owner("b")}
     device = device_of(reading, [C, A, B], owners)
-    assert uses(device) == {"a": (400, 70), "b": (200, 20), "c": (0, None)}
+    assert uses(device) == {"a": (400, 70), "b": (200, 20), "c": (0, 0)}
     assert (device.used_mib, device.left_mib, device.alone) == (1000, 400, None)
 
 
@@ -47,7 +47,7 @@ def test_a_container_that_has_a_device_to_itself_uses_all_of_it() -> None:
     assert uses(device) == {"a": (700, 30)}
     assert (device.left_mib, device.alone) == (0, own)
     two = device_of(GpuReading(memory_used_mib=700), [own, tenant("b", exclusive=True)], {})
-    assert (two.alone, uses(two)) == (None, {"a": (0, None), "b": (0, None)})
+    assert (two.alone, uses(two)) == (None, {"a": (0, 0), "b": (0, 0)})
 
 
 def test_what_the_driver_does_not_report_of_one_process_is_not_known_of_its_container() -> None:
@@ -62,7 +62,7 @@ def test_where_processes_cannot_be_seen_only_idle_devices_are_known() -> None:
         "a": (None, None),
         "b": (None, None),
     }
-    assert uses(device_of(GpuReading(), [A, B], None)) == {"a": (0, None), "b": (0, None)}
+    assert uses(device_of(GpuReading(), [A, B], None)) == {"a": (0, 0), "b": (0, 0)}
 
 
 def test_a_process_of_which_only_the_pod_is_known_is_its_one_container_s() -> None:
@@ -98,7 +98,7 @@ def test_instances_have_their_own_processes_and_those_that_do_not_exist_nobody()
 def test_a_container_that_has_a_device_twice_is_counted_once_with_all_that_it_was_granted() -> None:
     twice = [A, msgspec.structs.replace(A, allocated_mib=512), A]
     (found,) = device_of(GpuReading(), twice, {}).containers
-    assert found == ContainerUse(tenant=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0)
+    assert found == ContainerUse(tenant=msgspec.structs.replace(A, allocated_mib=1536), memory_mib=0, gpu_percent=0)
     unknown = device_of(GpuReading(), [A, msgspec.structs.replace(A, allocated_mib=None)], {})
     assert unknown.containers[0].tenant.allocated_mib is None
 
@@ -127,3 +127,15 @@ def test_containers_never_use_more_than_all_processes_do_and_all_memory_is_someb
         assert used_mib is not None
         assert sum(known) + device.left_mib == max(used_mib, sum(known))
     assert all(0 <= (each.gpu_percent or 0) <= 100 for each in device.containers)
+
+
+def test_active_multiprocessors_count_where_they_are_measured_else_utilization() -> None:
+    own = [tenant("a", exclusive=True)]
+    for activity, want in ((None, 90), (EngineActivity(tensor_percent=5), 90), (EngineActivity(sm_percent=40), 40)):
+        device = device_of(GpuReading(gpu_percent=90, activity=activity), own, {})
+        assert (device.busy_percent, device.containers[0].busy_percent) == (want, want)
+    processes = (process(1, 10, 70),)
+    shared = device_of(
+        GpuReading(gpu_percent=90, activity=EngineActivity(sm_percent=40), processes=processes), [A, B], {1: owner("a")}
+    )
+    assert (shared.busy_percent, [each.busy_percent for each in shared.containers]) == (40, [70, 0])

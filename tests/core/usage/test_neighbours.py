@@ -1,14 +1,22 @@
 """Who drives a GPU that is slowed down."""
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, tenant
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.core.usage.attribution import GpuUse, Owner, attributed
-from tessera.core.usage.neighbours import Noise, noises
+from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, Noise, device_loads, noises
+from tessera.core.usage.throttling import causes
 
-A, B, C = (tenant(name) for name in "abc")
+TENANTS = tuple(tenant(name) for name in "abc")
+A, B, C = (each.name for each in TENANTS)
+
+
+def found_on(gpu: GpuUse) -> tuple[Noise, ...]:
+    return tuple(noises((each.value for each in causes(gpu.reading.clocks_event_reasons)), device_loads(gpu)))
 
 
 def shared(gpu_percent: int, reasons: int = 0, **loads: int | None) -> GpuUse:
@@ -18,32 +26,32 @@ def shared(gpu_percent: int, reasons: int = 0, **loads: int | None) -> GpuUse:
     )
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in enumerate(loads, 1)}
     reading = GpuReading(gpu_percent=gpu_percent, clocks_event_reasons=reasons, processes=processes)
-    return attributed(GPU, reading, [A, B, C], owners)
+    return attributed(GPU, reading, TENANTS, owners)
 
 
 def test_a_gpu_that_is_neither_throttled_nor_saturated_has_no_noise() -> None:
-    assert tuple(noises(shared(80, reasons=0x1, a=60, b=20))) == ()
+    assert (found_on(shared(80, reasons=0x1, a=60, b=20))) == ()
     alone = attributed(GPU, GpuReading(gpu_percent=100), [tenant("a", exclusive=True)], {})
-    assert tuple(noises(alone)) == ()
+    assert (found_on(alone)) == ()
 
 
 def test_the_busiest_that_make_half_of_the_load_drive_a_throttled_gpu() -> None:
-    assert tuple(noises(shared(80, reasons=0x4 | 0x20, a=60, b=20, c=10))) == (
-        Noise(gpu=0, cause="power-cap", drivers=(A,), affected=(B, C)),
-        Noise(gpu=0, cause="thermal", drivers=(A,), affected=(B, C)),
+    assert (found_on(shared(80, reasons=0x4 | 0x20, a=60, b=20, c=10))) == (
+        Noise(cause="power-cap", drivers=(A,), affected=(B, C)),
+        Noise(cause="thermal", drivers=(A,), affected=(B, C)),
     )
-    (even,) = noises(shared(90, reasons=0x4, a=20, b=30, c=30))
+    (even,) = found_on(shared(90, reasons=0x4, a=20, b=30, c=30))
     assert even.drivers == (B, C)
 
 
 def test_those_with_more_than_their_part_saturate_a_shared_device() -> None:
-    (found,) = noises(shared(99, a=70, b=20, c=9))
-    assert found == Noise(gpu=0, cause="saturated", drivers=(A,), affected=(B, C))
+    (found,) = found_on(shared(99, a=70, b=20, c=9))
+    assert found == Noise(cause="saturated", drivers=(A,), affected=(B, C))
 
 
 def test_where_loads_are_not_known_nobody_is_named() -> None:
-    (found,) = noises(shared(99, a=None, b=None, c=None))
-    assert found == Noise(gpu=0, cause="saturated", drivers=(), affected=(A, B, C))
+    (found,) = found_on(shared(99, a=None, b=None, c=None))
+    assert found == Noise(cause="saturated", drivers=(), affected=(A, B, C))
 
 
 def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
@@ -56,18 +64,118 @@ def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
             InstanceReading(placement=LARGE, activity=EngineActivity(sm_percent=50)),
         ),
     )
-    (found,) = noises(attributed(PARTITIONED, reading, [one, other], {}))
-    assert (found.drivers, found.affected) == ((other,), (one,))
+    (found,) = found_on(attributed(PARTITIONED, reading, [one, other], {}))
+    assert (found.drivers, found.affected) == ((other.name,), (one.name,))
 
 
 def test_a_saturated_instance_is_found_by_its_activity() -> None:
     device = DeviceId("GPU-1", SMALL)
     pair = [tenant("a", device), tenant("b", device)]
     reading = GpuReading(instances=(InstanceReading(placement=SMALL, activity=EngineActivity(sm_percent=97)),))
-    (found,) = noises(attributed(PARTITIONED, reading, pair, {}))
-    assert (found.cause, found.affected) == ("saturated", tuple(pair))
-    plain = msgspec.structs.replace(PARTITIONED, model=msgspec.structs.replace(GPU.model, memory_slices=0))
+    (found,) = found_on(attributed(PARTITIONED, reading, pair, {}))
+    assert (found.cause, found.affected) == ("saturated", tuple(each.name for each in pair))
+    plain = msgspec.structs.replace(PARTITIONED, model=msgspec.structs.replace(GPU.model, profiles=()))
     reading = msgspec.structs.replace(reading, clocks_event_reasons=0x4)
-    throttled, _ = noises(attributed(plain, reading, pair, {}))
-    assert (throttled.drivers, throttled.affected) == ((), tuple(pair))
+    throttled, _ = found_on(attributed(plain, reading, pair, {}))
+    assert (throttled.drivers, throttled.affected) == ((), tuple(each.name for each in pair))
     assert WHOLE not in {each.device for each in pair}
+
+
+def test_nobody_is_blamed_for_the_load_of_another_that_is_not_known() -> None:
+    (found,) = found_on(shared(94, reasons=0x4, a=None, b=9))
+    assert (found.drivers, found.affected) == ((), (A, B, C)), "nine tenths may be a's"
+    (found,) = found_on(shared(94, reasons=0x4, a=None, b=60))
+    assert found.drivers == (B,), "nobody else can have as much"
+    (found,) = found_on(shared(80, reasons=0x4, b=9))
+    assert found.drivers == (), "the rest is of processes in no pod"
+
+
+def test_a_container_whose_helper_is_idle_drives_what_its_other_process_does() -> None:
+    processes = (
+        ProcessReading(pid=1, sm_percent=90),
+        ProcessReading(pid=2, sm_percent=0),
+        ProcessReading(pid=3, sm_percent=9),
+    )
+    owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in ((1, "a"), (2, "a"), (3, "b"))}
+    reading = GpuReading(gpu_percent=99, clocks_event_reasons=0x4, processes=processes)
+    throttled, saturated = found_on(attributed(GPU, reading, TENANTS[:2], owners))
+    assert throttled == Noise(cause="power-cap", drivers=(A,), affected=(B,))
+    assert (saturated.cause, saturated.drivers) == ("saturated", (A,))
+
+
+def test_a_shared_gpu_is_saturated_in_time_or_in_its_multiprocessors() -> None:
+    for percent, activity in (
+        (100, EngineActivity(sm_percent=60)),
+        (100, EngineActivity(tensor_percent=5)),
+        (90, EngineActivity(sm_percent=96)),
+    ):
+        reading = GpuReading(gpu_percent=percent, activity=activity)
+        (found,) = found_on(attributed(GPU, reading, TENANTS[:2], None))
+        assert found.cause == "saturated"
+
+
+def test_a_gpu_with_an_instance_of_which_nothing_is_known_has_no_known_drivers() -> None:
+    known = DeviceLoad(percent=100, part=3 / 7, containers=(ContainerLoad(name="a", percent=100),))
+    unknown = DeviceLoad(part=1 / 7, containers=(ContainerLoad(name="b"),))
+    (found,) = noises(["thermal"], [known, unknown])
+    assert found == Noise(cause="thermal", affected=("a", "b"))
+    (found,) = noises(["thermal"], [known, msgspec.structs.replace(unknown, containers=())])
+    assert found.drivers == ("a",), "nobody is on it"
+    measured = msgspec.structs.replace(unknown, percent=100.0)
+    (found,) = noises(["thermal"], [known, measured])
+    assert found.drivers == ("a",), "whoever is on it has a seventh at the most"
+
+
+@st.composite
+def loaded(draw: st.DrawFn) -> tuple[DeviceLoad, ...]:
+    """Return devices whose containers all have a known load, together no more than their device."""
+    names = iter("abcdefghijkl")
+    devices = []
+    for part in draw(st.sampled_from([(1.0,), (1 / 7, 3 / 7), (3 / 7, 3 / 7, 1 / 7)])):
+        bounds = sorted(draw(st.lists(st.integers(0, 100), min_size=1, max_size=4)))
+        steps = zip((0, *bounds), bounds, strict=False)
+        containers = tuple(ContainerLoad(name=next(names), percent=upper - lower) for lower, upper in steps)
+        devices.append(DeviceLoad(percent=draw(st.integers(bounds[-1], 100)), part=part, containers=containers))
+    return tuple(devices)
+
+
+def drivers_of(devices: tuple[DeviceLoad, ...]) -> dict[str, tuple[str, ...]]:
+    """Return the drivers of throttling and of saturated devices."""
+    found = tuple(noises(["thermal"], devices))
+    return {f"{each.cause} {number}": each.drivers for number, each in enumerate(found)}
+
+
+@given(loaded(), st.data())
+def test_a_load_that_is_not_known_makes_nobody_a_driver(devices: tuple[DeviceLoad, ...], data: st.DataObject) -> None:
+    names = [each.name for device in devices for each in device.containers]
+    hidden = data.draw(st.sets(st.sampled_from(names)))
+    less = tuple(
+        msgspec.structs.replace(
+            device,
+            containers=tuple(
+                msgspec.structs.replace(each, percent=None) if each.name in hidden else each
+                for each in device.containers
+            ),
+        )
+        for device in devices
+    )
+    before, after = drivers_of(devices), drivers_of(less)
+    assert after.keys() == before.keys()
+    for cause, drivers in after.items():
+        assert set(drivers) <= set(before[cause])
+        assert hidden.isdisjoint(drivers)
+
+
+@given(loaded())
+def test_drivers_have_more_load_than_all_others_and_no_more_are_named_than_make_half(
+    devices: tuple[DeviceLoad, ...],
+) -> None:
+    loads = {each.name: (each.percent or 0) * (device.part or 0) for device in devices for each in device.containers}
+    throttled = next(noises(["thermal"], devices))
+    drivers = throttled.drivers
+    assert {*drivers, *throttled.affected} == loads.keys()
+    least = min((loads[each] for each in drivers), default=100)
+    assert all(loads[each] <= least for each in throttled.affected)
+    assert least > 0
+    total = sum((device.percent or 0) * (device.part or 0) for device in devices)
+    assert sum(loads[each] for each in drivers[:-1]) <= total / 2

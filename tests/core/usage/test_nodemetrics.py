@@ -112,7 +112,7 @@ def test_pods_of_a_shared_gpu_have_their_own_memory_and_the_rest_is_nobody_s() -
     shared = usage(reading, tenant("a"), tenant("b"), owners={1: Owner(uid="uid-a", container="main")})
     families = node_families(shared)
     assert dict(values(families, "DCGM_FI_DEV_FB_USED", "pod")) == {("",): 200, ("a",): 300, ("b",): 0}
-    assert dict(values(families, "DCGM_FI_DEV_GPU_UTIL", "pod")) == {("",): 70, ("a",): 60}
+    assert dict(values(families, "DCGM_FI_DEV_GPU_UTIL", "pod")) == {("",): 70, ("a",): 60, ("b",): 0}
     assert dict(values(families, "tessera_device_containers", "gpu")) == {("0",): 2}
     unlimited = node_families(usage(GpuReading(), tenant("a", allocated_mib=None), tenant("b")))
     assert dict(values(unlimited, "tessera_container_memory_allocated_bytes", "pod")) == {("b",): 1 << 30}

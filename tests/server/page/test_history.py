@@ -29,8 +29,9 @@ URL = "http://prometheus:9090/prefix"
 
 
 def answer(value: str) -> bytes:
+    labels = {"namespace": "ml", "pod": "p", "container": "c", "UUID": "GPU-0"}
     series = {
-        "metric": {"namespace": "ml", "pod": "p", "deployment": "llm", "serving_tessera_dev_server": "llm"},
+        "metric": {**labels, "deployment": "llm", "serving_tessera_dev_server": "llm"},
         "value": [0, value],
         "values": [[0, value], [60, value]],
     }

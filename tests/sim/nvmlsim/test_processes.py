@@ -81,8 +81,9 @@ def test_utilization_of_each_process(machine: Machine, t4: Any) -> None:
     with pytest.raises(pynvml.NVMLError_NotFound):
         pynvml.nvmlDeviceGetProcessUtilization(t4, 0)
     machine.add_process(1, Process(pid=7, sm_percent=30))
+    machine.add_process(1, Process(pid=8))
     (got,) = pynvml.nvmlDeviceGetProcessUtilization(t4, 0)
-    assert (got.pid, got.smUtil) == (7, 30)
+    assert (got.pid, got.smUtil) == (7, 30), "the idle one has no sample"
     with pytest.raises(pynvml.NVMLError_NotFound):
         pynvml.nvmlDeviceGetProcessUtilization(t4, got.timeStamp + 3_600_000_000)
 

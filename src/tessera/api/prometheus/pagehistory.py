@@ -1,4 +1,4 @@
-"""Prometheus' data for the dashboard page: how busy pods are, and the last hour of model servers.
+"""Prometheus' data for the dashboard page: how busy pods are, slow GPUs, and the last hour of model servers.
 
 Answers are untrusted: an implausible sample is left out.
 Source: prometheus.io, "HTTP API"; kubernetes/kube-state-metrics `docs/metrics/workload/deployment-metrics.md`.
@@ -6,37 +6,43 @@ Source: prometheus.io, "HTTP API"; kubernetes/kube-state-metrics `docs/metrics/w
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.explain.fleetview import ScalePoint, Service
+from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
-from tessera.core.usage.nodemetrics import GPU_UTIL, SM_ACTIVE, THROTTLED
+from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, Noise, instance_part, noises
+from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.throttling import Cause
 from tessera.core.workload.need import PodKey
+from tessera.errors import InvalidInput
 
-__all__ = ["page_queries", "read_activity", "read_services", "read_throttled"]
+__all__ = ["page_queries", "read_activity", "read_loads", "read_noise", "read_services"]
 
 _HOUR_S: Final = 3600
 _STEP_S: Final = 60
 _MOST_SERIES: Final = 20_000
+_MOST_LOADS: Final = 100_000
+"""Containers and devices."""
 _MOST_SERVICES: Final = 200
 """Model servers that are shown."""
 _MOST: Final = 1e9
 """Upper bound of plausible replicas or requests."""
 _LOAD: Final = recorded_name(IN_FLIGHT, "server")
 _OF_SERVER: Final = f'and on (namespace, deployment) label_replace({_LOAD}, "deployment", "$1", "{SERVER}", "(.+)")'
+_DEVICE: Final = ("UUID", "modelName", "GPU_I_ID", "GPU_I_PROFILE")
+_CONTAINER: Final = ("namespace", "pod", "container")
+_LOADED: Final = ", ".join((*_DEVICE, *_CONTAINER))
+_Device: TypeAlias = tuple[str, ...]
+"""The labels of `_DEVICE`."""
 _Values = Mapping[tuple[str, str], Mapping[float, float]]
 """By namespace and name, then by time."""
 
 
 def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
     """Return the queries by purpose: path below Prometheus' address, and parameters."""
-    activity = (
-        f'max by (namespace, pod) (avg_over_time({GPU_UTIL.name}{{pod!=""}}[2m])'
-        f' or avg_over_time({SM_ACTIVE.name}{{pod!=""}}[2m]) * 100)'
-    )
     over_time = {
         "in_flight": f"max by (namespace, {SERVER}) ({_LOAD})",
         "desired": f"max by (namespace, deployment) (kube_deployment_spec_replicas {_OF_SERVER})",
@@ -45,37 +51,85 @@ def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
     end_s = now_s - now_s % _STEP_S
     span = {"start": f"{end_s - _HOUR_S:.0f}", "end": f"{end_s:.0f}", "step": str(_STEP_S)}
     ranges = {name: ("/api/v1/query_range", {"query": query, **span}) for name, query in over_time.items()}
-    instant = {"activity": activity, "throttled": f"max by (UUID, cause) ({THROTTLED.name}) == 1"}
+    instant = {
+        "holders": f'group by ({_LOADED}) ({FB_USED.name}{{pod!=""}} or {ALLOCATED.name})',
+        "utilization": f"max by ({_LOADED}) (avg_over_time({GPU_UTIL.name}[2m]) and {GPU_UTIL.name})",
+        "sm_active": f"max by ({_LOADED}) (avg_over_time({SM_ACTIVE.name}[2m]) and {SM_ACTIVE.name}) * 100",
+        "throttled": f"max by (UUID, cause) ({THROTTLED.name}) == 1",
+    }
     return {name: ("/api/v1/query", {"query": query}) for name, query in instant.items()} | ranges
 
 
-def read_activity(answer: bytes, source: str) -> dict[PodKey, float]:
-    """Return how much of its compute each pod uses, in percent.
+def read_loads(answers: Mapping[str, bytes], source: str) -> dict[str, tuple[DeviceLoad, ...]]:
+    """Return how busy the devices of each GPU and their containers are, by UUID.
 
     Raises:
-        InvalidInput: the answer is none, or has too many series.
+        InvalidInput: an answer is none, or has too many series.
 
     """
+    utilization, active = (_percentages(answers[name], source) for name in ("utilization", "sm_active"))
+    busy = utilization | active
+    devices = defaultdict[_Device, dict[str, float | None]](dict)
+    for device, name in _percentages(answers["holders"], source) | busy:
+        devices[device][name] = busy.get((device, name))
+    found = defaultdict[str, list[DeviceLoad]](list)
+    for device, loads in devices.items():
+        # A shared device has series of its own; of an exclusive one they are its container's.
+        whole = [each[device, ""] for each in (utilization, active) if (device, "") in each]
+        containers = tuple(ContainerLoad(name=name, percent=percent) for name, percent in loads.items() if name)
+        percent = max(whole, default=containers[0].percent if len(containers) == 1 else None)
+        found[device[0]].append(DeviceLoad(percent=percent, part=_part(device), containers=containers))
+    return {uuid: tuple(each) for uuid, each in found.items()}
+
+
+def _percentages(answer: bytes, source: str) -> dict[tuple[_Device, str], float]:
+    """Return values by device and container, `namespace/pod/container`; without a container those of all of it."""
     found = {}
-    for each in read_series(answer, source, most=_MOST_SERIES):
-        namespace, pod = each.metric.get("namespace", ""), each.metric.get("pod", "")
+    for each in read_series(answer, source, most=_MOST_LOADS):
+        device = tuple(each.metric.get(label, "") for label in _DEVICE)
+        pod = tuple(each.metric.get(label, "") for label in _CONTAINER)
         for _, percent in _believed([each.value] if each.value else []):
-            if namespace and pod:
-                found[PodKey(f"{namespace}/{pod}")] = min(percent, 100.0)
+            if device[0] and (all(pod) or not any(pod)):
+                found[device, "/".join(filter(None, pod))] = min(percent, 100.0)
     return found
 
 
-def read_throttled(answer: bytes, source: str) -> dict[str, tuple[str, ...]]:
-    """Return why GPUs lower their clocks, by UUID.
+def _part(device: _Device) -> float | None:
+    _, product, _, profile = device
+    if not profile:
+        return 1.0
+    try:
+        return instance_part(model(product), profile)
+    except InvalidInput:
+        return None
+
+
+def read_activity(loads: Mapping[str, Iterable[DeviceLoad]]) -> dict[PodKey, float]:
+    """Return how much of its compute each pod uses, in percent: of its busiest device."""
+    found: dict[PodKey, float] = defaultdict(float)
+    devices = (device for each in loads.values() for device in each)
+    for each in (container for device in devices for container in device.containers):
+        if each.percent is not None:
+            pod = PodKey(each.name.rpartition("/")[0])
+            found[pod] = max(found[pod], each.percent)
+    return found
+
+
+def read_noise(answer: bytes, loads: Mapping[str, Sequence[DeviceLoad]], source: str) -> dict[str, tuple[Noise, ...]]:
+    """Return what slows down the pods of GPUs, by UUID, from the answer for `throttled`.
 
     Raises:
         InvalidInput: the answer is none, or has too many series.
 
     """
-    found: dict[str, set[str]] = defaultdict(set)
+    throttled: dict[str, set[str]] = defaultdict(set)
     for each in read_series(answer, source, most=_MOST_SERIES):
-        found[each.metric.get("UUID", "")].add(each.metric.get("cause", ""))
-    return {uuid: tuple(cause.value for cause in Cause if cause.value in causes) for uuid, causes in found.items()}
+        throttled[each.metric.get("UUID", "")].add(each.metric.get("cause", ""))
+    found = {}
+    for uuid in throttled.keys() | loads.keys():
+        causes = (each.value for each in Cause if each.value in throttled.get(uuid, ()))
+        found[uuid] = tuple(noises(causes, loads.get(uuid, ())))
+    return {uuid: each for uuid, each in found.items() if each}
 
 
 def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, ...]:

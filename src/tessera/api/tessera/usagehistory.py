@@ -44,7 +44,7 @@ def history_queries(window: str) -> dict[str, str]:
     return {
         "allocated_mib": f"max by ({_OWNER}) ({ALLOCATED.name}) / 2^20",
         "peak_mib": f"max by ({_OWNER}) (max_over_time({_USED}[{window}])) {present}",
-        "mean_percent": f"max by ({_OWNER}) ({load} or {activity}) {present}",
+        "mean_percent": f"max by ({_OWNER}) ({activity} or {load}) {present}",
         "observed_s": f"max by ({_OWNER}) ({observed}) * {_STEP_S} {present}",
         "modes": f"max by (UUID, GPU_I_ID, mode) ({SHARING.name})",
     }

@@ -6,9 +6,9 @@ from typing import Final
 import msgspec
 
 from tessera.core.gpu.gpumodels import model
-from tessera.core.usage.attribution import ContainerUse, DeviceHolder, DeviceUse, GpuUse
+from tessera.core.usage.attribution import ContainerUse, DeviceUse
 from tessera.core.usage.history import Histories
-from tessera.core.usage.neighbours import noises
+from tessera.core.usage.neighbours import Noise, device_loads, noises
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.rightsizing import Advice, DeviceUsage, Recommendation, Sizing, advise
 from tessera.core.usage.throttling import causes
@@ -18,7 +18,6 @@ __all__ = [
     "ContainerReport",
     "DeviceReport",
     "GpuReport",
-    "NoiseReport",
     "PodNoise",
     "UsageReport",
     "advice_of",
@@ -70,15 +69,7 @@ class DeviceReport(_Record, frozen=True, kw_only=True):
     containers: tuple[ContainerReport, ...] = ()
 
 
-class NoiseReport(_Record, frozen=True, kw_only=True):
-    """What slows down the users of a GPU; containers as `namespace/pod/container`."""
-
-    cause: str
-    drivers: tuple[str, ...] = ()
-    affected: tuple[str, ...] = ()
-
-
-class PodNoise(NoiseReport, frozen=True, kw_only=True):
+class PodNoise(Noise, frozen=True, kw_only=True):
     """A cause on one GPU that slows down a pod or is caused by it."""
 
     gpu: int
@@ -96,7 +87,7 @@ class GpuReport(_Record, frozen=True, kw_only=True):
     power_watts: float | None = None
     throttled: tuple[str, ...] = ()
     devices: tuple[DeviceReport, ...] = ()
-    noise: tuple[NoiseReport, ...] = ()
+    noise: tuple[Noise, ...] = ()
 
 
 class UsageReport(_Record, frozen=True, kw_only=True):
@@ -115,6 +106,7 @@ def usage_report(usage: NodeUsage, histories: Histories, now_s: float) -> UsageR
 
 def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuReport]:
     for gpu in usage.gpus:
+        throttled = tuple(each.value for each in causes(gpu.reading.clocks_event_reasons))
         yield GpuReport(
             index=gpu.facts.index,
             uuid=gpu.facts.uuid,
@@ -122,31 +114,20 @@ def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuR
             lost=gpu.facts.lost,
             temperature_c=gpu.reading.temperature_c,
             power_watts=gpu.reading.power_watts,
-            throttled=tuple(each.value for each in causes(gpu.reading.clocks_event_reasons)),
+            throttled=throttled,
             devices=tuple(_device(each, histories, now_s) for each in gpu.devices),
-            noise=tuple(_noise(gpu)),
+            noise=tuple(noises(throttled, device_loads(gpu))),
         )
-
-
-def _noise(gpu: GpuUse) -> Iterator[NoiseReport]:
-    for each in noises(gpu):
-        drivers, affected = (tuple(map(_name, tenants)) for tenants in (each.drivers, each.affected))
-        yield NoiseReport(cause=each.cause, drivers=drivers, affected=affected)
-
-
-def _name(tenant: DeviceHolder) -> str:
-    return f"{tenant.namespace}/{tenant.pod}/{tenant.container}"
 
 
 def _device(device: DeviceUse, histories: Histories, now_s: float) -> DeviceReport:
     placement = None if device.instance is None else device.instance.placement
-    percent = device.gpu_percent if device.activity is None else device.activity.sm_percent
     return DeviceReport(
         profile="" if placement is None else placement.profile,
         start=0 if placement is None else placement.start,
         memory_mib=device.memory_mib,
         used_mib=device.used_mib,
-        gpu_percent=percent,
+        gpu_percent=device.busy_percent,
         containers=tuple(_container(each, device, histories, now_s) for each in device.containers),
     )
 
@@ -161,7 +142,7 @@ def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_
         exclusive=tenant.exclusive,
         allocated_mib=tenant.allocated_mib,
         used_mib=each.memory_mib,
-        gpu_percent=each.gpu_percent,
+        gpu_percent=each.busy_percent,
         peak_mib=None if history is None else history.peak_mib,
         mean_percent=None if history is None else history.mean_percent,
         observed_s=0.0 if history is None else now_s - history.since_s,

@@ -48,7 +48,7 @@ _SETTINGS, _LIMITS = Settings(), ServerLimits()
 _FILE = click.Path(path_type=Path)
 _HISTORY_S = 3.0
 """How long the page waits for its Prometheus."""
-_HISTORY_BYTES = 8 << 20
+_HISTORY_BYTES = 32 << 20
 """Largest answer; one of 10,000 pods has 1 MB."""
 _WEEK_S, _WEEK_BYTES = 60.0, 64 << 20
 """The same for queries over a week, which run in the background."""

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, NoiseReport, UsageReport
+from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import ruled_table
+from tessera.core.usage.neighbours import Noise
 
 __all__ = ["noise_words", "top_table"]
 
@@ -92,7 +93,7 @@ def _state(gpu: GpuReport) -> str:
     return ", ".join(each for each in (hot, watts, slow) if each)
 
 
-def noise_words(each: NoiseReport) -> str:
+def noise_words(each: Noise) -> str:
     """Return what slows down a GPU, which containers cause it, and which it slows down."""
     drivers = ", ".join(map(clean, each.drivers)) or "nobody knows who"
     others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""

@@ -14,7 +14,7 @@ from tessera.core.explain.inspection import GpuPod as InspectedTenant
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.cache import ObservedModel
-from tessera.core.usage.neighbours import SATURATED, SATURATED_PERCENT, busiest
+from tessera.core.usage.neighbours import Noise
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 
@@ -90,8 +90,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cluster: Cluster
     activity: Mapping[PodKey, float] = {}
     """Percent of its compute that each pod uses; without pods for which it is unknown."""
-    throttled: Mapping[str, tuple[str, ...]] = {}
-    """Why GPUs lower their clocks, by UUID."""
+    noise: Mapping[str, tuple[Noise, ...]] = {}
+    """What slows down the pods of GPUs, by UUID."""
     images: Mapping[str, tuple[ObservedImage, ...]] = {}
     """Reported images of ImageWarmups, by node."""
     models: Mapping[str, tuple[ObservedModel, ...]] = {}
@@ -322,7 +322,7 @@ def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, obser
         allocated_mib=found.allocated_mib,
         used_mib=found.used_mib,
         problems=(*(found.reasons if found.health is Health.UNHEALTHY else ()), *found.conflicts),
-        slowdowns=tuple(parts.slowdowns(observed.throttled.get(found.uuid, ()))),
+        slowdowns=tuple(map(parts.slowdown, observed.noise.get(found.uuid, ()))),
     )
 
 
@@ -372,21 +372,12 @@ class _Parts:
         if start < self._gpu.memory_mib:
             yield Part(start=start, size=self._gpu.memory_mib - start, state="free")
 
-    def slowdowns(self, causes: Iterable[str]) -> Iterator[Slowdown]:
-        """Yield why clocks are lowered, and whether a shared GPU is saturated, with the pods that cause it."""
-        # Activity is that of a pod's instance, or the part of the whole GPU that its processes use.
-        parts = ((each, each.share.memory_mib / self._gpu.memory_mib) for each in self._gpu.pods)
-        loads = [
-            (each, self._activity[each.pod] * (part if self._gpu.slices else 1.0))
-            for each, part in parts
-            if self._activity.get(each.pod)
-        ]
-        for cause in causes:
-            yield Slowdown(cause=cause, drivers=tuple(map(self._tenant, busiest(loads))))
-        if len(self._gpu.pods) > 1 and not self._gpu.slices and sum(load for _, load in loads) >= SATURATED_PERCENT:
-            fair = 100 / len(self._gpu.pods)
-            drivers = (each for each, load in sorted(loads, key=lambda pair: -pair[1]) if load > fair)
-            yield Slowdown(cause=SATURATED, drivers=tuple(map(self._tenant, drivers)))
+    def slowdown(self, noise: Noise) -> Slowdown:
+        """Return what slows down the pods, with those that drive it; a pod may be gone already."""
+        pods = {each.pod: self._tenant(each) for each in self._gpu.pods}
+        drivers = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in noise.drivers)
+        gone = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in drivers}
+        return Slowdown(cause=noise.cause, drivers=tuple((gone | pods)[key] for key in drivers))
 
     def _is_idle(self, pods: Iterable[InspectedTenant], used_mib: int | None) -> bool:
         """Return whether all are known to be idle; where unknown, whether no process has memory there."""

@@ -26,8 +26,8 @@ class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     memory_mib: int | None = None
     gpu_instance: int | None = None
-    sm_percent: int | None = None
-    """None without a sample from the driver, as for any process under MIG."""
+    sm_percent: float | None = None
+    """None where the driver does not sample processes, as under MIG."""
 
 
 class InstanceReading(msgspec.Struct, frozen=True, kw_only=True):

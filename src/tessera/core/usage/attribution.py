@@ -32,6 +32,11 @@ class DeviceHolder(msgspec.Struct, frozen=True, kw_only=True):
     """None where its part of a shared device is unknown."""
 
     @property
+    def name(self) -> str:
+        """`namespace/pod/container`."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+    @property
     def key(self) -> tuple[str, str]:
         """The container, as in `Owner`."""
         return self.uid, self.container
@@ -46,12 +51,23 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Empty if only the pod is known."""
 
 
+def _busy(activity: EngineActivity | None, gpu_percent: float | None) -> float | None:
+    return gpu_percent if activity is None or activity.sm_percent is None else activity.sm_percent
+
+
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
     """A container's usage of a device."""
 
     tenant: DeviceHolder
     memory_mib: int | None = None
     gpu_percent: float | None = None
+    activity: EngineActivity | None = None
+    """Of an exclusive device."""
+
+    @property
+    def busy_percent(self) -> float | None:
+        """How busy it keeps its device."""
+        return _busy(self.activity, self.gpu_percent)
 
 
 class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +84,11 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted."""
     left_mib: int | None = None
     """Memory in use by no container; None where unknown."""
+
+    @property
+    def busy_percent(self) -> float | None:
+        """Its active multiprocessors where they are measured, else its utilization."""
+        return _busy(self.activity, self.gpu_percent)
 
     @property
     def alone(self) -> DeviceHolder | None:
@@ -154,7 +175,12 @@ def _shared_out(
     """Return a device with the usage of each of its containers."""
     processes = tuple(processes)
     if len(tenants) == 1 and tenants[0].exclusive:
-        alone = ContainerUse(tenant=tenants[0], memory_mib=device.used_mib, gpu_percent=device.gpu_percent)
+        alone = ContainerUse(
+            tenant=tenants[0],
+            memory_mib=device.used_mib,
+            gpu_percent=device.gpu_percent,
+            activity=device.activity,
+        )
         return msgspec.structs.replace(device, containers=(alone,), left_mib=0)
     if owners is None and processes:
         unknown = tuple(ContainerUse(tenant=each) for each in tenants)
@@ -184,5 +210,5 @@ def _use_of(
     return ContainerUse(
         tenant=tenant,
         memory_mib=sum(memory_mib) if len(memory_mib) == len(processes) else None,
-        gpu_percent=min(sum(percent), 100) if percent and len(percent) == len(processes) else None,
+        gpu_percent=min(sum(percent), 100) if len(percent) == len(processes) else None,
     )

@@ -40,9 +40,7 @@ def remembered(former: Histories, uses: Iterable[GpuUse], now_s: float) -> Histo
         for each in device.containers:
             key = each.tenant.key, device.device
             history = former.get(key, History(since_s=now_s))
-            percent = each.gpu_percent
-            if device.alone is not None and device.activity is not None and percent is None:
-                percent = device.activity.sm_percent
+            percent = each.busy_percent
             known = [mib for mib in (history.peak_mib, each.memory_mib) if mib is not None]
             found[key] = msgspec.structs.replace(
                 history,

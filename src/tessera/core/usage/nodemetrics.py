@@ -336,7 +336,7 @@ def _add_device(samples: _Samples, device: DeviceUse, labels: Labels) -> None:
     for each in device.containers:
         pod = (*own, *_pod_labels(each.tenant))
         _add(samples, FB_USED, pod, each.memory_mib)
-        if alone is None:
+        if alone is None and device.instance is None:  # under MIG nobody has a utilization
             _add(samples, GPU_UTIL, pod, each.gpu_percent)
         _add(samples, ALLOCATED, pod, None if each.tenant.allocated_mib is None else each.tenant.allocated_mib * _MIB)
     granted = [each.tenant.allocated_mib or 0 for each in device.containers]

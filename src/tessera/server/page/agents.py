@@ -9,6 +9,7 @@ from typing import Final
 from tessera.api.tessera.usagereports import UsageReport, recommendations
 from tessera.clients.nodeusage import NodeUsages
 from tessera.core.explain.fleetview import Service
+from tessera.core.usage.neighbours import Noise
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.log import Complaint, Logger
@@ -41,7 +42,7 @@ class AgentsMemory:
 
     def _forget(self) -> None:
         self._activity: Mapping[PodKey, float] = {}
-        self._throttled: Mapping[str, tuple[str, ...]] = {}
+        self._noise: Mapping[str, tuple[Noise, ...]] = {}
         self._advice: tuple[Recommendation, ...] = ()
 
     async def refresh(self) -> None:
@@ -57,16 +58,16 @@ class AgentsMemory:
         reports = await self._usages.read()
         self._advice = tuple(await asyncio.to_thread(recommendations, reports))
         self._activity = _activity(reports)
-        self._throttled = {gpu.uuid: gpu.throttled for each in reports for gpu in each.gpus if gpu.throttled}
+        self._noise = {gpu.uuid: gpu.noise for each in reports for gpu in each.gpus if gpu.noise}
         self._known_s = self._clock_s()
 
     def activity(self) -> Mapping[PodKey, float]:
         """Return how much of its compute each pod uses, in percent: of its busiest device."""
         return self._activity
 
-    def throttled(self) -> Mapping[str, tuple[str, ...]]:
-        """Return why GPUs lower their clocks, by UUID."""
-        return self._throttled
+    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
+        """Return what slows down the pods of GPUs, by UUID."""
+        return self._noise
 
     def services(self) -> tuple[Service, ...]:
         """Return nothing: agents do not measure model servers."""

@@ -7,11 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, TypeAlias
 from urllib.parse import urlencode
 
-from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_services, read_throttled
+from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_loads, read_noise, read_services
 from tessera.api.tessera.usagehistory import history_queries, read_history
 from tessera.api.tessera.usagereports import recommendations
 from tessera.clients.prometheus import Metrics
 from tessera.core.explain.fleetview import Service
+from tessera.core.usage.neighbours import Noise
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.errors import TesseraError, Unavailable
@@ -26,7 +27,7 @@ _STALE_S: Final = 120.0
 _ADVICE_S: Final = 600.0
 """Interval of queries over a week, which are expensive."""
 _WINDOW: Final = "7d"
-_Known: TypeAlias = tuple[Mapping[PodKey, float], Mapping[str, tuple[str, ...]], tuple[Service, ...]]
+_Known: TypeAlias = tuple[Mapping[PodKey, float], Mapping[str, tuple[Noise, ...]], tuple[Service, ...]]
 
 
 class PrometheusHistory:
@@ -55,7 +56,7 @@ class PrometheusHistory:
         self._now_s = now_s
         self._asked_s = self._known_s = -float("inf")
         self._activity: Mapping[PodKey, float] = {}
-        self._throttled: Mapping[str, tuple[str, ...]] = {}
+        self._noise: Mapping[str, tuple[Noise, ...]] = {}
         self._services: tuple[Service, ...] = ()
         self._complain = Complaint(log, "history_not_read")
         self._advised_s = -float("inf")
@@ -74,13 +75,13 @@ class PrometheusHistory:
             return
         self._asked_s = now_s
         try:
-            self._activity, self._throttled, self._services = await self._ask(now_s)
+            self._activity, self._noise, self._services = await self._ask(now_s)
             self._known_s = now_s
             self._complain.settle()
         except (TesseraError, OSError) as error:
             self._complain(error)
             if now_s - self._known_s >= _STALE_S:
-                self._activity, self._throttled, self._services = {}, {}, ()
+                self._activity, self._noise, self._services = {}, {}, ()
 
     async def _ask(self, now_s: float) -> _Known:
         queries, source = page_queries(now_s), f"Prometheus {self._url}"
@@ -93,8 +94,9 @@ class PrometheusHistory:
         answers = dict(zip(queries, found, strict=True))
 
         def read() -> _Known:
-            throttled = read_throttled(answers["throttled"], source)
-            return read_activity(answers["activity"], source), throttled, read_services(answers, source)
+            loads = read_loads(answers, source)
+            noise = read_noise(answers["throttled"], loads, source)
+            return read_activity(loads), noise, read_services(answers, source)
 
         return await asyncio.to_thread(read)  # so that scheduling requests are answered meanwhile
 
@@ -116,9 +118,9 @@ class PrometheusHistory:
         """Return how much of its compute each pod uses, in percent."""
         return self._activity
 
-    def throttled(self) -> Mapping[str, tuple[str, ...]]:
-        """Return why GPUs lower their clocks, by UUID."""
-        return self._throttled
+    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
+        """Return what slows down the pods of GPUs, by UUID."""
+        return self._noise
 
     def services(self) -> tuple[Service, ...]:
         """Return the model servers with their last hour."""

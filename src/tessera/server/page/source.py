@@ -13,6 +13,7 @@ from tessera.api.tessera.imagewarmups import read_node_images
 from tessera.api.tessera.modelcaches import read_node_models
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
 from tessera.core.explain.fleetview import FleetView, Observation, Service, fleet_view
+from tessera.core.usage.neighbours import Noise
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, Unsupported
@@ -36,8 +37,8 @@ class PageMetrics(Protocol):
         """Return how much of its compute each pod uses, in percent; unknown pods are left out."""
         ...
 
-    def throttled(self) -> Mapping[str, tuple[str, ...]]:
-        """Return why GPUs lower their clocks, by UUID."""
+    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
+        """Return what slows down the pods of GPUs, by UUID."""
         ...
 
     def services(self) -> tuple[Service, ...]:
@@ -56,7 +57,7 @@ class _NoMetrics:
     def activity(self) -> Mapping[PodKey, float]:
         return {}
 
-    def throttled(self) -> Mapping[str, tuple[str, ...]]:
+    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
         return {}
 
     def services(self) -> tuple[Service, ...]:
@@ -112,13 +113,13 @@ class Source:
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
         metrics = self._metrics
         activity, services, advice = metrics.activity(), metrics.services(), metrics.recommendations()
-        throttled = metrics.throttled()
+        noise = metrics.noise()
 
         def read() -> FleetView:
             seen = Observation(
                 cluster=read_cluster(as_fields(objects), memory=self._memory, authority=authority),
                 activity=activity,
-                throttled=throttled,
+                noise=noise,
                 images=images,
                 models=models,
                 services=services,

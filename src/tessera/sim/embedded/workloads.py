@@ -14,6 +14,7 @@ from tessera.api.tessera.usagereports import UsageReport, recommendations
 from tessera.clients.kube import PODS, MemoryKube, Object, Store, name_of
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.serving.autoscaler import Load, Memory, Server, propose
+from tessera.core.usage.neighbours import Noise
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.sim.serving.replicas import Model, Replicas
@@ -142,9 +143,9 @@ class Workloads:
         """Return how much of its compute each pod uses."""
         return self._busy
 
-    def throttled(self) -> Mapping[str, tuple[str, ...]]:
-        """Return why GPUs lower their clocks, as the agents observed."""
-        return {gpu.uuid: gpu.throttled for report in self._reports() for gpu in report.gpus if gpu.throttled}
+    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
+        """Return what slows down the pods of GPUs, as the agents observed."""
+        return {gpu.uuid: gpu.noise for report in self._reports() for gpu in report.gpus if gpu.noise}
 
     def services(self) -> tuple[Service, ...]:
         """Return the model servers."""

@@ -7,6 +7,7 @@ from harness.gpuworlds import QUICK, NvmlWorld, Start
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity
+from tessera.errors import TesseraError
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
 
 pytestmark = pytest.mark.anyio
@@ -37,6 +38,35 @@ async def test_power_clocks_temperature_errors_and_throttling_are_measured(world
     assert idle.power_watts is not None
     assert busy.power_watts > idle.power_watts
     assert (busy.energy_mj, busy.remapped_rows, busy.activity) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("loads", "fault", "want"),
+    [
+        ({7: 90, 8: 0}, None, {7: 90, 8: 0}),
+        ({7: 0, 8: 0}, None, {7: 0, 8: 0}),
+        ({7: 90, 8: 0}, pynvml.NVML_ERROR_NOT_FOUND, {7: 0, 8: 0}),
+        ({7: 90, 8: 0}, pynvml.NVML_ERROR_NOT_SUPPORTED, {7: None, 8: None}),
+        ({7: 90, 8: 0}, pynvml.NVML_ERROR_NO_PERMISSION, {7: None, 8: None}),
+    ],
+)
+async def test_a_process_without_a_sample_is_idle_where_the_driver_samples_processes(
+    world: NvmlWorld, loads: dict[int, int], fault: int | None, want: dict[int, float | None]
+) -> None:
+    t4 = (await world.driver.inventory()).gpus[1]
+    for pid, percent in loads.items():
+        world.machine.add_process(1, Process(pid=pid, memory_mib=64, sm_percent=percent))
+    if fault is not None:
+        world.machine.fault("nvmlDeviceGetProcessUtilization", code=fault)
+    found = await world.driver.measure(t4.uuid)
+    assert {each.pid: each.sm_percent for each in found.processes} == want
+
+
+async def test_a_lost_gpu_is_no_idle_one(world: NvmlWorld) -> None:
+    t4 = (await world.driver.inventory()).gpus[1]
+    world.machine.fault("nvmlDeviceGetProcessUtilization", code=pynvml.NVML_ERROR_GPU_IS_LOST)
+    with pytest.raises(TesseraError):
+        await world.driver.measure(t4.uuid)
 
 
 async def test_an_older_driver_calls_event_reasons_throttle_reasons(world: NvmlWorld) -> None:

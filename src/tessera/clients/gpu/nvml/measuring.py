@@ -1,5 +1,6 @@
 """NVML's measurements of one GPU. Everything here runs in the driver's thread."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -20,6 +21,9 @@ _GPM = {
     "tensor_percent": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     "dram_percent": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
 }
+_LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNINITIALIZED})
+_NO_SAMPLE = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
+"""Every process was idle; pynvml raises both."""
 
 
 class Measuring:
@@ -73,19 +77,34 @@ class Measuring:
                 )
 
     def _processes(self, uuid: str, device: Any) -> tuple[ProcessReading, ...]:
-        since_us = self._sampled_us.get(uuid, 0)
-        samples = _optional(pynvml.nvmlDeviceGetProcessUtilization, device, since_us) or ()
-        newest = {each.pid: each for each in sorted(samples, key=lambda each: each.timeStamp)}
-        self._sampled_us[uuid] = max((each.timeStamp for each in samples), default=since_us)
+        percent = self._utilization(uuid, device)
         return tuple(
             ProcessReading(
                 pid=each.pid,
                 memory_mib=each.memory_mib,
                 gpu_instance=each.gpu_instance,
-                sm_percent=newest[each.pid].smUtil if each.pid in newest else None,
+                sm_percent=None if percent is None else percent.get(each.pid, 0),
             )
             for each in processes(device)
         )
+
+    def _utilization(self, uuid: str, device: Any) -> dict[int, float] | None:
+        """Return the mean utilization by process since the last measurement, without idle processes; None if refused.
+
+        Source: NVML, nvmlDeviceGetProcessUtilization: it samples processes whose utilization is not zero.
+        """
+        since_us = self._sampled_us.get(uuid, 0)
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(device, since_us)
+        except pynvml.NVMLError as error:
+            if error.value in _LOST:
+                raise
+            return {} if error.value in _NO_SAMPLE else None
+        by_process = defaultdict[int, list[int]](list)
+        for each in samples:
+            by_process[each.pid].append(each.smUtil)
+        self._sampled_us[uuid] = max((each.timeStamp for each in samples), default=since_us)
+        return {pid: sum(percent) / len(percent) for pid, percent in by_process.items()}
 
     def _activity(self, uuid: str, device: Any, instance: int | None = None) -> EngineActivity | None:
         """Return the utilization of a GPU or an instance since the last sample; None without one, or without GPM."""
@@ -156,6 +175,6 @@ def _optional(function: Callable[..., Answer], *arguments: Any) -> Answer | None
     try:
         return optional(function, *arguments)
     except pynvml.NVMLError as error:
-        if error.value in {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNINITIALIZED}:
+        if error.value in _LOST:
             raise
         return None
