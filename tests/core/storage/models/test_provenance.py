@@ -1,5 +1,6 @@
 """Who gave which chunk of an object, whether all of it is right, and who lied."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,3 +59,35 @@ def test_whoever_lied_is_named_and_nobody_else(givers: list[str], wrong: set[int
     want = {giver for chunk, giver in enumerate(givers) if giver != STORE and chunk in wrong}
     assert set(made.lies) == want
     assert all(givers[chunk] == peer and chunk in wrong for peer, chunk in made.lies.items())
+
+
+# what is there, who gives it again, whether that is the same: (whether it is written, who was wrong, whose it is then)
+RECEIVED: dict[tuple[str | None, str, bool], tuple[bool, str, str | None]] = {
+    (None, "x", True): (True, "", None),
+    (None, STORE, True): (True, "", None),
+    ("x", "y", True): (False, "", "x"),
+    ("x", "y", False): (False, "", "x"),
+    ("x", STORE, True): (False, "", STORE),
+    ("x", STORE, False): (True, "x", "x"),
+    (EARLIER, STORE, True): (False, "", STORE),
+    (EARLIER, STORE, False): (True, "", EARLIER),
+    (EARLIER, "x", False): (False, "", EARLIER),
+    (STORE, "x", True): (False, "", STORE),
+    (STORE, "x", False): (False, "x", STORE),
+    (STORE, STORE, True): (False, "", STORE),
+    (STORE, STORE, False): (True, "", STORE),
+}
+
+
+@pytest.mark.parametrize("case", RECEIVED)
+def test_the_stores_chunk_replaces_a_peers_which_replaces_nothing(case: tuple[str | None, str, bool]) -> None:
+    former, giver, same = case
+    made = of("")
+    if former is not None:
+        made.put(0, "there", former)
+    write, wrong, want = RECEIVED[case]
+    assert made.receive(0, "there" if same else "another", giver) == (write, wrong)
+    assert made.givers.get(0) == want
+    if write:
+        made.put(0, "another", giver)
+        assert (made.digests[0], made.givers[0], made.stale) == ("another", giver, former is not None)

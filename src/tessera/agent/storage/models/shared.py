@@ -5,25 +5,25 @@ object is wrong, its chunks are fetched from other peers, and from the store whe
 wrong one is logged and dropped, and its chunks are fetched again.
 """
 
-import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import aligned_buffer
 from tessera.agent.storage.models.digests import chunk_digest
+from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits
 from tessera.agent.storage.models.sharedfiles import Gift, SharedFile
 from tessera.agent.storage.models.sharing import Sharing
 from tessera.agent.storage.models.shelf import Piece
-from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
 from tessera.clients.store import Store
 from tessera.clients.store.peers import Absent, Pending
-from tessera.core.storage.models.peers import asking_order, order_of_doubt
+from tessera.core.storage.models.peers import asking_order
 from tessera.core.storage.models.provenance import EARLIER, STORE
+from tessera.core.storage.models.repairs import Chunk, discarded, from_store_alone, is_stale, suspects
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_range
 from tessera.core.storage.models.syncplans import spans
 from tessera.errors import TesseraError, Unavailable
@@ -35,9 +35,6 @@ _READERS = 32
 _LEAST_ASKERS = 4
 _FOR_OTHERS = 2
 _PAUSE_S = 0.1
-
-_Task = tuple[int, int]
-"""An object and one of its chunks."""
 
 
 class SharedTransfer:
@@ -58,19 +55,18 @@ class SharedTransfer:
         self._reader = Reader(store, *how)
         self._threads = how[0].threads
         self._changed = threading.Condition()
-        self._own: deque[_Task] = deque()
-        self._others: deque[tuple[_Task, float]] = deque()
+        self._own: deque[Chunk] = deque()
+        self._others: deque[tuple[Chunk, float]] = deque()
         """With the time of the first vain request to a peer, or 0."""
-        self._wanted: deque[_Task] = deque()
+        self._wanted: deque[Chunk] = deque()
         """Missing chunks that peers request."""
-        self._missing: set[_Task] = set()
-        self._reading: set[_Task] = set()
-        self._writing: set[_Task] = set()
-        self._counted: set[_Task] = set()
+        self._missing: set[Chunk] = set()
+        self._reading: set[Chunk] = set()
+        self._writing: set[Chunk] = set()
+        self._counted: set[Chunk] = set()
         """Reported progress."""
-        self._known: dict[_Task, str] = {}
         self._files: list[SharedFile] = []
-        self._journal = -1
+        self._journal = Journal(folder / "journal-shared")
         self._ended = False
         self._failure: BaseException | None = None
 
@@ -86,7 +82,7 @@ class SharedTransfer:
         try:
             self._open(objects)
             helpers += self._started(_FOR_OTHERS, self._read_wanted)
-            tasks: list[_Task] | None = [
+            tasks: list[Chunk] | None = [
                 (span.object, chunk) for span in spans(objects) for chunk in range(span.first, span.stop)
             ]
             buffer, wrong = aligned_buffer(), [0]
@@ -105,10 +101,7 @@ class SharedTransfer:
         files = self._folder / "files"
         for folder in sorted({(files / each.path).parent for each in objects}):
             folder.mkdir(parents=True, exist_ok=True)
-        journal = self._folder / "journal-shared"
-        self._known = dict(read_journal(journal.read_bytes())) if journal.exists() else {}
-        self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        os.write(self._journal, b"\n")  # ends a line torn by a crash
+        self._journal.open()
         for index, each in enumerate(objects):
             self._files.append(SharedFile(index, each, str(files / each.path)))
         for file in self._files:
@@ -121,14 +114,13 @@ class SharedTransfer:
         self._reader.stop.set()
         for helper in helpers:
             helper.join()
-        if self._journal >= 0:
-            os.close(self._journal)
+        self._journal.close()
         for file in self._files:
             file.chunks.close()
 
     # One pass: all tasks are done when it ends
 
-    def _pass(self, tasks: list[_Task]) -> None:
+    def _pass(self, tasks: list[Chunk]) -> None:
         me = self._sharing.me
         own = [each for each in tasks if self._owner(each) in {me, STORE}]
         others = [each for each in tasks if self._owner(each) not in {me, STORE}]
@@ -151,7 +143,7 @@ class SharedTransfer:
         if self._failure is not None:
             raise self._failure
 
-    def _owner(self, task: _Task) -> str:
+    def _owner(self, task: Chunk) -> str:
         file = self._files[task[0]]
         return STORE if file.alone else self._sharing.owner(file.key, task[1])
 
@@ -184,7 +176,7 @@ class SharedTransfer:
             elif not self._resumed(task, buffer) and not self._from_holder(task, buffer):
                 self._from_store(task, buffer)
 
-    def _from_holder(self, task: _Task, buffer: memoryview) -> bool:
+    def _from_holder(self, task: Chunk, buffer: memoryview) -> bool:
         """Fetch an own chunk from a peer that has the object already; return whether there is one."""
         file, chunk = self._files[task[0]], task[1]
         first, last = chunk_range(file.found.size, chunk)
@@ -218,7 +210,7 @@ class SharedTransfer:
             except TesseraError:
                 continue  # they ask another peer; what this node needs itself it retries
 
-    def _from_others(self, task: _Task, since: float, buffer: memoryview) -> None:
+    def _from_others(self, task: Chunk, since: float, buffer: memoryview) -> None:
         """Fetch a chunk from its owner, which may still have to read it; from others or the store on failure."""
         file, chunk = self._files[task[0]], task[1]
         first, last = chunk_range(file.found.size, chunk)
@@ -240,10 +232,10 @@ class SharedTransfer:
         if not self._is_done(task):
             self._from_store(task, buffer)
 
-    def _is_done(self, task: _Task) -> bool:
+    def _is_done(self, task: Chunk) -> bool:
         return self._reader.stop.is_set() or task not in self._missing
 
-    def _from_store(self, task: _Task, buffer: memoryview) -> None:
+    def _from_store(self, task: Chunk, buffer: memoryview) -> None:
         file, chunk = self._files[task[0]], task[1]
         with self._changed:
             self._changed.wait_for(lambda: task not in self._reading or self._reader.stop.is_set())
@@ -271,10 +263,10 @@ class SharedTransfer:
                 if file.found.checksum.partition(":")[2] == file.found.etag:
                     file.provable, file.alone = False, True
 
-    def _resumed(self, task: _Task, buffer: memoryview) -> bool:
+    def _resumed(self, task: Chunk, buffer: memoryview) -> bool:
         """Reuse chunks of an earlier attempt that match the journal; their origin is unknown."""
         file, chunk = self._files[task[0]], task[1]
-        digest = self._known.pop(task, None)
+        digest = self._journal.known.pop(task, None)
         first, last = chunk_range(file.found.size, chunk)
         view = buffer[: last - first]
         if digest is None or not file.chunks.read(view, first) or chunk_digest(view) != digest:
@@ -290,21 +282,17 @@ class SharedTransfer:
 
     # Present chunks
 
-    def _keep(self, task: _Task, view: memoryview, giver: str) -> None:
+    def _keep(self, task: Chunk, view: memoryview, giver: str) -> None:
         """Write a chunk, unless it is present; the store's replaces a peer's, which is logged."""
         file, chunk = self._files[task[0]], task[1]
         digest = chunk_digest(view)
         with self._changed:
             self._changed.wait_for(lambda: task not in self._writing)
-            former = file.givers.get(chunk)
-            differs = former is not None and file.digests[chunk] != digest
-            if differs and STORE in {former, giver}:
-                self._name(file, chunk, former or giver)
-            write = former is None or (differs and giver == STORE)
+            write, wrong = file.receive(chunk, digest, giver)
+            if wrong:
+                self._name(file, chunk, wrong)
             if write:
                 self._writing.add(task)
-            elif giver == STORE:
-                file.givers[chunk] = STORE
         if write:
             self._write(task, view, digest, giver)
             if task not in self._counted:
@@ -312,23 +300,22 @@ class SharedTransfer:
                 self._progress.add(len(view), fetched=True)
         self._done(task, view, in_hand=write)
 
-    def _write(self, task: _Task, view: memoryview, digest: str, giver: str) -> None:
+    def _write(self, task: Chunk, view: memoryview, digest: str, giver: str) -> None:
         file, chunk = self._files[task[0]], task[1]
         try:
             file.chunks.write(view, chunk_range(file.found.size, chunk)[0])
-            os.write(self._journal, write_journal_line(*task, digest))
+            self._journal.add(*task, digest)
         finally:
             with self._changed:
                 self._writing.discard(task)
-                file.stale = file.stale or chunk in file.givers
-                file.digests[chunk], file.givers[chunk] = digest, giver
+                file.put(chunk, digest, giver)
                 self._changed.notify_all()
 
     def _name(self, file: SharedFile, chunk: int, peer: str) -> None:
         if peer not in {STORE, EARLIER}:
             self._sharing.lied(peer, f"chunk {chunk} of {self._reader.subject(file.found)}")
 
-    def _done(self, task: _Task, buffer: memoryview, *, in_hand: bool = True) -> None:
+    def _done(self, task: Chunk, buffer: memoryview, *, in_hand: bool = True) -> None:
         file = self._files[task[0]]
         self._sum(file, buffer, task[1] if in_hand else -1)
         with self._changed:
@@ -384,53 +371,50 @@ class SharedTransfer:
         """Return whether no helper works on it."""
         return not file.summing and all(index != file.index for index, _ in self._writing)
 
-    def _repairs(self, wrong: list[int], buffer: memoryview) -> list[_Task] | None:
+    def _repairs(self, wrong: list[int], buffer: memoryview) -> list[Chunk] | None:
         """Return what to fetch again; None where the store's own content does not match its checksum."""
-        files = [self._files[index] for index in wrong]
-        tasks = self._dropped((file, liar) for file in files for liar in self._sharing.liars)
-        if not tasks and not any(file.stale for file in files):
-            doubted = self._doubt([file for file in files if not file.alone], buffer)
-            if doubted is None and not any(file.stale for file in files):
-                doubted = [(file.index, chunk) for file in files for chunk in file.unproven]
-                if not doubted:  # the store delivered all of it meanwhile
-                    return [] if any(file.is_right for file in files) else None
-                for file in files:
-                    file.alone = True
+        files = {index: self._files[index] for index in wrong}
+        # 1. Discard what peers served that were wrong before.
+        tasks = self._discard(files, self._sharing.liars)
+        # 2. Ask other peers for the same chunks until one differs.
+        if not tasks and not is_stale(files):
+            doubted = self._doubt({index: each for index, each in files.items() if not each.alone}, buffer)
+            # 3. Where none differs, read everything from the store, unless it has delivered all of it meanwhile.
+            if doubted is None and not is_stale(files):
+                with self._changed:
+                    doubted = from_store_alone(files)
+                if not doubted:
+                    return [] if any(file.is_right for file in files.values()) else None
             tasks = doubted or []
+        # 4. Compute the checksums again.
         with self._changed:
-            for file in files:
+            for file in files.values():
                 self._changed.wait_for(partial(self._rests, file))
                 file.restart()
         return tasks
 
-    def _dropped(self, doubted: Iterable[tuple[SharedFile, str]]) -> list[_Task]:
-        """Discard peers' chunks of files, and do not ask these peers for them again; return what to fetch."""
-        found = []
+    def _discard(self, wrong: Mapping[int, SharedFile], peers: Iterable[str]) -> list[Chunk]:
         with self._changed:
-            for file, peer in doubted:
-                file.doubted.add(peer)
-                found += [(file.index, chunk) for chunk in file.drop(peer)]
-        return found
+            return discarded(wrong, peers)
 
-    def _doubt(self, wrong: list[SharedFile], buffer: memoryview) -> list[_Task] | None:
+    def _doubt(self, wrong: Mapping[int, SharedFile], buffer: memoryview) -> list[Chunk] | None:
         """Fetch chunks of wrong files from other peers until one differs; return what to fetch again, None for nothing.
 
-        All chunks of that peer in wrong files are discarded: it is the likeliest to be wrong.
+        All chunks of the first peer in wrong files are discarded: it is the likeliest to be wrong.
         """
-        for file in sorted(wrong, key=lambda file: (len(set(file.unproven.values())), file.index)):
-            heard = {chunk: giver for chunk, giver in file.unproven.items() if giver != EARLIER}
-            for chunk in order_of_doubt(heard):
-                first, last = chunk_range(file.found.size, chunk)
-                view = buffer[: last - first]
-                other = self._second_opinion(file, chunk, heard[chunk], view)
-                if other and chunk_digest(view) != file.digests[chunk]:
-                    tasks = self._dropped((each, heard[chunk]) for each in wrong)
-                    self._keep((file.index, chunk), view, other)
-                    return [each for each in tasks if each != (file.index, chunk)]
-                if not other:
-                    self._from_store((file.index, chunk), buffer)
-                    if heard[chunk] in self._sharing.liars:
-                        return self._dropped((each, heard[chunk]) for each in wrong)
+        for index, chunk, giver in suspects(wrong):
+            file, task = wrong[index], (index, chunk)
+            first, last = chunk_range(file.found.size, chunk)
+            view = buffer[: last - first]
+            other = self._second_opinion(file, chunk, giver, view)
+            if not other:
+                self._from_store(task, buffer)
+                if giver in self._sharing.liars:
+                    return self._discard(wrong, [giver])
+            elif chunk_digest(view) != file.digests[chunk]:
+                tasks = self._discard(wrong, [giver])
+                self._keep(task, view, other)
+                return [each for each in tasks if each != task]
         return None
 
     def _second_opinion(self, file: SharedFile, chunk: int, giver: str, view: memoryview) -> str:
@@ -445,12 +429,7 @@ class SharedTransfer:
 
     def _mismatch(self, wrong: list[int]) -> Unavailable:
         """Discard what is wrong, and return the error."""
-        journal = self._folder / "journal-shared"
-        known = read_journal(journal.read_bytes())
-        lines = (write_journal_line(*key, digest) for key, digest in known.items() if key[0] not in wrong)
-        scratch = journal.with_suffix(".new")
-        scratch.write_bytes(b"".join(lines))
-        scratch.replace(journal)
+        self._journal.forget(wrong)
         file = self._files[wrong[0]]
         return Unavailable(
             self._reader.subject(file.found),
@@ -461,7 +440,7 @@ class SharedTransfer:
 
     # Serving peers
 
-    def take(self, task: _Task, wait_s: float | None) -> Piece:
+    def take(self, task: Chunk, wait_s: float | None) -> Piece:
         """Return a chunk that is verified or from the store; have it read if it is missing.
 
         Args:

@@ -1,6 +1,5 @@
 """Fetches objects into files: in parallel, by chunks, verified, resumable."""
 
-import os
 import random
 import threading
 import time
@@ -10,8 +9,8 @@ from pathlib import Path
 
 from tessera.agent.storage.models.chunkfiles import ChunkFile, aligned_buffer, write_small
 from tessera.agent.storage.models.digests import Checksum, chunk_digest, start_checksum
+from tessera.agent.storage.models.journal import Journal
 from tessera.agent.storage.models.reading import Progress, Reader, TransferLimits, unavailable
-from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
 from tessera.clients.store import Body, Changed, Refused, Store, Temporary
 from tessera.core.storage.models.retries import Attempts, Patience
 from tessera.core.storage.models.revisions import ModelFile, StoredObject, chunk_count, chunk_range
@@ -83,6 +82,7 @@ class Transfer:
         self._folder = folder
         self._limits = limits
         self._progress = progress
+        self._journal = Journal(folder / "journal")
         self._reader = Reader(store, limits, progress)
         self._stop = self._reader.stop
         self._failure: BaseException | None = None
@@ -102,7 +102,7 @@ class Transfer:
         # 1. Fetch what no earlier attempt has. Its chunks may be wrong: they were not compared with a checksum yet.
         wrong = self._fetch(objects)
         # 2. Fetch wrong objects again, without reusing anything.
-        if not wrong.isdisjoint(index for index, _ in self._known):
+        if not wrong.isdisjoint(index for index, _ in self._journal.known):
             self._progress.done = 0
             wrong = self._fetch(objects)
         if wrong:
@@ -111,11 +111,8 @@ class Transfer:
 
     def _fetch(self, objects: tuple[StoredObject, ...]) -> set[int]:
         """Fetch what is not in the journal; return the indices of wrong files, which are removed from it."""
-        journal = self._folder / "journal"
-        self._known = read_journal(journal.read_bytes()) if journal.exists() else {}
         self._files = [_File(each, str(self._folder / "files" / each.path)) for each in objects]
-        self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        os.write(self._journal, b"\n")  # ends a line torn by a crash
+        self._journal.open()
         self._stop.clear()
         workers = [threading.Thread(target=self._work, args=each, daemon=True) for each in self._shares(objects)]
         try:
@@ -127,7 +124,7 @@ class Transfer:
             self._stop.set()
             for worker in workers:
                 worker.join()
-            os.close(self._journal)
+            self._journal.close()
             for file in self._files:
                 if file.chunks:
                     file.chunks.close()
@@ -135,17 +132,8 @@ class Transfer:
             raise self._failure
         wrong = {index for index, each in enumerate(self._files) if not each.is_right}
         if wrong:
-            self._forget(wrong)
+            self._journal.forget(wrong)
         return wrong
-
-    def _forget(self, wrong: set[int]) -> None:
-        """Remove files from the journal."""
-        journal = self._folder / "journal"
-        known = read_journal(journal.read_bytes())
-        lines = (write_journal_line(*key, digest) for key, digest in known.items() if key[0] not in wrong)
-        scratch = journal.with_suffix(".new")
-        scratch.write_bytes(b"".join(lines))
-        scratch.replace(journal)
 
     def _mismatch(self, file: "_File") -> Unavailable:
         return Unavailable(
@@ -193,7 +181,7 @@ class Transfer:
             self._stop.set()
 
     def _is_known(self, span: Span) -> bool:
-        return (span.object, span.first) in self._known
+        return (span.object, span.first) in self._journal.known
 
     def _span(self, span: Span, buffer: memoryview) -> None:
         file = self._files[span.object]
@@ -227,7 +215,7 @@ class Transfer:
 
     def _has(self, index: int, chunk: int, buffer: memoryview) -> bool:
         """Reuse a chunk of an earlier attempt, if it matches the journal."""
-        digest, file = self._known.get((index, chunk)), self._files[index]
+        digest, file = self._journal.known.get((index, chunk)), self._files[index]
         if digest is None:
             return False
         first, last = chunk_range(file.found.size, chunk)
@@ -246,7 +234,7 @@ class Transfer:
         else:
             file.chunks.write(data, chunk_range(file.found.size, chunk)[0])
         digest = chunk_digest(data)
-        os.write(self._journal, write_journal_line(index, chunk, digest))
+        self._journal.add(index, chunk, digest)
         self._note(file, chunk, digest, data)
         self._progress.add(len(data), fetched=True)
 

@@ -4,13 +4,24 @@ A peer's chunks are unverified until the whole object has the store's checksum. 
 which peer was wrong: the one whose chunk differs from the verified object.
 """
 
+from typing import NamedTuple
+
 from tessera.core.storage.models.multipart import is_assumed
 from tessera.core.storage.models.revisions import chunk_count
 
-__all__ = ["EARLIER", "STORE", "Provenance"]
+__all__ = ["EARLIER", "STORE", "Provenance", "Receipt"]
 
 STORE, EARLIER = "", "?"
 """Origin of a chunk that is no peer's: the store, or an earlier attempt."""
+
+
+class Receipt(NamedTuple):
+    """What follows from a chunk that came."""
+
+    write: bool
+    """Whether it is written; otherwise the one that is there stays."""
+    wrong: str
+    """The peer whose chunk differs from the store's; empty for none."""
 
 
 class Provenance:
@@ -40,6 +51,26 @@ class Provenance:
         """Chunks that are included in the running checksum."""
         self.stale = False
         """Whether one of them was replaced since."""
+
+    def receive(self, chunk: int, digest: str, giver: str) -> Receipt:
+        """Return what follows from a chunk; the store's replaces a peer's, and a peer's replaces nothing.
+
+        The store's own chunk counts as its own from now on where the same one is there already.
+        """
+        former = self.givers.get(chunk)
+        if former is None:
+            return Receipt(write=True, wrong="")
+        if self.digests[chunk] != digest:
+            wrong = former or giver if STORE in {former, giver} else ""
+            return Receipt(write=giver == STORE, wrong="" if wrong == EARLIER else wrong)
+        if giver == STORE:
+            self.givers[chunk] = STORE
+        return Receipt(write=False, wrong="")
+
+    def put(self, chunk: int, digest: str, giver: str) -> None:
+        """Note a chunk that is written, perhaps over another."""
+        self.stale = self.stale or chunk in self.givers
+        self.digests[chunk], self.givers[chunk] = digest, giver
 
     def restart(self) -> None:
         """Restart the checksum."""

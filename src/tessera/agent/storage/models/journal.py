@@ -1,0 +1,56 @@
+"""The journal of a transfer: the chunks that are on the disk, with their digests, for an attempt after this one."""
+
+import os
+from collections.abc import Container
+from pathlib import Path
+
+from tessera.api.tessera.modelmanifests import read_journal, write_journal_line
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """A journal, which is a file; several threads may add to it.
+
+    Args:
+        path: of the file.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+        self.known: dict[tuple[int, int], str] = {}
+        """The digests of chunks of an earlier attempt, by object and chunk, when it was opened."""
+
+    def open(self) -> None:
+        """Read what an earlier attempt has written, and append from now on.
+
+        Raises:
+            OSError: the disk is full or broken.
+
+        """
+        self.known = dict(read_journal(self._path.read_bytes())) if self._path.exists() else {}
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        os.write(self._file, b"\n")  # ends a line torn by a crash
+
+    def add(self, index: int, chunk: int, digest: str) -> None:
+        """Note a chunk of an object."""
+        os.write(self._file, write_journal_line(index, chunk, digest))
+
+    def forget(self, wrong: Container[int]) -> None:
+        """Remove objects; nothing may be added after it until it is opened again."""
+        lines = (
+            write_journal_line(*key, digest)
+            for key, digest in read_journal(self._path.read_bytes()).items()
+            if key[0] not in wrong
+        )
+        scratch = self._path.with_suffix(".new")
+        scratch.write_bytes(b"".join(lines))
+        scratch.replace(self._path)
+
+    def close(self) -> None:
+        """Append no more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
