@@ -63,7 +63,7 @@ def values(*, scheduler: bool, admission: bool) -> dict[str, Any]:
         "createNamespace": True,
         "image": {"repository": REPOSITORY, "tag": __version__},
         "agent": agent,
-        "server": {"replicas": int(scheduler)},
+        "server": {"replicas": int(scheduler), "page": True},
         "controller": {"replicas": int(scheduler)},
         "admission": {} if admission else {"policies": False, "routing": "none"},
     }

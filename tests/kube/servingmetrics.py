@@ -3,24 +3,25 @@
 import json
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tessera.sim.report.style import MUTED, figure, plain, render, titles
+from tessera.sim.report.style import MUTED, end_labels, figure, plain, render, titles
 from test_dashboards import DASHBOARDS, NVIDIA_DASHBOARD, queries
 from testbed.cluster import Cluster
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Prometheus", "draw"]
 
 _STEP_S = 5
-_INK = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#1b1f24", "#6a737d")
-_PANELS = (
-    ("Memory in use by pod (GiB), DCGM_FI_DEV_FB_USED", 'DCGM_FI_DEV_FB_USED{namespace="serving"} / 1024'),
-    ("SMs busy by instance, DCGM_FI_PROF_SM_ACTIVE", 'DCGM_FI_PROF_SM_ACTIVE{GPU_I_ID!=""}'),
-    ("Power by GPU (W), DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_POWER_USAGE"),
-    ("Tokens a second, vllm:generation_tokens_total", "rate(vllm:generation_tokens_total[30s]) > 0"),
-)
+_GPU_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#1b1f24", "#8d96a0")
+_PARTS = ("#0072b2", "#56b4e9")
+"""Of the pods of one GPU, or of two pods."""
+_INSTANCE_GIB = 39.5
+"""Memory of a 3g.40gb. Source: docs/walkthroughs/vllm-on-3g40gb.md, `tessera size`."""
 
 
 class Prometheus:
@@ -59,23 +60,57 @@ class Prometheus:
 
 def draw(prometheus: Prometheus, path: Path, seconds: float) -> None:
     """Draw what Prometheus has of the last so many seconds."""
-    made = figure(11, 6.6)
+    made = figure(11, 6.4)
     titles(made, "Sixteen vLLM replicas on eight H100s", "simulated GPUs; metrics by DCGM exporter's names, as scraped")
-    for number, (title, query) in enumerate(_PANELS):
-        axes = made.add_axes((0.05 + 0.49 * (number % 2), 0.54 - 0.46 * (number // 2), 0.42, 0.29))
-        for place, points in enumerate(_lines(prometheus.range(query, seconds))):
-            axes.plot(*points, color=_INK[place // 2 % len(_INK)], linewidth=1.2)
-        plain(axes, "", title)
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(-seconds, 0)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
-        axes.tick_params(axis="x", labelcolor=MUTED)
+    memory, activity, power, tokens = (
+        made.add_axes((0.05 + 0.49 * (number % 2), 0.54 - 0.47 * (number // 2), 0.38, 0.31)) for number in range(4)
+    )
+    _bars(memory, prometheus.instant('DCGM_FI_DEV_FB_USED{namespace="serving"} / 1024'))
+    plain(memory, "", "Memory in use by pod, of 39.5 GiB: DCGM_FI_DEV_FB_USED")
+    by_gpu = {
+        activity: ("SMs busy by instance, DCGM_FI_PROF_SM_ACTIVE", 'DCGM_FI_PROF_SM_ACTIVE{GPU_I_ID!=""}'),
+        power: ("Power by GPU (W), DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_POWER_USAGE"),
+    }
+    for axes, (title, query) in by_gpu.items():
+        lines = _lines(prometheus.range(query, seconds), "gpu")
+        _plot(axes, title, [(f"GPU {gpu}", _GPU_COLORS[int(gpu)], points) for gpu, points in lines])
+    lines = _lines(prometheus.range("rate(vllm:generation_tokens_total[30s]) > 0", seconds), "pod")
+    shown = [(f"…-{pod.rpartition('-')[2]}", _PARTS[place], points) for place, (pod, points) in enumerate(lines)]
+    _plot(tokens, "Tokens a second of the two real vLLMs, vllm:generation_tokens_total", shown)
     path.write_bytes(render(made, "svg"))
 
 
-def _lines(series: list[dict[str, Any]]) -> Iterator[tuple[list[float], list[float]]]:
-    """Give the points of each series, in the order of GPUs and instances, in seconds before now."""
-    now = time.time()
-    ordered = sorted(series, key=lambda each: (each["metric"].get("gpu", ""), each["metric"].get("GPU_I_ID", "")))
-    for each in ordered:
-        yield [at - now for at, _ in each["values"]], [float(value) for _, value in each["values"]]
+def _bars(axes: "Axes", series: list[dict[str, Any]]) -> None:
+    """Draw what the pods of each GPU have beside each other, and the size of their instances."""
+    ordered = sorted(series, key=lambda each: (each["metric"]["gpu"], int(each["metric"]["GPU_I_ID"])))
+    places, values = Counter[str](), [(each["metric"]["gpu"], float(each["value"][1])) for each in ordered]
+    for gpu, value in values:
+        color = _PARTS[places[gpu] % 2]
+        at = int(gpu) + 0.4 * (places[gpu] - 0.5)
+        axes.bar(at, _INSTANCE_GIB, width=0.36, facecolor="none", edgecolor=MUTED, linewidth=0.7)
+        axes.bar(at, value, width=0.36, color=color)
+        places[gpu] += 1
+    axes.set_xticks(range(len(places)), [f"GPU {gpu}" for gpu in places])
+
+
+def _plot(axes: "Axes", title: str, lines: list[tuple[str, str, tuple[list[float], list[float]]]]) -> None:
+    """Draw lines with their names at their ends, and those of one name in one colour."""
+    for _, color, points in lines:
+        axes.plot(*points, color=color, linewidth=1.4)
+    plain(axes, "", title)
+    highest = 1.08 * max(value for _, _, (_, values) in lines for value in values)
+    axes.set_ylim(0, highest)
+    axes.set_xlim(min(times[0] for _, _, (times, _) in lines), 0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
+    ends = {name: (name, values[-1], color) for name, color, (_, values) in lines}
+    end_labels(axes, [*ends.values()], 0, highest / 13)
+
+
+def _lines(series: list[dict[str, Any]], label: str) -> list[tuple[str, tuple[list[float], list[float]]]]:
+    """Return the value of a label and the points of each series, in seconds before the last of all."""
+    now = max(each["values"][-1][0] for each in series)
+    ordered = sorted(series, key=lambda each: (each["metric"][label], each["metric"].get("GPU_I_ID", "")))
+    return [
+        (each["metric"][label], ([at - now for at, _ in each["values"]], [float(one) for _, one in each["values"]]))
+        for each in ordered
+    ]

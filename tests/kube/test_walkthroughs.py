@@ -14,6 +14,7 @@ from judges.deviceuse import Container, judged, uses_of
 from kube.busy import keep_busy, keep_instances_busy, let_go, top
 from kube.modelstore import put, serve_bucket, small_disk
 from kube.observing import containers_of, living, seen
+from kube.pagepictures import take_page
 from kube.registry import RealRegistry, serve_on
 from kube.servingmetrics import Prometheus, draw
 from kube.walking import REGISTRY_PORT, Walk, chart_values, without_tessera
@@ -146,6 +147,7 @@ def test_models_on_nvme(
     walk.step("3.")
     assert walk.step("4.").count("Pending") == 4
     put(bucket, "llama", config="two", weights="two")
+    take_page(eight_h100s, "models-on-nvme.png", height=640)
     assert re.findall(r"^ *(\d+) (.*)$", walk.step("5."), re.MULTILINE) == [("1680", "whole one"), ("120", "whole two")]
     walk.step("Undo")
     walk.ended()
@@ -170,6 +172,7 @@ def test_triton_on_mig(
     walk.step("2.")
     walk.step("3.")
     assert answered(walk.step("4.")) > 10_000
+    take_page(three_nodes, "triton-on-mig.png", height=640)
     assert answered(walk.step("5.", within_s=2400)) > 1_000
     assert answered(walk.step("6.")) > 1_000
     walk.step("Undo")
@@ -289,6 +292,7 @@ def test_memory_shares(two_a100s: Cluster, helm_folder: Path, tmp_path: Path) ->
         return two_a100s.kubectl("logs", "-l", "app=guarded").count("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M")
 
     until("both limits", lambda: limits() == 2, timeout_s=_S)
+    take_page(two_a100s, "memory-shares.png", height=480)
     assert re.search(r"MPS +16/39.4 GiB", said)
     assert re.search(r"memory share +20/39.4 GiB", said)
     walk.step("Undo")
@@ -336,6 +340,7 @@ def test_team_gpu_cloud(
     blamed = r"thermal, driven by team-a/noisy-\w+(/main)?; slowed down: team-a/quiet-"
     until("the noisy one is named", lambda: re.search(blamed, top(cluster)) is not None, timeout_s=_S)
     assert re.search(blamed, " ".join(walk.step("6.").split()))
+    take_page(cluster, "team-gpu-cloud.png", height=640)
     let_go(cluster, gpu, processes)
     said = walk.step("7.")
     assert re.search(r"MIG +", said)
