@@ -328,6 +328,7 @@ class Bench:
             cluster.kubectl("label", "node", node.name, f"{LABEL}=true")
             disk = cluster.folder / f"models-{node.name}"
             disk.mkdir()
+            (disk / "mounted").touch()  # an empty one would be a disk that is not mounted yet
             kept = (f"--model-dir={disk}/cache", "--model-disk-percent=99")  # the machine's disk may be rather full
             node.start_agent(cluster.agent_kubeconfig(node.name), *kept)
 
