@@ -292,7 +292,7 @@ def test_memory_shares(two_a100s: Cluster, helm_folder: Path, tmp_path: Path) ->
         return two_a100s.kubectl("logs", "-l", "app=guarded").count("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M")
 
     until("both limits", lambda: limits() == 2, timeout_s=_S)
-    take_page(two_a100s, "memory-shares.png", height=480)
+    take_page(two_a100s, "memory-shares.png", height=320)
     assert re.search(r"MPS +16/39.4 GiB", said)
     assert re.search(r"memory share +20/39.4 GiB", said)
     walk.step("Undo")
