@@ -3,14 +3,16 @@
 import json
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from builders.kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
 from builders.usagereports import REPORT
 from harness.agents import serving_reports
+from tessera.api.tessera.usagereports import write_usage
 from tessera.cli import main
-from tessera.cli.explain.pod import observe_pod
+from tessera.cli.explain.pod import observe_noise, observe_pod
 from tessera.cli.explain.pod import pod as command
 from tessera.cli.livecluster import events_of
 from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube
@@ -212,6 +214,24 @@ def test_who_slows_down_the_gpus_of_a_pod(agent: str) -> None:
     found = json.loads(run("pod", "train", *options, "-o", "json", objects=TRAIN).stdout)["noise"]
     assert found == [{"gpu": 0, "cause": "thermal", "drivers": ["team/train/main"], "affected": ["team/notebook/main"]}]
     assert "slows down" not in words(run("pod", "calm", *options, objects=TRAIN))
+
+
+@pytest.mark.anyio
+async def test_the_agent_of_the_pod_s_node_is_asked_by_way_of_the_api_by_those_who_may() -> None:
+    kube, here = MemoryKube(), "tessera-system"
+    labels = {"app.kubernetes.io/name": "tessera", "app.kubernetes.io/component": "agent"}
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    for name, on in (("a", "n1"), ("b", "n2")):
+        metadata = {"name": name, "namespace": here, "labels": labels}
+        await kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": on}, "status": status})
+    kube.answers[here, "a"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
+    (noise,) = await observe_noise(kube, "n1", "team/train")
+    assert (noise.cause, noise.drivers) == ("thermal", ("team/train/main",))
+    assert await observe_noise(kube, "n1", "team/calm") == ()
+    assert await observe_noise(kube, "n2", "team/train") == (), "no answer"
+    assert await observe_noise(kube, "n3", "team/train") == (), "no agent"
+    kube.withhold(here, PODS)
+    assert await observe_noise(kube, "n1", "team/train") == ()
 
 
 def test_an_agent_of_another_node_is_refused(agent: str) -> None:

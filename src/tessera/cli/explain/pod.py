@@ -22,12 +22,13 @@ from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.usage.agents import agent_option, agents
 from tessera.cli.usage.tables import noise_words
 from tessera.clients.kube import PODS, Kube, Object
+from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.cluster.cluster import Cluster, Phase
 from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, explain_finished, explain_pod, share_words
 from tessera.core.workload.need import PodKey
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, Unavailable
 
-__all__ = ["observe_pod", "pod"]
+__all__ = ["observe_noise", "observe_pod", "pod"]
 
 _MOST_EVENTS = 10
 _MOST_NAMED = 10
@@ -51,7 +52,7 @@ class _Answer(msgspec.Struct, frozen=True):
     explanation: PodExplanation
     events: tuple[SeenEvent, ...]
     noise: tuple[PodNoise, ...] = ()
-    """What slows it down, or is caused by it, if an agent was asked."""
+    """What slows it down, or is driven by it, by the agent of its node."""
 
 
 @click.command(
@@ -74,7 +75,9 @@ def pod(**given: Unpack[_Given]) -> None:
     """Explain where pod NAME of a live cluster runs and why, why it is pending, or how it ended.
 
     Prints what it needs, its devices with their other pods and the isolation in force, what each node answers, what
-    would make it fit, and the events of schedulers and kubelets; with --agent also which pods slow down its GPUs.
+    would make it fit, the events of schedulers and kubelets, and which pods slow down its GPUs. The last is what the
+    agent of its node reports: by way of the cluster's API where you have the right to get pods/proxy in its namespace,
+    or where --agent says.
     """
     for other in ("--kubeconfig", "--context"):
         refuse_beside(other, "--cluster")
@@ -89,7 +92,11 @@ def pod(**given: Unpack[_Given]) -> None:
     found = explain_pod(cluster, key) or _finished(objects, key)
     if found is None:
         raise _absent(cluster, namespace, name)
-    noise = asyncio.run(_noise(given["agent"], place, found)) if given["agent"] else ()
+    noise: tuple[PodNoise, ...] = ()
+    if given["agent"]:
+        noise = asyncio.run(_noise(given["agent"], place, found))
+    elif place.file is None and found.node and found.devices:
+        noise = asyncio.run(observe_noise(connected(place), found.node, found.pod))
     answer = _Answer(found, read_events(events, kind=PODS.name, namespace=namespace, name=name), noise)
     if not print_document(answer, given["output"]):
         wide_console(output=given["output"]).print(trimmed(*_parts(answer)))
@@ -107,6 +114,18 @@ async def observe_pod(kube: Kube, key: PodKey) -> tuple[Cluster, tuple[Object, .
     known = any(each.pod.key == key for each in cluster.pods)
     found = None if known else await kube.get(PODS, name, namespace)
     return cluster, events, () if found is None else (found,)
+
+
+async def observe_noise(kube: Kube, node: str, pod: str) -> tuple[PodNoise, ...]:
+    """Return what slows down a pod, by its node's agent; nothing if that does not answer or may not be asked."""
+    source = ProxiedUsage(kube, node=node)
+    try:
+        reports = await source.read()
+    except Unavailable:
+        return ()
+    finally:
+        await source.close()
+    return tuple(noise for each in reports if each.node == node for noise in noise_around(each, pod))
 
 
 def _finished(objects: Iterable[Object], key: PodKey) -> PodExplanation | None:

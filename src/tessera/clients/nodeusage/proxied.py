@@ -31,18 +31,23 @@ class ProxiedUsage:
     Args:
         kube: the cluster's API. The caller lists `pods` and gets `pods/proxy` in Tessera's namespace.
         silent: called with why an agent does not answer, which is left out then; None to raise it.
+        node: the one node whose agent is asked; None for all.
 
     """
 
-    def __init__(self, kube: Kube, silent: Callable[[Unavailable], None] | None = None) -> None:
+    def __init__(
+        self, kube: Kube, silent: Callable[[Unavailable], None] | None = None, *, node: str | None = None
+    ) -> None:
         self._kube = kube
         self._silent = silent
+        of_node = () if node is None else (("spec.nodeName", node),)
+        self._agents = msgspec.structs.replace(_AGENTS, fields=of_node)
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def read(self) -> tuple[UsageReport, ...]:
         """Return the report of each agent."""
         try:
-            pods = [each for each in (await self._kube.list(PODS, _AGENTS)).objects if _is_ready(each)]
+            pods = [each for each in (await self._kube.list(PODS, self._agents)).objects if _is_ready(each)]
         except Forbidden as error:
             raise _lacking("agents", error) from error
         if not pods:
