@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from builders.usage import GPU, LARGE, PARTITIONED, tenant
 from builders.usagereports import BUSY, FINE, REPORT, SMALL
 from tessera.api.tessera.usagereports import (
+    DeviceReport,
     GpuReport,
     PodNoise,
     UsageReport,
@@ -79,10 +80,10 @@ def test_recommendations_are_those_of_all_containers_the_most_urgent_first() -> 
 
 
 def test_advice_is_by_the_gpu_s_model_where_it_is_known() -> None:
-    assert advice_of(SMALL, GpuReport(index=1, model="A100-40GB")).fits == "1g.5gb"
-    assert advice_of(SMALL, GpuReport(index=1, model="something")).verdict is Sizing.FITS
-    assert advice_of(BUSY, GpuReport(index=0, model="T4")).fits == "10 GiB"
-    assert advice_of(FINE, GpuReport(index=0, model="A100-40GB")).verdict is Sizing.FITS
+    assert advice_of(SMALL, DeviceReport(), GpuReport(index=1, model="A100-40GB")).fits == "1g.5gb"
+    assert advice_of(SMALL, DeviceReport(), GpuReport(index=1, model="something")).verdict is Sizing.UNKNOWN
+    assert advice_of(BUSY, DeviceReport(), GpuReport(index=0, model="T4")).fits == "10 GiB"
+    assert advice_of(FINE, DeviceReport(profile="1g.5gb"), GpuReport(index=0, model="A100-40GB")).verdict is Sizing.FITS
 
 
 @pytest.mark.parametrize("text", [b"", b"no", b"[]", b'{"node":1}', b"\xff", b"[" * 100_000])

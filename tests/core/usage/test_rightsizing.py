@@ -8,11 +8,21 @@ from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.usage.rightsizing import Advice, DeviceUsage, Sizing, advise
 
 A100, T4 = model("A100-40GB"), model("T4")
-SMALL, LARGE = (next(each.memory_mib for each in A100.profiles if each.name == name) for name in ("1g.5gb", "3g.20gb"))
+SMALL, LARGE, WHOLE = (
+    next(each.memory_mib for each in A100.profiles if each.name == name) for name in ("1g.5gb", "3g.20gb", "7g.40gb")
+)
 
 
 def whole(allocated_mib: int | None, peak_mib: int | None) -> DeviceUsage:
+    return DeviceUsage(whole=True, allocated_mib=allocated_mib, peak_mib=peak_mib)
+
+
+def part(allocated_mib: int | None, peak_mib: int | None) -> DeviceUsage:
     return DeviceUsage(allocated_mib=allocated_mib, peak_mib=peak_mib)
+
+
+def loaded(percent: float | None, observed_s: float, peak_mib: int = 4000) -> DeviceUsage:
+    return DeviceUsage(allocated_mib=SMALL, peak_mib=peak_mib, mean_percent=percent, observed_s=observed_s)
 
 
 def amount(allocated_mib: int, peak_mib: int) -> DeviceUsage:
@@ -25,9 +35,9 @@ CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
         A100,
         Advice(verdict=Sizing.TOO_MUCH, fits="1g.5gb", saved_mib=A100.memory_mib - SMALL),
     ),
-    "an instance that is as small as can be": (whole(SMALL, 3000), A100, Advice(verdict=Sizing.FITS)),
+    "an instance that is as small as can be": (part(SMALL, 3000), A100, Advice(verdict=Sizing.FITS)),
     "an instance that is nearly full": (
-        whole(SMALL, SMALL - 10),
+        part(SMALL, SMALL - 10),
         A100,
         Advice(verdict=Sizing.TOO_LITTLE, fits="1g.10gb"),
     ),
@@ -36,8 +46,35 @@ CASES: dict[str, tuple[DeviceUsage, GpuModel | None, Advice]] = {
         A100,
         Advice(verdict=Sizing.TOO_LITTLE),
     ),
-    "a GPU without MIG": (whole(T4.memory_mib, 10), T4, Advice(verdict=Sizing.FITS)),
-    "a GPU of a model that nobody knows": (whole(40000, 10), None, Advice(verdict=Sizing.FITS)),
+    "a GPU without MIG, of which little is used": (
+        whole(T4.memory_mib, 820),
+        T4,
+        Advice(verdict=Sizing.TOO_MUCH, fits="1 GiB", saved_mib=T4.memory_mib - 1024),
+    ),
+    "a GPU without MIG, of which most is used": (whole(T4.memory_mib, 14000), T4, Advice(verdict=Sizing.FITS)),
+    "a GPU without MIG that is nearly full": (
+        whole(T4.memory_mib, T4.memory_mib),
+        T4,
+        Advice(verdict=Sizing.TOO_LITTLE),
+    ),
+    "a GPU with MIG, of which more is used than an instance of a part of it has": (
+        whole(A100.memory_mib, 25000),
+        A100,
+        Advice(verdict=Sizing.TOO_MUCH, fits="30 GiB", saved_mib=10240),
+    ),
+    "an instance that is all of the GPU": (
+        part(WHOLE, 25000),
+        A100,
+        Advice(verdict=Sizing.FITS),
+    ),
+    "a GPU of an unknown model": (whole(40000, 10), None, Advice(verdict=Sizing.UNKNOWN)),
+    "an instance of a GPU of an unknown model": (part(4864, 10), None, Advice(verdict=Sizing.UNKNOWN)),
+    "memory that fits, and no load for a day": (loaded(4.9, 86_400), A100, Advice(verdict=Sizing.IDLE)),
+    "no load for less than a day": (loaded(0.0, 86_399), A100, Advice(verdict=Sizing.FITS)),
+    "a little load for a day": (loaded(5.0, 86_400), A100, Advice(verdict=Sizing.FITS)),
+    "unknown load for a day": (loaded(None, 86_400), A100, Advice(verdict=Sizing.FITS)),
+    "nothing used at all for a day": (loaded(0.0, 86_400, 0), A100, Advice(verdict=Sizing.UNUSED, saved_mib=SMALL)),
+    "a GPU of an unknown model without load for a day": (loaded(0.0, 86_400), None, Advice(verdict=Sizing.IDLE)),
     "an amount of which little is used": (
         amount(8192, 2000),
         None,
@@ -57,11 +94,12 @@ def test_advice(case: str) -> None:
     assert advise(observed, known) == want
 
 
-@given(st.integers(1, 80_000), st.integers(0, 80_000), st.booleans())
-def test_what_is_advised_holds_the_peak_with_a_fifth_to_spare(
-    allocated_mib: int, peak_mib: int, by_amount: bool
-) -> None:
-    advice = advise(DeviceUsage(amount=by_amount, allocated_mib=allocated_mib, peak_mib=peak_mib), A100)
+@given(st.integers(1, 80_000), st.integers(0, 80_000), st.sampled_from(["amount", "whole", "part"]))
+def test_what_is_advised_holds_the_peak_with_a_fifth_to_spare(allocated_mib: int, peak_mib: int, kind: str) -> None:
+    observed = DeviceUsage(
+        amount=kind == "amount", whole=kind == "whole", allocated_mib=allocated_mib, peak_mib=peak_mib
+    )
+    advice = advise(observed, A100)
     assert 0 <= advice.saved_mib <= allocated_mib
     if advice.verdict is Sizing.TOO_MUCH:
         left_mib = allocated_mib - advice.saved_mib

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-_ORDER: Final = (Sizing.TOO_LITTLE, Sizing.UNUSED, Sizing.TOO_MUCH, Sizing.FITS, Sizing.UNKNOWN)
+_ORDER: Final = (Sizing.TOO_LITTLE, Sizing.UNUSED, Sizing.TOO_MUCH, Sizing.IDLE, Sizing.FITS, Sizing.UNKNOWN)
 """The most urgent first."""
 
 
@@ -157,14 +157,19 @@ def noise_around(report: UsageReport, pod: str) -> Iterator[PodNoise]:
                 yield PodNoise(gpu=gpu.index, cause=each.cause, drivers=each.drivers, affected=each.affected)
 
 
-def advice_of(container: ContainerReport, gpu: GpuReport) -> Advice:
+def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) -> Advice:
     """Return the recommendation for a container of a report."""
     try:
         known = model(gpu.model)
     except InvalidInput:
         known = None
     observed = DeviceUsage(
-        amount=not container.exclusive, allocated_mib=container.allocated_mib, peak_mib=container.peak_mib
+        amount=not container.exclusive,
+        whole=container.exclusive and not device.profile,
+        allocated_mib=container.allocated_mib,
+        peak_mib=container.peak_mib,
+        mean_percent=container.mean_percent,
+        observed_s=container.observed_s,
     )
     return advise(observed, known)
 
@@ -182,7 +187,7 @@ def _recommendations(reports: Iterable[UsageReport]) -> Iterator[Recommendation]
         for gpu in report.gpus:
             for device in gpu.devices:
                 for each in device.containers:
-                    advice = advice_of(each, gpu)
+                    advice = advice_of(each, device, gpu)
                     yield Recommendation(
                         node=report.node,
                         gpu=gpu.index,

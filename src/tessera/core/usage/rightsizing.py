@@ -12,6 +12,8 @@ _HEADROOM = 1.2
 """A fitting size has a fifth more than the observed peak: the next one may be higher."""
 _TIGHT = 0.95
 _UNIT_MIB = 1024
+_IDLE_PERCENT = 5.0
+_IDLE_S = 86_400.0
 _USUAL = frozenset({"default", "full"})
 """Media engines of recommended profiles: those with more or fewer are left to pods that request them."""
 
@@ -25,9 +27,11 @@ class Sizing(enum.StrEnum):
     """Less would have been enough, with a fifth to spare."""
     UNUSED = "unused"
     """Nothing of it was ever used."""
+    IDLE = "idle"
+    """Its memory is used, its compute less than 5 % over a day or longer."""
     FITS = "fits"
     UNKNOWN = "unknown"
-    """Allocation or usage is unknown."""
+    """Allocation, usage or GPU model is unknown."""
 
     @property
     def settled(self) -> bool:
@@ -40,9 +44,13 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     amount: bool = False
     """Whether it is an amount of memory, which can be any."""
+    whole: bool = False
+    """Whether it is a whole GPU."""
     allocated_mib: int | None = None
     peak_mib: int | None = None
     """Its peak."""
+    mean_percent: float | None = None
+    observed_s: float = 0.0
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +89,7 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
 
     Args:
         observed: allocation and usage.
-        model: of the GPU; None where unknown, and then no profile is recommended.
+        model: of the GPU; None where unknown, and then only amounts are judged.
 
     """
     allocated_mib, peak_mib = observed.allocated_mib, observed.peak_mib
@@ -89,23 +97,35 @@ def advise(observed: DeviceUsage, model: GpuModel | None) -> Advice:
         return Advice(verdict=Sizing.UNKNOWN)
     if peak_mib == 0:
         return Advice(verdict=Sizing.UNUSED, saved_mib=allocated_mib)
-    tight = peak_mib > _TIGHT * allocated_mib
-    fits, fits_mib = _fitting(observed, model, least_mib=allocated_mib + 1 if tight else 0)
-    if tight:
+    if peak_mib > _TIGHT * allocated_mib:
+        needed_mib = max(peak_mib * _HEADROOM, allocated_mib + 1)
+        fits, _ = _amount(needed_mib) if observed.amount else _profile(needed_mib, model)
         return Advice(verdict=Sizing.TOO_LITTLE, fits=fits)
+    fits, fits_mib = _smaller(observed, peak_mib * _HEADROOM, model)
     if fits and fits_mib < allocated_mib:
         return Advice(verdict=Sizing.TOO_MUCH, fits=fits, saved_mib=allocated_mib - fits_mib)
-    return Advice(verdict=Sizing.FITS)
+    if observed.mean_percent is not None and observed.mean_percent < _IDLE_PERCENT and observed.observed_s >= _IDLE_S:
+        return Advice(verdict=Sizing.IDLE)
+    return Advice(verdict=Sizing.UNKNOWN if model is None and not observed.amount else Sizing.FITS)
 
 
-def _fitting(observed: DeviceUsage, model: GpuModel | None, least_mib: int) -> tuple[str, int]:
-    """Return the smallest profile, or amount, with room to spare and its memory; nothing for none."""
-    needed_mib = max((observed.peak_mib or 0) * _HEADROOM, least_mib)
+def _smaller(observed: DeviceUsage, needed_mib: float, model: GpuModel | None) -> tuple[str, int]:
+    """Return what would be enough and its memory: of a whole GPU a MIG instance, or an amount where none is smaller."""
     if observed.amount:
-        units = -int(-needed_mib // _UNIT_MIB)
-        return f"{units} GiB", units * _UNIT_MIB
-    candidates = () if model is None else model.profiles
-    for each in sorted(candidates, key=lambda each: (each.memory_mib, each.size)):
-        if each.memory_mib >= needed_mib and each.media in _USUAL and not each.graphics:
+        return _amount(needed_mib)
+    name, memory_mib = _profile(needed_mib, model, within_gpu=observed.whole)
+    return _amount(needed_mib) if observed.whole and model is not None and not name else (name, memory_mib)
+
+
+def _amount(needed_mib: float) -> tuple[str, int]:
+    units = -int(-needed_mib // _UNIT_MIB)
+    return f"{units} GiB", units * _UNIT_MIB
+
+
+def _profile(needed_mib: float, model: GpuModel | None, *, within_gpu: bool = False) -> tuple[str, int]:
+    """Return the smallest profile with so much memory, and its memory; with `within_gpu` none that is all of a GPU."""
+    for each in sorted(() if model is None else model.profiles, key=lambda each: (each.memory_mib, each.size)):
+        usual = each.media in _USUAL and not each.graphics
+        if each.memory_mib >= needed_mib and usual and not (within_gpu and model and each.size == model.memory_slices):
             return each.name, each.memory_mib
     return "", 0

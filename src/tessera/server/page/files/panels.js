@@ -125,8 +125,9 @@ function total(group) {
 }
 
 function advice(first, saved) {
-  if (first.verdict === "too-little") return first.fits ? `Too little: ${first.fits} would fit.` : "Too little, and nothing larger is known.";
+  if (first.verdict === "too-little") return first.fits ? `Too little: ${first.fits} would fit.` : "Too little; no larger device is known.";
   if (first.verdict === "unused") return `Not used: without it ${gib(saved)} are free for others.`;
+  if (first.verdict === "idle") return "Idle: less than 5 % of its compute used.";
   return `Too much: ${first.fits} would fit, and save ${gib(saved)}.`;
 }
 
