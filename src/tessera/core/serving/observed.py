@@ -1,7 +1,7 @@
 """A model server as a whole: the sum of its pods' counters, across starts, restarts and ends of pods.
 
-Sums never decrease, whatever pods do. Requests of a deleted pod count as ended: pods drain before they end.
-A pod that could not be read is assumed to be as busy as the others.
+Sums do not decrease, whatever pods do, unless a sample was far too high. Requests of a deleted pod count as ended: pods
+drain before they end. A pod that could not be read is assumed to be as busy as the others.
 """
 
 import math
@@ -14,6 +14,10 @@ from tessera.core.serving.queuetime import LONGEST_S, Counters, Missing, Window,
 
 __all__ = ["Observation", "ServerMemory", "observe"]
 
+_NOISE = 100.0
+"""So many arrivals too many are no error: requests in service are estimated where an engine does not report them."""
+_WRONG_S = 300.0
+"""After so long with more arrivals than that, one of the samples was wrong."""
 _ONCE = Missing("scraped once so far; the next scrape compares", early=True)
 
 
@@ -27,6 +31,8 @@ class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: tuple[tuple[str, float], ...] = ()
     """Requests of each pod as last observed."""
     arrived: float = 0.0
+    ahead_s: float | None = None
+    """Since when more have arrived than ended or are in flight by far; None if that is not so."""
     completed: float = 0.0
     served_s: float = 0.0
 
@@ -95,7 +101,9 @@ def observe(
     }
     measured = [window.in_flight for window in windows.values() if isinstance(window, Window)]
     total = sum(measured) * max(ready, len(measured)) / len(measured) if measured else 0.0
-    arrived = max(former.arrived, completed + total)
+    arrived, ahead_s = (
+        _arrivals(former, completed + total, total, at_s) if measured else (former.arrived, former.ahead_s)
+    )
     samples = {name: known[name] for name in pods if name in known}
     samples |= {name: each for name, each in pods.items() if isinstance(each, Counters)}
     load: Load | Missing
@@ -121,10 +129,22 @@ def observe(
         windows=tuple((name, each) for name, each in compared.items() if name in pods),
         in_flight=tuple(in_flight.items()),
         arrived=arrived,
+        ahead_s=ahead_s,
         completed=completed,
         served_s=served_s,
     )
     return remembered, Observation(pods=windows, load=load)
+
+
+def _arrivals(former: ServerMemory, counted: float, in_flight: float, at_s: float) -> tuple[float, float | None]:
+    """Return the requests that arrived, and since when they are too many to be true.
+
+    They do not decrease, unless a sample of requests in flight was far too high: then the policy starts again.
+    """
+    if former.arrived <= counted + max(_NOISE, 2 * in_flight):
+        return max(former.arrived, counted), None
+    ahead_s = at_s if former.ahead_s is None else former.ahead_s
+    return (counted, None) if at_s - ahead_s >= _WRONG_S else (former.arrived, ahead_s)
 
 
 def _window(each: Counters | Missing, former: Counters | None, last: Window | Missing, at_s: float) -> Window | Missing:

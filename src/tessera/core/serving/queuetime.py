@@ -113,6 +113,9 @@ def _new(now: Counters) -> Counters:
 
 
 def _restarted(former: Counters, now: Counters) -> bool:
-    """Return whether the process is another one: it started since, or a counter went back before that is known."""
+    """Return whether the process is another one: it started later, or a counter went back before that is known.
+
+    The start is by the node's clock, the samples are by ours: the two are not compared.
+    """
     names = ("queued_s", "dequeued", "served_s", "completed")
-    return now.started_s > former.at_s or any(getattr(now, each) < getattr(former, each) for each in names)
+    return now.started_s > former.started_s or any(getattr(now, each) < getattr(former, each) for each in names)

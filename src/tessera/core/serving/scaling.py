@@ -48,6 +48,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Pods that are unschedulable."""
     room: int | None = None
     """How many more replicas fit; None if that was not counted."""
+    room_unknown: bool = False
+    """Whether that was to be counted and the cluster could not be read."""
     cold_start_s: float | None = None
     """From its Deployment's annotation; None to use the measured time."""
     trouble: str = ""
@@ -124,9 +126,11 @@ def _most(facts: Facts, most: int) -> tuple[int, str]:
     """Return the most replicas to ask for, and the text of an event if the cluster has no more room."""
     there = max(facts.replicas, 1)
     if facts.unschedulable and there <= most:
-        return there, f"; {facts.unschedulable} of them find no place now, so no more are asked for"
+        return there, f"; {facts.unschedulable} of them find no place now, so no more are requested"
     if facts.room is not None and there + facts.room + 1 < most:
-        return there + facts.room + 1, f"; GPUs have a place for {facts.room} more now, so no more are asked for"
+        found = f"GPUs have room for {facts.room} more now"
+        found = "the cluster cannot be read now" if facts.room_unknown else found
+        return there + facts.room + 1, f"; {found}, so no more are requested"
     return most, ""
 
 

@@ -45,7 +45,7 @@ from tessera.log import Logger, defect
 from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.server.metrics.fronts import Fronts
-from tessera.server.metrics.places import count_places
+from tessera.server.metrics.places import Places
 from tessera.server.metrics.published import MeasuredServer, publish
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Absent
@@ -152,7 +152,8 @@ class ModelServerMetrics:
         }
         # 2. Sum the counters of each server's pods, and decide.
         deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
-        for server in pods.keys() | deployments.keys():
+        places = Places(self._kube)
+        for server in sorted(pods.keys() | deployments.keys()):
             facts = self._facts(deployments.get(server), pods.get(server, {}).values(), wanted.get(server, 0.0))
             observed, found = observe(
                 self._observed.get(server, ServerMemory()),
@@ -165,8 +166,11 @@ class ModelServerMetrics:
             remembered, decision = scale(former, facts, found.load, now_s)
             if more := to_count(facts, decision):
                 coming = min(max(facts.replicas - len(pods.get(server, {})), 0), more)
-                facts = await self._with_room(facts, deployments[server][0], more, coming)
+                facts = await self._with_room(places, facts, deployments[server][0], more, coming)
                 remembered, decision = scale(former, facts, found.load, now_s)
+                if facts.room and decision.replicas is not None:
+                    growth = decision.replicas - facts.replicas
+                    places.promise(deployments[server][0], coming + min(max(growth, 0), facts.room))
             self._observed[server], self._remembered[server] = observed, remembered
             decided_s = None if remembered.decided is None else remembered.decided.at_s
             seen[server] = MeasuredServer(
@@ -250,13 +254,13 @@ class ModelServerMetrics:
             started_s=tuple(pod.cold_start_s for pod in each if pod.cold_start_s is not None and pod.cold_start_s > 0),
         )
 
-    async def _with_room(self, facts: Facts, deployment: Object, more: int, coming: int) -> Facts:
+    async def _with_room(self, places: Places, facts: Facts, deployment: Object, more: int, coming: int) -> Facts:
         """Return the facts with the room for `more` replicas, beyond those that have no pod yet."""
         try:
-            found = await count_places(self._kube, deployment, more + coming)
+            found = await places.count(deployment, more + coming)
         except TesseraError as error:
             self._trouble(error)
-            return facts
+            return msgspec.structs.replace(facts, room=0, room_unknown=True)
         return msgspec.structs.replace(facts, room=None if found is None else max(found - coming, 0))
 
     async def _report(self, server: _Name, deployment: Object, decision: ScalingDecision) -> None:

@@ -66,10 +66,11 @@ def _selector(server: ModelServer) -> dict[str, Any]:
 def _deployment(server: ModelServer, runs: Program) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "selector": _selector(server),
-        # A single replica is replaced when its successor is ready, which takes a second part of a GPU for a while.
+        # A single replica is replaced when its successor is ready, which takes a second part of a GPU for a while. How
+        # many there are when a rollout begins is the autoscaler's: a quarter, rounded down, of up to three is none.
         "strategy": {
             "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1 if server.most > 1 else 0},
+            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": "25%" if server.scaled else int(server.least > 1)},
         },
         "progressDeadlineSeconds": server.spec.startup_seconds + 600,
         "template": pod_template(server, runs),
@@ -174,6 +175,12 @@ def _scaled_object(server: ModelServer, subject: str, prometheus: str) -> dict[s
             f"{subject}: spec.autoscaling.autoscaler",
             found="KEDA needs the URL of a Prometheus",
             hint="give --prometheus http://prometheus.monitoring:9090 to `tessera render` and `tessera controller`",
+        )
+    if not server.namespace:
+        raise InvalidInput(
+            f"{subject}: metadata.namespace",
+            found="KEDA's query would count servers of this name in all namespaces",
+            hint="name the namespace",
         )
     metadata = {
         "serverAddress": prometheus,

@@ -3,24 +3,10 @@
 from typing import Final
 
 from tessera.core.serving.engineflags import Engine
+from tessera.core.serving.enginemetrics import ENGINE_METRICS
 
 __all__ = ["queue_time_query"]
 
-# Source: triton-inference-server/server docs/user_guide/metrics.md; vllm 0.33.0 `vllm/v1/metrics/loggers.py`.
-_COUNTERS: Final = {
-    "triton": (
-        "nv_inference_queue_duration_us",
-        "nv_inference_request_success",
-        "nv_inference_pending_request_count",
-        1e-6,
-    ),
-    "vllm": (
-        "vllm:request_queue_time_seconds_sum",
-        "vllm:request_queue_time_seconds_count",
-        "vllm:num_requests_waiting",
-        1,
-    ),
-}
 _WINDOW_S: Final = 120
 """Long enough for several samples at the scrape interval of 15 or 30 s."""
 
@@ -31,7 +17,8 @@ def queue_time_query(engine: Engine, server: str, namespace: str) -> str:
     `increase` handles restarts, and a server without requests has no wait; if requests wait and none was started,
     the wait is at least the window. A server without series has no value.
     """
-    waited, served, waiting, scale = _COUNTERS[engine]
+    series = next(each for each in ENGINE_METRICS if each.name == engine)
+    waited, served, waiting, scale = series.queued, series.dequeued, series.waiting, series.seconds
     where = f'serving_tessera_dev_server="{server}"' + (f',namespace="{namespace}"' if namespace else "")
     seconds = f"sum(increase({waited}{{{where}}}[{_WINDOW_S}s]))" + (f" * {scale:g}" if scale != 1 else "")
     requests = f"sum(increase({served}{{{where}}}[{_WINDOW_S}s]))"
