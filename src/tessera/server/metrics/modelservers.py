@@ -45,7 +45,7 @@ from tessera.log import Logger, defect
 from tessera.loops import one_turn
 from tessera.measures import Measures
 from tessera.server.metrics.fronts import Fronts
-from tessera.server.metrics.places import Places
+from tessera.server.metrics.places import FreePlaces
 from tessera.server.metrics.published import MeasuredServer, publish
 from tessera.server.metrics.samples import PodSamples
 from tessera.server.metrics.sources import Absent
@@ -152,7 +152,7 @@ class ModelServerMetrics:
         }
         # 2. Sum the counters of each server's pods, and decide.
         deployments, now_s, seen = self._deployments(), self._now_s(), dict[_Name, MeasuredServer]()
-        places = Places(self._kube)
+        places = FreePlaces(self._kube)
         for server in sorted(pods.keys() | deployments.keys()):
             facts = self._facts(deployments.get(server), pods.get(server, {}).values(), wanted.get(server, 0.0))
             observed, found = observe(
@@ -254,7 +254,7 @@ class ModelServerMetrics:
             started_s=tuple(pod.cold_start_s for pod in each if pod.cold_start_s is not None and pod.cold_start_s > 0),
         )
 
-    async def _with_room(self, places: Places, facts: Facts, deployment: Object, more: int, coming: int) -> Facts:
+    async def _with_room(self, places: FreePlaces, facts: Facts, deployment: Object, more: int, coming: int) -> Facts:
         """Return the facts with the room for `more` replicas, beyond those that have no pod yet."""
         try:
             found = await places.count(deployment, more + coming)

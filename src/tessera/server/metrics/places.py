@@ -10,13 +10,13 @@ from tessera.core.packing.room import room
 from tessera.core.workload.need import PodKey
 from tessera.errors import Unavailable
 
-__all__ = ["Places"]
+__all__ = ["FreePlaces"]
 
 _LIST_S: Final = 5.0
 """For all lists together: measurements of all model servers wait for them."""
 
 
-class Places:
+class FreePlaces:
     """The free places of the cluster in one pass, listed at most once.
 
     Args:
