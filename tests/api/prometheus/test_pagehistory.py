@@ -8,12 +8,12 @@ import pytest
 from tessera.api.prometheus import pagehistory
 from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_loads, read_noise, read_services
 from tessera.core.explain.fleetview import ScalePoint, Service
-from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, Noise
+from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, GpuLoad, Noise
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
 INSTANT = ("holders", "utilization", "sm_active", "throttled")
-GPU = {"UUID": "a", "modelName": "NVIDIA H100 80GB HBM3"}
+GPU = {"Hostname": "n", "UUID": "a", "modelName": "NVIDIA H100 80GB HBM3"}
 POD = {**GPU, "namespace": "ml", "pod": "p", "container": "c"}
 OTHER = {**GPU, "namespace": "ml", "pod": "q", "container": "c"}
 LOAD, OWN = {"namespace": "ml", "serving_tessera_dev_server": "llm"}, {"namespace": "ml", "deployment": "llm"}
@@ -49,13 +49,16 @@ def test_the_last_hour_is_asked_for_by_the_minute() -> None:
         assert (requested["start"], requested["end"], requested["step"]) == ("3660", "7260", "60")
 
 
-def loads(**given: bytes) -> dict[str, tuple[DeviceLoad, ...]]:
-    nothing = dict.fromkeys(("holders", "utilization", "sm_active"), answer())
-    return read_loads(nothing | given, "Prometheus")
+def loads(**given: bytes) -> dict[tuple[str, str], GpuLoad]:
+    return read_loads(dict.fromkeys(INSTANT, answer()) | given, "Prometheus")
+
+
+def devices(**given: bytes) -> dict[str, tuple[DeviceLoad, ...]]:
+    return {uuid: each.devices for (_, uuid), each in loads(**given).items()}
 
 
 def activity(*series: dict[str, Any]) -> dict[PodKey, float]:
-    return read_activity(loads(utilization=answer(*series)))
+    return read_activity(loads(utilization=answer(*series)).values())
 
 
 def part(number: int, profile: str, labels: dict[str, str]) -> dict[str, str]:
@@ -69,36 +72,43 @@ def test_a_pod_is_as_busy_as_it_can_be_on_its_busiest_device() -> None:
 
 def test_a_shared_gpu_has_loads_of_its_own_and_of_its_containers() -> None:
     holders = answer(now("1", POD), now("1", OTHER))
-    found = loads(
+    found = devices(
         holders=holders, utilization=answer(now("99", GPU), now("9", OTHER)), sm_active=answer(now("60", GPU))
     )
     containers = (ContainerLoad(name="ml/p/c", percent=None), ContainerLoad(name="ml/q/c", percent=9))
     assert found == {"a": (DeviceLoad(percent=99, containers=containers),)}
+    assert read_activity([GpuLoad(devices=found["a"])]) == {"ml/q": 9}
 
 
 def test_an_exclusive_device_is_as_busy_as_its_container() -> None:
-    found = loads(holders=answer(now("1")), utilization=answer(now("99")), sm_active=answer(now("60")))
+    found = devices(holders=answer(now("1")), utilization=answer(now("99")), sm_active=answer(now("60")))
     assert found == {"a": (DeviceLoad(percent=60, containers=(ContainerLoad(name="ml/p/c", percent=60),)),)}
 
 
 def test_instances_have_the_part_of_their_profile_where_it_is_known() -> None:
     large, unknown = part(1, "3g.40gb", POD), part(2, "9g.1gb", OTHER)
     foreign = {**part(3, "1g.10gb", OTHER), "modelName": "something"}
-    found = loads(sm_active=answer(*(now("50", each) for each in (large, unknown, foreign))))
+    found = devices(sm_active=answer(*(now("50", each) for each in (large, unknown, foreign))))
     assert [each.part for each in found["a"]] == [3 / 7, None, None]
 
 
+def slow(*throttled: tuple[str, str], holders: bytes, utilization: bytes) -> dict[str, tuple[Noise, ...]]:
+    series = (now("1", {"Hostname": "n", "UUID": uuid, "cause": cause}) for uuid, cause in throttled)
+    return read_noise(loads(throttled=answer(*series), holders=holders, utilization=utilization))
+
+
 def test_the_pods_that_slow_down_a_gpu_are_named_as_agents_name_them() -> None:
-    throttled = answer(*(now("1", {"UUID": uuid, "cause": cause}) for uuid, cause in (("a", "thermal"), ("b", "none"))))
-    busy = loads(holders=answer(now("1", OTHER)), utilization=answer(now("99", GPU), now("90", POD), now("9", OTHER)))
-    found = read_noise(throttled, busy, "Prometheus")
-    names = {"drivers": ("ml/p/c",), "affected": ("ml/q/c",)}
-    assert found == {"a": (Noise(cause="thermal", **names), Noise(cause="saturated", **names))}
-    apart = loads(utilization=answer(now("90", POD), now("9", {**OTHER, "UUID": "b"})))
-    found = read_noise(throttled, apart, "Prometheus")
-    assert found == {"a": (Noise(cause="thermal", drivers=("ml/p/c",)),)}, "each GPU by its own load"
-    unknown = loads(holders=answer(now("1")), utilization=answer(now("99", GPU), now("9", OTHER)))
-    assert read_noise(throttled, unknown, "Prometheus")["a"][0].drivers == ()
+    causes = (("a", "power-cap"), ("b", "none"))
+    busy = answer(now("99", GPU), now("90", POD), now("9", OTHER))
+    names: dict[str, Any] = {"drivers": ("ml/p/c",), "affected": ("ml/q/c",)}
+    want = (Noise(cause="power-cap", **names), Noise(cause="saturated", **names))
+    assert slow(*causes, holders=answer(now("1", OTHER)), utilization=busy) == {"a": want}
+    apart = answer(now("9", POD), now("90", {**OTHER, "UUID": "b"}), now("95", {**OTHER, "UUID": "c", "Hostname": "m"}))
+    found = slow(("a", "power-cap"), ("a", "thermal"), holders=answer(), utilization=apart)
+    of_node = Noise(cause="thermal", drivers=("ml/q/c",), affected=("ml/p/c",), scope="node")
+    assert found == {"a": (Noise(cause="power-cap", drivers=("ml/p/c",)), of_node)}, "GPUs of its own node"
+    (unknown, _) = slow(*causes, holders=answer(now("1")), utilization=answer(now("99", GPU), now("9", OTHER)))["a"]
+    assert unknown.drivers == ()
 
 
 UNBELIEVED = {
@@ -170,5 +180,5 @@ def test_a_gpu_is_throttled_for_causes_that_there_are() -> None:
         {"UUID": "b", "cause": "none"},
         {},
     )
-    found = read_noise(answer(*(now("1", each) for each in labels)), {}, "Prometheus")
-    assert found == {"a": (Noise(cause="power-cap"), Noise(cause="thermal"))}
+    found = read_noise(loads(throttled=answer(*(now("1", each) for each in labels))))
+    assert {uuid: [each.cause for each in noise] for uuid, noise in found.items()} == {"a": ["power-cap", "thermal"]}

@@ -10,6 +10,7 @@ import pytest
 from builders.exposed import node_metrics
 from harness.prometheusserver import history, serving_history
 from tessera.cli.usage.asking import asked
+from tessera.core.usage.neighbours import Noise
 from tessera.log import logger
 from tessera.server.page import PrometheusHistory
 
@@ -45,11 +46,13 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
         "busy": ("too-much", "1 GiB"),
         "slice": ("fits", ""),
     }
-    noise = {
-        uuid: [(each.cause, each.drivers, each.affected) for each in found] for uuid, found in found.noise().items()
+    both = ("team/busy/main", "team/idle/main")
+    assert found.noise() == {
+        "GPU-0": (
+            Noise(cause="power-cap", drivers=both[:1], affected=both[1:]),
+            Noise(cause="thermal", affected=both, scope="node"),
+        )
     }
-    names = (("team/busy/main",), ("team/idle/main",))
-    assert noise == {"GPU-0": [("power-cap", *names), ("thermal", *names)]}
     (service,) = found.services()
     assert (service.namespace, service.name) == ("ml", "llm")
     assert {(each.desired, each.ready, each.in_flight) for each in service.points} == {(3, 2, 7)}

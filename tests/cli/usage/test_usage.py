@@ -15,6 +15,8 @@ from builders.usagereports import REPORT
 from harness.agents import serving_reports
 from tessera.api.tessera.usagereports import GpuReport, UsageReport
 from tessera.cli import main
+from tessera.cli.usage.tables import noise_words
+from tessera.core.usage.neighbours import Noise
 
 HOSTILE = UsageReport(node="[red]n2\x1b[31m", gpus=(GpuReport(index=0, model="[bold]", lost=True),))
 EMPTY = UsageReport(node="n3")
@@ -113,3 +115,8 @@ def test_recommendations_have_the_most_urgent_first_and_what_is_saved(ports: lis
     assert found[-1] == "4 containers, 3 shown; 43.2 GiB could be allocated to others"
     everything: list[dict[str, Any]] = json.loads(call("recommend", "--all", "-o", "json", "--agent", ports[0]).stdout)
     assert [each["verdict"] for each in everything] == ["too-little", "unused", "too-much", "fits"]
+
+
+def test_drivers_on_other_gpus_of_the_node_are_said_to_be_there() -> None:
+    noise = Noise(cause="thermal", drivers=("a/b/c",), affected=("d/e/f",), scope="node")
+    assert noise_words(noise) == "thermal, driven by a/b/c on this node; slowed down: d/e/f"

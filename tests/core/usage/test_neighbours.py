@@ -1,5 +1,7 @@
 """Who drives a GPU that is slowed down."""
 
+import itertools
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,15 +10,20 @@ from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, tenant
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.core.usage.attribution import GpuUse, Owner, attributed
-from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, Noise, device_loads, noises
-from tessera.core.usage.throttling import causes
+from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, GpuLoad, Noise, gpu_load, noises
 
 TENANTS = tuple(tenant(name) for name in "abc")
 A, B, C = (each.name for each in TENANTS)
 
 
 def found_on(gpu: GpuUse) -> tuple[Noise, ...]:
-    return tuple(noises((each.value for each in causes(gpu.reading.clocks_event_reasons)), device_loads(gpu)))
+    (found,) = noises([gpu_load(gpu)])
+    return found
+
+
+def slowed(cause: str, *devices: DeviceLoad) -> tuple[Noise, ...]:
+    (found,) = noises([GpuLoad(causes=(cause,), devices=devices)])
+    return found
 
 
 def shared(gpu_percent: int, reasons: int = 0, **loads: int | None) -> GpuUse:
@@ -58,7 +65,7 @@ def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
     small, large = DeviceId("GPU-1", SMALL), DeviceId("GPU-1", LARGE)
     one, other = tenant("one", small, exclusive=True), tenant("other", large, exclusive=True)
     reading = GpuReading(
-        clocks_event_reasons=0x40,
+        clocks_event_reasons=0x4,
         instances=(
             InstanceReading(placement=SMALL, activity=EngineActivity(sm_percent=100)),
             InstanceReading(placement=LARGE, activity=EngineActivity(sm_percent=50)),
@@ -117,12 +124,12 @@ def test_a_shared_gpu_is_saturated_in_time_or_in_its_multiprocessors() -> None:
 def test_a_gpu_with_an_instance_of_which_nothing_is_known_has_no_known_drivers() -> None:
     known = DeviceLoad(percent=100, part=3 / 7, containers=(ContainerLoad(name="a", percent=100),))
     unknown = DeviceLoad(part=1 / 7, containers=(ContainerLoad(name="b"),))
-    (found,) = noises(["thermal"], [known, unknown])
-    assert found == Noise(cause="thermal", affected=("a", "b"))
-    (found,) = noises(["thermal"], [known, msgspec.structs.replace(unknown, containers=())])
+    (found,) = slowed("power-cap", known, unknown)
+    assert found == Noise(cause="power-cap", affected=("a", "b"))
+    (found,) = slowed("power-cap", known, msgspec.structs.replace(unknown, containers=()))
     assert found.drivers == ("a",), "nobody is on it"
     measured = msgspec.structs.replace(unknown, percent=100.0)
-    (found,) = noises(["thermal"], [known, measured])
+    (found,) = slowed("power-cap", known, measured)
     assert found.drivers == ("a",), "whoever is on it has a seventh at the most"
 
 
@@ -140,8 +147,9 @@ def loaded(draw: st.DrawFn) -> tuple[DeviceLoad, ...]:
 
 
 def drivers_of(devices: tuple[DeviceLoad, ...]) -> dict[str, tuple[str, ...]]:
-    """Return the drivers of throttling and of saturated devices."""
-    found = tuple(noises(["thermal"], devices))
+    """Return the drivers of throttling and of saturated devices: of one GPU, and of GPUs that have one device each."""
+    apart = (GpuLoad(causes=("thermal",), devices=(each,)) for each in devices)
+    found = (*slowed("power-cap", *devices), *itertools.chain(*noises(tuple(apart))))
     return {f"{each.cause} {number}": each.drivers for number, each in enumerate(found)}
 
 
@@ -171,7 +179,7 @@ def test_drivers_have_more_load_than_all_others_and_no_more_are_named_than_make_
     devices: tuple[DeviceLoad, ...],
 ) -> None:
     loads = {each.name: (each.percent or 0) * (device.part or 0) for device in devices for each in device.containers}
-    throttled = next(noises(["thermal"], devices))
+    throttled = slowed("power-cap", *devices)[0]
     drivers = throttled.drivers
     assert {*drivers, *throttled.affected} == loads.keys()
     least = min((loads[each] for each in drivers), default=100)
@@ -179,3 +187,26 @@ def test_drivers_have_more_load_than_all_others_and_no_more_are_named_than_make_
     assert least > 0
     total = sum((device.percent or 0) * (device.part or 0) for device in devices)
     assert sum(loads[each] for each in drivers[:-1]) <= total / 2
+
+
+def alone(name: str, percent: float | None, *causes: str) -> GpuLoad:
+    """Return a GPU that one container has."""
+    device = DeviceLoad(percent=percent, containers=(ContainerLoad(name=name, percent=percent),))
+    return GpuLoad(causes=causes, devices=(device,))
+
+
+def test_a_hot_gpu_that_does_little_is_driven_by_the_busy_gpus_of_its_node() -> None:
+    heated, _, _ = noises([alone("a", 20, "thermal", "power-cap"), alone("b", 95), alone("c", 45)])
+    thermal = Noise(cause="thermal", drivers=("b",), affected=("a",), scope="node")
+    assert heated == (thermal, Noise(cause="power-cap", drivers=("a",))), "a power limit is the GPU's own"
+    own, _ = noises([alone("a", 50, "power-brake"), alone("b", 95)])
+    assert own == (Noise(cause="power-brake", drivers=("a",)),)
+
+
+def test_a_hot_node_that_does_little_or_of_which_something_is_not_known_has_no_known_drivers() -> None:
+    for others in ([alone("b", 45)], [alone("b", 95), alone("c", None)]):
+        heated, *_ = noises([alone("a", 20, "thermal"), *others])
+        assert heated == (Noise(cause="thermal", affected=("a",), scope="node"),)
+    unknown, _ = noises([alone("a", None, "thermal"), alone("b", 95)])
+    assert unknown == (Noise(cause="thermal", affected=("a",)),)
+    assert noises([GpuLoad(causes=("thermal",)), alone("b", 95)])[0][0].drivers == ("b",), "nobody is on it"

@@ -6,14 +6,14 @@ Source: prometheus.io, "HTTP API"; kubernetes/kube-state-metrics `docs/metrics/w
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
-from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, Noise, instance_part, noises
+from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, GpuLoad, Noise, instance_part, noises
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.throttling import Cause
 from tessera.core.workload.need import PodKey
@@ -32,7 +32,8 @@ _MOST: Final = 1e9
 """Upper bound of plausible replicas or requests."""
 _LOAD: Final = recorded_name(IN_FLIGHT, "server")
 _OF_SERVER: Final = f'and on (namespace, deployment) label_replace({_LOAD}, "deployment", "$1", "{SERVER}", "(.+)")'
-_DEVICE: Final = ("UUID", "modelName", "GPU_I_ID", "GPU_I_PROFILE")
+_GPU: Final = ("Hostname", "UUID")
+_DEVICE: Final = (*_GPU, "modelName", "GPU_I_ID", "GPU_I_PROFILE")
 _CONTAINER: Final = ("namespace", "pod", "container")
 _LOADED: Final = ", ".join((*_DEVICE, *_CONTAINER))
 _Device: TypeAlias = tuple[str, ...]
@@ -55,13 +56,13 @@ def page_queries(now_s: float) -> dict[str, tuple[str, dict[str, str]]]:
         "holders": f'group by ({_LOADED}) ({FB_USED.name}{{pod!=""}} or {ALLOCATED.name})',
         "utilization": f"max by ({_LOADED}) (avg_over_time({GPU_UTIL.name}[2m]) and {GPU_UTIL.name})",
         "sm_active": f"max by ({_LOADED}) (avg_over_time({SM_ACTIVE.name}[2m]) and {SM_ACTIVE.name}) * 100",
-        "throttled": f"max by (UUID, cause) ({THROTTLED.name}) == 1",
+        "throttled": f"max by (Hostname, UUID, cause) ({THROTTLED.name}) == 1",
     }
     return {name: ("/api/v1/query", {"query": query}) for name, query in instant.items()} | ranges
 
 
-def read_loads(answers: Mapping[str, bytes], source: str) -> dict[str, tuple[DeviceLoad, ...]]:
-    """Return how busy the devices of each GPU and their containers are, by UUID.
+def read_loads(answers: Mapping[str, bytes], source: str) -> dict[tuple[str, str], GpuLoad]:
+    """Return how busy the devices of each GPU and their containers are, by node and UUID.
 
     Raises:
         InvalidInput: an answer is none, or has too many series.
@@ -72,14 +73,18 @@ def read_loads(answers: Mapping[str, bytes], source: str) -> dict[str, tuple[Dev
     devices = defaultdict[_Device, dict[str, float | None]](dict)
     for device, name in _percentages(answers["holders"], source) | busy:
         devices[device][name] = busy.get((device, name))
-    found = defaultdict[str, list[DeviceLoad]](list)
+    found = defaultdict[tuple[str, str], list[DeviceLoad]](list)
     for device, loads in devices.items():
         # A shared device has series of its own; of an exclusive one they are its container's.
         whole = [each[device, ""] for each in (utilization, active) if (device, "") in each]
         containers = tuple(ContainerLoad(name=name, percent=percent) for name, percent in loads.items() if name)
         percent = max(whole, default=containers[0].percent if len(containers) == 1 else None)
-        found[device[0]].append(DeviceLoad(percent=percent, part=_part(device), containers=containers))
-    return {uuid: tuple(each) for uuid, each in found.items()}
+        found[device[0], device[1]].append(DeviceLoad(percent=percent, part=_part(device), containers=containers))
+    causes = _causes(answers["throttled"], source)
+    return {
+        key: GpuLoad(causes=causes.get(key, ()), devices=tuple(found.get(key, ())))
+        for key in sorted(found.keys() | causes.keys())
+    }
 
 
 def _percentages(answer: bytes, source: str) -> dict[tuple[_Device, str], float]:
@@ -89,13 +94,13 @@ def _percentages(answer: bytes, source: str) -> dict[tuple[_Device, str], float]
         device = tuple(each.metric.get(label, "") for label in _DEVICE)
         pod = tuple(each.metric.get(label, "") for label in _CONTAINER)
         for _, percent in _believed([each.value] if each.value else []):
-            if device[0] and (all(pod) or not any(pod)):
+            if device[1] and (all(pod) or not any(pod)):
                 found[device, "/".join(filter(None, pod))] = min(percent, 100.0)
     return found
 
 
 def _part(device: _Device) -> float | None:
-    _, product, _, profile = device
+    *_, product, _, profile = device
     if not profile:
         return 1.0
     try:
@@ -104,10 +109,10 @@ def _part(device: _Device) -> float | None:
         return None
 
 
-def read_activity(loads: Mapping[str, Iterable[DeviceLoad]]) -> dict[PodKey, float]:
+def read_activity(loads: Iterable[GpuLoad]) -> dict[PodKey, float]:
     """Return how much of its compute each pod uses, in percent: of its busiest device."""
     found: dict[PodKey, float] = defaultdict(float)
-    devices = (device for each in loads.values() for device in each)
+    devices = (device for each in loads for device in each.devices)
     for each in (container for device in devices for container in device.containers):
         if each.percent is not None:
             pod = PodKey(each.name.rpartition("/")[0])
@@ -115,21 +120,22 @@ def read_activity(loads: Mapping[str, Iterable[DeviceLoad]]) -> dict[PodKey, flo
     return found
 
 
-def read_noise(answer: bytes, loads: Mapping[str, Sequence[DeviceLoad]], source: str) -> dict[str, tuple[Noise, ...]]:
-    """Return what slows down the pods of GPUs, by UUID, from the answer for `throttled`.
+def read_noise(loads: Mapping[tuple[str, str], GpuLoad]) -> dict[str, tuple[Noise, ...]]:
+    """Return what slows down the pods of GPUs, by UUID."""
+    nodes = defaultdict[str, dict[str, GpuLoad]](dict)
+    for (node, uuid), load in loads.items():
+        nodes[node][uuid] = load
+    found = (pair for gpus in nodes.values() for pair in zip(gpus, noises(tuple(gpus.values())), strict=True))
+    return {uuid: each for uuid, each in found if each}
 
-    Raises:
-        InvalidInput: the answer is none, or has too many series.
 
-    """
-    throttled: dict[str, set[str]] = defaultdict(set)
+def _causes(answer: bytes, source: str) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return why clocks are lowered, by node and UUID."""
+    found = defaultdict[tuple[str, str], set[str]](set)
     for each in read_series(answer, source, most=_MOST_SERIES):
-        throttled[each.metric.get("UUID", "")].add(each.metric.get("cause", ""))
-    found = {}
-    for uuid in throttled.keys() | loads.keys():
-        causes = (each.value for each in Cause if each.value in throttled.get(uuid, ()))
-        found[uuid] = tuple(noises(causes, loads.get(uuid, ())))
-    return {uuid: each for uuid, each in found.items() if each}
+        node, uuid = (each.metric.get(label, "") for label in _GPU)
+        found[node, uuid].add(each.metric.get("cause", ""))
+    return {key: tuple(each.value for each in Cause if each.value in causes) for key, causes in found.items()}
 
 
 def read_services(answers: Mapping[str, bytes], source: str) -> tuple[Service, ...]:

@@ -8,10 +8,9 @@ import msgspec
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.attribution import ContainerUse, DeviceUse
 from tessera.core.usage.history import Histories
-from tessera.core.usage.neighbours import Noise, device_loads, noises
+from tessera.core.usage.neighbours import Noise, gpu_load, noises
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.rightsizing import Advice, DeviceUsage, Recommendation, Sizing, advise
-from tessera.core.usage.throttling import causes
 from tessera.errors import UNDECODABLE, InvalidInput
 
 __all__ = [
@@ -105,8 +104,8 @@ def usage_report(usage: NodeUsage, histories: Histories, now_s: float) -> UsageR
 
 
 def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuReport]:
-    for gpu in usage.gpus:
-        throttled = tuple(each.value for each in causes(gpu.reading.clocks_event_reasons))
+    loads = tuple(map(gpu_load, usage.gpus))
+    for gpu, load, noise in zip(usage.gpus, loads, noises(loads), strict=True):
         yield GpuReport(
             index=gpu.facts.index,
             uuid=gpu.facts.uuid,
@@ -114,9 +113,9 @@ def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuR
             lost=gpu.facts.lost,
             temperature_c=gpu.reading.temperature_c,
             power_watts=gpu.reading.power_watts,
-            throttled=throttled,
+            throttled=load.causes,
             devices=tuple(_device(each, histories, now_s) for each in gpu.devices),
-            noise=tuple(noises(throttled, device_loads(gpu))),
+            noise=noise,
         )
 
 
@@ -154,7 +153,7 @@ def noise_around(report: UsageReport, pod: str) -> Iterator[PodNoise]:
     for gpu in report.gpus:
         for each in gpu.noise:
             if any(name.rpartition("/")[0] == pod for name in (*each.drivers, *each.affected)):
-                yield PodNoise(gpu=gpu.index, cause=each.cause, drivers=each.drivers, affected=each.affected)
+                yield PodNoise(gpu=gpu.index, **msgspec.structs.asdict(each))
 
 
 def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) -> Advice:

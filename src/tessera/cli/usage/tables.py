@@ -97,4 +97,5 @@ def noise_words(each: Noise) -> str:
     """Return what slows down a GPU, which containers cause it, and which it slows down."""
     drivers = ", ".join(map(clean, each.drivers)) or "nobody knows who"
     others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""
-    return f"{clean(each.cause)}, driven by {drivers}{others}"
+    where = " on this node" if each.scope == "node" else ""
+    return f"{clean(each.cause)}, driven by {drivers}{where}{others}"

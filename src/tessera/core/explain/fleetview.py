@@ -123,6 +123,8 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Reasons of lowered clocks, such as `thermal`; or `saturated`."""
     drivers: tuple[PodView, ...] = ()
     """The busiest first; empty where unknown."""
+    scope: Literal["gpu", "node"] = "gpu"
+    """Where the drivers are."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -373,11 +375,11 @@ class _Parts:
             yield Part(start=start, size=self._gpu.memory_mib - start, state="free")
 
     def slowdown(self, noise: Noise) -> Slowdown:
-        """Return what slows down the pods, with those that drive it; a pod may be gone already."""
+        """Return what slows down the pods, with those that drive it; of which some may be elsewhere or gone."""
         pods = {each.pod: self._tenant(each) for each in self._gpu.pods}
         drivers = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in noise.drivers)
-        gone = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in drivers}
-        return Slowdown(cause=noise.cause, drivers=tuple((gone | pods)[key] for key in drivers))
+        others = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in drivers}
+        return Slowdown(cause=noise.cause, drivers=tuple((others | pods)[key] for key in drivers), scope=noise.scope)
 
     def _is_idle(self, pods: Iterable[InspectedTenant], used_mib: int | None) -> bool:
         """Return whether all are known to be idle; where unknown, whether no process has memory there."""

@@ -1,17 +1,22 @@
-"""Noisy neighbours: which containers cause a GPU to lower its clocks, or saturate a shared device."""
+"""Noisy neighbours: which containers make a GPU or its node lower clocks, or saturate a shared device."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 import msgspec
 
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.usage.attribution import DeviceUse, GpuUse
+from tessera.core.usage.throttling import Cause, causes
 
-__all__ = ["SATURATED", "ContainerLoad", "DeviceLoad", "Noise", "device_loads", "instance_part", "noises"]
+__all__ = ["SATURATED", "ContainerLoad", "DeviceLoad", "GpuLoad", "Noise", "gpu_load", "instance_part", "noises"]
 
 SATURATED = "saturated"
 _SATURATED_PERCENT = 95
 _HALF = 0.5
+_BUSY_PERCENT = 50
+_OF_NODE = frozenset({Cause.THERMAL, Cause.HARDWARE_THERMAL, Cause.HARDWARE_SLOWDOWN, Cause.POWER_BRAKE})
+"""Causes that other GPUs may drive: their heat, and the supply of all."""
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -21,6 +26,8 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of throttling: `power-cap`; or `saturated`."""
     drivers: tuple[str, ...] = ()
     """Containers that certainly cause it, the busiest first; empty where that is unknown."""
+    scope: Literal["gpu", "node"] = "gpu"
+    """Where its drivers are."""
     affected: tuple[str, ...] = ()
     """The other containers."""
 
@@ -43,46 +50,77 @@ class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[ContainerLoad, ...] = ()
 
 
-def noises(causes: Iterable[str], devices: Sequence[DeviceLoad]) -> Iterator[Noise]:
-    """Yield what slows down the users of a GPU: each cause of throttling, and each saturated shared device.
+class GpuLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy a GPU is, and why its clocks are lowered."""
+
+    causes: tuple[str, ...] = ()
+    devices: tuple[DeviceLoad, ...] = ()
+    """All of the GPU."""
+
+    @property
+    def percent(self) -> float | None:
+        """Of the whole GPU; None where unknown."""
+        loads = [_loads(device) for device in self.devices]
+        return None if None in loads else sum(load for each in loads for load, _ in each or ())
+
+
+def noises(node: Sequence[GpuLoad]) -> tuple[tuple[Noise, ...], ...]:
+    """Return what slows down the users of each GPU of a node: causes of throttling, and saturated shared devices.
 
     A throttled GPU is driven by the busiest containers that together make half of its load, a saturated device by
-    those that take more than their equal part. Load of which nobody is known counts as that of one more container,
-    so that nobody is named who may not be a driver.
-
-    Args:
-        causes: why the GPU's clocks are lowered.
-        devices: all of the GPU.
-
+    those that take more than their equal part. A GPU that is hot or short of power with less than half of its compute
+    in use is driven by the node's GPUs that use more: the busiest containers there. Load of which nobody is known
+    counts as that of one more container, so that nobody is named who may not be a driver.
     """
-    everybody = tuple(each.name for device in devices for each in device.containers)
-    drivers = tuple(_busiest(devices))
-    for cause in causes:
-        yield _noise(cause, drivers, everybody)
-    for device in devices:
+    known = all(each.percent is not None for each in node)
+    busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices if known]
+    return tuple(tuple(_noises_of(gpu, busy)) for gpu in node)
+
+
+def _noises_of(gpu: GpuLoad, busy: Sequence[DeviceLoad]) -> Iterator[Noise]:
+    """Yield what slows down the users of a GPU, given the devices of the node's busy GPUs."""
+    everybody = tuple(each.name for device in gpu.devices for each in device.containers)
+    for cause in gpu.causes:
+        if cause in _OF_NODE and gpu.percent is not None and gpu.percent < _BUSY_PERCENT:
+            yield _noise(cause, _busiest(busy), everybody, scope="node")
+        else:
+            yield _noise(cause, _busiest(gpu.devices), everybody)
+    for device in gpu.devices:
         own = sorted(device.containers, key=lambda each: -(each.percent or 0))
         if len(own) > 1 and (device.percent or 0) >= _SATURATED_PERCENT:
             most = tuple(each.name for each in own if (each.percent or 0) > 100 / len(own))
             yield _noise(SATURATED, most, (each.name for each in own))
 
 
-def _noise(cause: str, drivers: Iterable[str], everybody: Iterable[str]) -> Noise:
+def _noise(
+    cause: str, drivers: Iterable[str], everybody: Iterable[str], scope: Literal["gpu", "node"] = "gpu"
+) -> Noise:
     drivers = tuple(dict.fromkeys(drivers))
     affected = tuple(dict.fromkeys(each for each in everybody if each not in drivers))
-    return Noise(cause=cause, drivers=drivers, affected=affected)
+    return Noise(cause=cause, drivers=drivers, affected=affected, scope=scope)
+
+
+def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:
+    """Return the part of its GPU that each container of a device uses, and the rest that nobody known does.
+
+    None where that is unknown. In percent; the name of the rest is empty.
+    """
+    known = [each.percent for each in device.containers if each.percent is not None]
+    complete = len(known) == len(device.containers)
+    if device.containers and (device.part is None or (device.percent is None and not complete)):
+        return None
+    part = device.part or 0.0
+    rest = max((device.percent or 0.0) - sum(known), 0.0)
+    named = ((each.percent * part, each.name) for each in device.containers if each.percent is not None)
+    return (*named, (rest * part, ""))
 
 
 def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
     """Yield the busiest containers, until they make half of the load; none where it is unknown."""
-    loads: list[tuple[float, str]] = []
-    for device in devices:
-        known = [each.percent for each in device.containers if each.percent is not None]
-        complete = len(known) == len(device.containers)
-        if device.containers and (device.part is None or (device.percent is None and not complete)):
-            return
-        part = device.part or 0.0
-        loads += [(each.percent * part, each.name) for each in device.containers if each.percent is not None]
-        loads.append((max((device.percent or 0.0) - sum(known), 0.0) * part, ""))
+    found = [_loads(device) for device in devices]
+    if None in found:
+        return
+    loads = [load for each in found for load in each or ()]
     total, so_far = sum(load for load, _ in loads), 0.0
     for load, name in sorted(loads, key=lambda each: (-each[0], bool(each[1]))):
         if so_far >= _HALF * total:
@@ -92,9 +130,9 @@ def _busiest(devices: Iterable[DeviceLoad]) -> Iterator[str]:
             yield name
 
 
-def device_loads(gpu: GpuUse) -> tuple[DeviceLoad, ...]:
+def gpu_load(gpu: GpuUse) -> GpuLoad:
     """Return how busy the devices of a GPU and their containers are."""
-    return tuple(
+    devices = tuple(
         DeviceLoad(
             percent=device.busy_percent if device.alone else _saturation(device),
             part=1.0 if device.instance is None else instance_part(gpu.facts.model, device.instance.placement.profile),
@@ -104,6 +142,7 @@ def device_loads(gpu: GpuUse) -> tuple[DeviceLoad, ...]:
         )
         for device in gpu.devices
     )
+    return GpuLoad(causes=tuple(each.value for each in causes(gpu.reading.clocks_event_reasons)), devices=devices)
 
 
 def _saturation(device: DeviceUse) -> float | None:

@@ -95,8 +95,7 @@ class PrometheusHistory:
 
         def read() -> _Known:
             loads = read_loads(answers, source)
-            noise = read_noise(answers["throttled"], loads, source)
-            return read_activity(loads), noise, read_services(answers, source)
+            return read_activity(loads.values()), read_noise(loads), read_services(answers, source)
 
         return await asyncio.to_thread(read)  # so that scheduling requests are answered meanwhile
 

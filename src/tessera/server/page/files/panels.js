@@ -85,7 +85,8 @@ function driven(slowdown) {
     if (others.length) return `${name} × ${others.length + 1}`;
     return first.pod ? `${first.namespace}/${first.pod}` : name;
   });
-  return names.length ? `Driven by ${names.join(", ")}.` : "Nobody knows by which pod.";
+  const where = slowdown.scope === "node" ? " on this node" : "";
+  return names.length ? `Driven by ${names.join(", ")}${where}.` : "Nobody knows by which pod.";
 }
 
 export function drawNotes(section, rest) {
