@@ -2,27 +2,40 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import re
 import shutil
 import subprocess
+import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 import yaml
 
 from builders.exposed import node_metrics
+from builders.measuredservers import autoscaler, deployment, model_pod, triton
+from harness.metricsserver import MetricsServer as AskedMetrics
+from harness.metricsserver import front_proxy_config, make_certificates
 from harness.prometheusserver import history, serving_history
-from tessera.clients.kube import PODS
+from tessera.certificates import Tls
+from tessera.clients.kube import AUTOSCALERS, CONFIG_MAPS, DEPLOYMENTS, PODS, MemoryKube, Object
+from tessera.clients.prometheus import HttpMetrics, MemoryMetrics
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.processmetrics import PROCESS_METRICS
 from tessera.measures import Measures
+from tessera.server.metrics.fronts import PrometheusFronts
+from tessera.server.metrics.ruled import RulesFile, RulesSource
+from tessera.server.metrics.run import MetricsServer, Settings
+from tessera.server.metrics.samples import ScrapedSamples
 from tessera.server.settings import Page
 from tessera.sim.embedded import Embedded
 
@@ -36,15 +49,11 @@ SCRAPES = 40
 NOT_EMBEDDED = {
     "Quota in use",
     "Quota borrowed",
-    "Requests to the server, by answer",
-    "Time of a request, 99th percentile",
     "Models by state",
     "Images by state",
     "Models read, by source",
-    *(panel["title"] for panel in DASHBOARDS["serving"]["panels"]),
 }
-"""Panels that the embedded cluster leaves empty: it has no quota, ModelCache or ImageWarmup, asks the server's verbs
-directly and not by HTTP, and its model servers are scaled without `tessera metrics`.
+"""Panels that the embedded cluster leaves empty: it has no quota, ModelCache or ImageWarmup.
 """
 NVIDIA_DASHBOARD = {
     "GPU Temperature": f"DCGM_FI_DEV_GPU_TEMP{CHOSEN}",
@@ -161,8 +170,65 @@ def as_scraped(text: bytes, instance: str, at_s: float) -> Iterator[str]:
     yield from (f"{line} {at_s}\n" for line in labelled.decode().splitlines() if not line.startswith("#"))
 
 
-async def embedded_history() -> str:
-    """Return what Prometheus stores of an embedded cluster that it scrapes each second, taken for a minute."""
+def of_serving(named: Object) -> Object:
+    """Return an object in the namespace in which the embedded cluster has its largest model server."""
+    return named | {"metadata": named["metadata"] | {"namespace": "serving"}}
+
+
+@asynccontextmanager
+async def metrics_of_model_servers(folder: Path, prometheus: str) -> AsyncIterator[MetricsServer]:
+    """Give `tessera metrics`, asked by kube-apiserver: a model server with load, one at zero, and an adapter's rules.
+
+    Args:
+        folder: for its certificates and rules.
+        prometheus: the address of one that has `up`.
+
+    """
+    make_certificates(folder)
+    rules = folder / "rules.yaml"
+    rules.write_text("externalRules: [{seriesQuery: up, metricsQuery: up, resources: {namespaced: false}}]")
+    kube, pods = MemoryKube(), MemoryMetrics()
+    await kube.create(CONFIG_MAPS, front_proxy_config(folder))
+    asleep = deployment("asleep", replicas=0, idle_seconds="60")
+    for kind, each in (
+        (DEPLOYMENTS, deployment(slots="4")),
+        (DEPLOYMENTS, asleep),
+        (AUTOSCALERS, autoscaler()),
+        (PODS, model_pod()),
+    ):
+        await kube.create(kind, of_serving(each))
+    one = MetricsServer(
+        Settings(host="127.0.0.1", port=0, tls=Tls(certificate=folder / "server.crt", key=folder / "server.key")),
+        kube,
+        ScrapedSamples(pods),
+        fronts=PrometheusFronts(HttpMetrics, prometheus, 'label_replace(up, "service", "asleep", "", "")'),
+        rules=RulesSource(file=RulesFile(rules), connect=HttpMetrics, url=prometheus),
+    )
+    ended = itertools.count(100, 10)
+
+    async def serve() -> None:
+        while True:
+            answered = next(ended)
+            pods.contents["http://10.0.0.1:8002/metrics"] = triton(
+                ended=answered, queued_s=answered / 4, served_s=answered, waiting=3
+            )
+            await asyncio.sleep(1)
+
+    tasks = [asyncio.create_task(each) for each in (serve(), one.run())]
+    try:
+        await one.ready()
+        yield one
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def embedded_history(folder: Path, prometheus: str) -> str:
+    """Return what Prometheus stores of an embedded cluster and `tessera metrics`, scraped each second for a minute.
+
+    Their ports are asked meanwhile as kube-scheduler and kube-apiserver do.
+    """
     cluster = Embedded(Page(port=0, sign_in=False))
     running = asyncio.create_task(cluster.run(lambda _: None))
     samples: list[str] = []
@@ -170,12 +236,18 @@ async def embedded_history() -> str:
     spec = {"containers": [large], "schedulerName": "tessera-scheduler", "nodeSelector": {"gpu": "h100"}}
     metadata = {"name": "too-large", "namespace": "research"}
     try:
-        await cluster.kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
-        for step in range(SCRAPES):
-            await asyncio.sleep(1)
-            at_s = NOW_S - 60 * (SCRAPES - 1 - step)
-            for instance, text in cluster.metrics().items():
-                samples += as_scraped(text, instance, at_s)
+        pod = await cluster.kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+        async with metrics_of_model_servers(folder, prometheus) as metrics, httpx2.AsyncClient() as scheduler:
+            apiserver = AskedMetrics(folder, metrics.port)
+            for step in range(SCRAPES):
+                await asyncio.sleep(1)
+                asked_about = {"Pod": pod, "Nodes": None, "NodeNames": ["h100-1"]}
+                found = await scheduler.post(f"http://127.0.0.1:{cluster.server.port}/filter", json=asked_about)
+                assert found.status_code == 200
+                await apiserver.get("/apis/external.metrics.k8s.io/v1beta1")
+                at_s = NOW_S - 60 * (SCRAPES - 1 - step)
+                for instance, text in {**cluster.metrics(), "metrics": metrics.metrics()}.items():
+                    samples += as_scraped(text, instance, at_s)
         assert not running.done()
     finally:
         running.cancel()
@@ -187,7 +259,13 @@ async def embedded_history() -> str:
 @pytest.mark.anyio
 async def test_an_embedded_cluster_fills_the_panels(tmp_path: Path) -> None:
     minutes = {"start": NOW_S - 60 * SCRAPES, "end": NOW_S, "step": 60}
-    with serving_history(tmp_path, await embedded_history()) as url:
+    for name in ("now", "metrics", "then"):
+        (tmp_path / name).mkdir()
+    now_s = time.time()
+    up = "".join(f'up{{namespace="serving"}} 1 {now_s + 60 * step:.0f}\n' for step in range(-5, 10))
+    with serving_history(tmp_path / "now", up) as prometheus:
+        samples = await embedded_history(tmp_path / "metrics", prometheus)
+    with serving_history(tmp_path / "then", samples) as url:
         panels = [panel for board in DASHBOARDS.values() for panel in queries(board)]
         empty = {
             title
