@@ -116,6 +116,7 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
     withheld: list[str] = []
     impossible: list[tuple[str, str]] = []
     counted: dict[str, list[tuple[Gpu, GpuFacts]]] = {}
+    # 1. Take the devices of each GPU by name, and count GPUs whose memory is advertised in units.
     for gpu in gpus:
         facts = facts_of.get(gpu.uuid)
         reason = _why_not(gpu, facts)
@@ -131,6 +132,7 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
         single |= {device.resource for device in by_name if device.single_request}
         for device in by_name:
             found.setdefault(device.resource, []).extend(_clients(device, facts, options))
+    # 2. Add the units.
     for resource, sharing in counted.items():
         too_many = _too_many_units(sharing, options.unit_mib)
         if too_many:
@@ -139,6 +141,7 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
         else:
             units = (unit for gpu, facts in sharing for unit in _units(gpu, facts, options))
             found.setdefault(resource, []).extend(units)
+    # 3. Keep the resources that the kubelet can have.
     kept = []
     for name, members in sorted(found.items()):
         problem = _problem(members)

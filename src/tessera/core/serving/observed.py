@@ -86,6 +86,7 @@ def observe(
         ready: number of ready pods.
 
     """
+    # 1. Measure each pod since its former sample, and count what has completed, also of pods that are gone.
     known, last, busy = dict(former.samples), dict(former.windows), dict(former.in_flight)
     windows, completed, served_s = dict[str, Window | Missing](), former.completed, former.served_s
     for name, each in pods.items():
@@ -94,6 +95,7 @@ def observe(
             completed += window.completed
             served_s += window.served_s
     completed += sum(number for name, number in busy.items() if name not in pods)
+    # 2. Count what is in flight, of all ready pods as of those that are measured; the arrivals never fall.
     in_flight = {
         name: window.in_flight if isinstance(window, Window) else busy[name]
         for name, window in windows.items()
@@ -104,8 +106,7 @@ def observe(
     arrived, ahead_s = (
         _arrivals(former, completed + total, total, at_s) if measured else (former.arrived, former.ahead_s)
     )
-    samples = {name: known[name] for name in pods if name in known}
-    samples |= {name: each for name, each in pods.items() if isinstance(each, Counters)}
+    # 3. Return the load, if half of the pods are measured.
     load: Load | Missing
     if 2 * len(measured) < max(ready, 1):
         found = _nothing(windows)
@@ -122,9 +123,12 @@ def observe(
             ready=ready,
             unread=max(len(windows), ready) - len(measured),
         )
+    # 4. Keep the samples, and the windows before them.
+    samples = {name: known[name] for name in pods if name in known}
+    samples |= {name: each for name, each in pods.items() if isinstance(each, Counters)}
     compared = {name: each for name, each in last.items() if not isinstance(pods.get(name), Counters)}
     compared |= {name: each for name, each in windows.items() if isinstance(each, Window)}
-    remembered = ServerMemory(
+    return ServerMemory(
         samples=tuple(samples.items()),
         windows=tuple((name, each) for name, each in compared.items() if name in pods),
         in_flight=tuple(in_flight.items()),
@@ -132,8 +136,7 @@ def observe(
         ahead_s=ahead_s,
         completed=completed,
         served_s=served_s,
-    )
-    return remembered, Observation(pods=windows, load=load)
+    ), Observation(pods=windows, load=load)
 
 
 def _arrivals(former: ServerMemory, counted: float, in_flight: float, at_s: float) -> tuple[float, float | None]:

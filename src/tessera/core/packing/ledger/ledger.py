@@ -15,7 +15,7 @@ from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
 from tessera.core.packing.ledger.held import by_gpu, taken
-from tessera.core.packing.ledger.records import Filtered, GpuConflict, Hold, Holder, HolderId, Purpose, holder_id
+from tessera.core.packing.ledger.records import Filtered, Hold, Holder, HolderId, ImpossibleUse, Purpose, holder_id
 from tessera.core.packing.ledger.schedulable import MOST, bounded_node, schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
@@ -64,8 +64,8 @@ class Ledger:
     policies use them, but they are judged by kube-scheduler, as are selectors, taints and affinity.
 
     Allocations of pods are taken as true. An impossible one, such as more memory than there is, overlapping instances
-    or a missing GPU, closes the GPU for new shares while it lasts, and `conflicts` says so. Doubted assignments
-    give way (see `Holder.doubted`).
+    or a missing GPU, closes the GPU for new shares while it lasts, and is one of `impossible_uses`. Doubted
+    assignments give way (see `Holder.doubted`).
 
     Args:
         policy: a name of `core.packing.pack.POLICIES`, except `random`.
@@ -80,7 +80,7 @@ class Ledger:
         self._on: dict[str, dict[HolderId, Holder]] = {}
         self._held: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
         self._doubted: set[HolderId] = set()
-        self._conflicts: dict[tuple[str, int], GpuConflict] = {}
+        self._impossible: dict[tuple[str, int], ImpossibleUse] = {}
         self._arrived: dict[HolderId, None] = {}
         self._kinds: dict[Need, int] = {}
         self._whys: dict[int, _Why] = {}
@@ -111,9 +111,9 @@ class Ledger:
         return ledger
 
     @property
-    def conflicts(self) -> tuple[GpuConflict, ...]:
-        """Impossible allocations recorded on known nodes, by node and GPU."""
-        return tuple(sorted(self._conflicts.values()))
+    def impossible_uses(self) -> tuple[ImpossibleUse, ...]:
+        """Impossible uses recorded on known nodes, by node and GPU."""
+        return tuple(sorted(self._impossible.values()))
 
     def put_node(self, node: Node, *, reserved: tuple[Share, ...] = ()) -> None:
         """Put a node as it is now, with its reservations (see `schedulable_node`); a new one comes last in ties.
@@ -132,7 +132,7 @@ class Ledger:
         if known is None:
             self._come(node.name, column)
         if free:
-            self._forget_conflicts(node.name)
+            self._forget_impossible(node.name)
             for gpu in {*self._held.get(node.name, {}), *(share.gpu for share in reserved)}:
                 self._settle(node.name, column, gpu)
         elif known is not None and known.shares != reserved:
@@ -145,7 +145,7 @@ class Ledger:
         if self._nodes.pop(name, None) is None:
             return
         self._changed = True
-        self._forget_conflicts(name)
+        self._forget_impossible(name)
         column = self._fleet.remove(name)
         for pod in self.pods_on(name):
             self._note(pod.need, column, -1)
@@ -368,9 +368,9 @@ class Ledger:
         if self._fleet.shape == self._scores.shape:
             self._scores.touch(column)
 
-    def _forget_conflicts(self, name: str) -> None:
-        for key in [key for key in self._conflicts if key[0] == name]:
-            del self._conflicts[key]
+    def _forget_impossible(self, name: str) -> None:
+        for key in [key for key in self._impossible if key[0] == name]:
+            del self._impossible[key]
 
     def _remove(self, pod: Holder) -> None:
         """Remove a pod from all records."""
@@ -404,7 +404,7 @@ class Ledger:
     def _step(self, name: str, column: int, gpu: int, shares: Sequence[Share], sign: int) -> bool:
         """Take or give the shares of one pod if nothing else is needed; return whether it was enough."""
         row = self._fleet.row_of(column, gpu)
-        if row is None or (name, gpu) in self._conflicts:
+        if row is None or (name, gpu) in self._impossible:
             return False
         if self._doubted and not self._doubted.isdisjoint(self._held.get(name, {}).get(gpu, {})):
             return False
@@ -415,19 +415,19 @@ class Ledger:
         return True
 
     def _settle(self, name: str, column: int, gpu: int) -> None:
-        """Set one GPU to its holders and reservations, or close it where they conflict."""
-        self._conflicts.pop((name, gpu), None)
+        """Set one GPU to its holders and reservations, or close it where they are impossible together."""
+        self._impossible.pop((name, gpu), None)
         holders = self._held.get(name, {}).get(gpu, {})
         held = {each: shares for each, shares in holders.items() if each not in self._doubted}
         row = self._fleet.row_of(column, gpu)
         if row is None:
             if held:
-                self._record_conflict(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
+                self._note_impossible(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
             return
         gpu_type = self._fleet.types[self._fleet.kind[row, column]]
         found = next(faults(gpu_type, held), None)
         if found is not None:
-            self._record_conflict(name, gpu, found.holders, found.text)
+            self._note_impossible(name, gpu, found.holders, found.text)
         reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
         if found is not None or any(share.mode is Mode.WHOLE for share in reserved):
             self._fleet.close(column, row)
@@ -437,9 +437,9 @@ class Ledger:
         for share in chain.from_iterable(taken(gpu_type, held, reserved, doubted).values()):
             self._fleet.hold(column, share)
 
-    def _record_conflict(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
+    def _note_impossible(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
         pods = tuple(sorted({self._pods[each].key for each in holders}))
-        self._conflicts[name, gpu] = GpuConflict(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
+        self._impossible[name, gpu] = ImpossibleUse(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
 
     def _count_room(self, column: int, pod: Holder, sign: int) -> None:
         self._fleet.room[CPU, column] -= sign * min(max(pod.need.cpu_milli, 0), MOST)

@@ -1,4 +1,4 @@
-"""Input and output of the ledger: pods with their shares, filtered nodes, and conflicts."""
+"""Input and output of the ledger: pods with their shares, filtered nodes, and impossible allocations."""
 
 import enum
 from typing import NamedTuple, TypeAlias
@@ -9,7 +9,7 @@ from tessera.core.cluster.cluster import SeenPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Filtered", "GpuConflict", "Hold", "Holder", "HolderId", "Purpose", "holder_id"]
+__all__ = ["Filtered", "Hold", "Holder", "HolderId", "ImpossibleUse", "Purpose", "holder_id"]
 
 
 class Purpose(enum.StrEnum):
@@ -79,7 +79,7 @@ class Filtered(NamedTuple):
     """Nodes where it would not fit even on an empty node, each with the obstacle."""
 
 
-class GpuConflict(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class ImpossibleUse(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """An impossible allocation; while it lasts, its GPU is closed for new shares."""
 
     node: NodeName
@@ -88,4 +88,4 @@ class GpuConflict(msgspec.Struct, frozen=True, kw_only=True, order=True):
     pods: tuple[PodKey, ...]
     """Its pods, sorted."""
     problem: str
-    """The conflict, without full stop."""
+    """Why it is impossible, without full stop."""
