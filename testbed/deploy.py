@@ -9,7 +9,7 @@ from tessera.api import documents
 from tessera.api.kubernetes import quota
 from tessera.api.prometheus import queuerules
 from tessera.api.scheduler.configuration import configuration
-from tessera.api.tessera import crds, installation
+from tessera.api.tessera import crds, installation, valuesreference
 from tessera.cli.manifests import chart_folder, render_chart
 
 __all__ = [
@@ -82,8 +82,8 @@ def write(folder: Path) -> None:
         for name, each in crds.definitions(crds.descriptions(sources)).items()
     }
     files["chart/files/scheduler.yaml"] = _HEAD + documents.write(configuration(EXTENDER_URL))
-    files["chart/values.yaml"] = _HEAD + "\n" + installation.values_file(said).rstrip("\n") + "\n"
-    files["chart/values.schema.json"] = json.dumps(installation.schema_of_values(said), indent=2) + "\n"
+    files["chart/values.yaml"] = _HEAD + "\n" + valuesreference.values_file(said).rstrip("\n") + "\n"
+    files["chart/values.schema.json"] = json.dumps(valuesreference.schema_of_values(said), indent=2) + "\n"
     files["quota/needs-only.yaml"] = _HEAD + documents.write(quota.needs_only())
     files["quota/kueue-resources.yaml"] = _HEAD + documents.write(quota.kueue_resources())
     rules = {"model-servers": queuerules.prometheus_rules(), "prometheus-adapter": queuerules.adapter_rules()}

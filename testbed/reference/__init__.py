@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tessera.api.tessera import crds, installation
+from tessera.api.tessera import crds, installation, valuesreference
 from tessera.core.usage.families import Metric
 from tessera.core.usage.nodemetrics import NODE_METRICS
 from tessera.core.usage.processmetrics import PROCESS_METRICS
@@ -61,4 +61,4 @@ For `helm install --set KEY=VALUE` and `tessera manifests --set KEY=VALUE`, or a
 [installing](../install.md) says which of them a cluster needs. Helm checks them by `deploy/chart/values.schema.json`.
 `null` is refused, because Helm takes it for no value at all: empty a list by `[]`, a mapping by `{{}}`, a text by `""`.
 
-{installation.table_of_values(said)}"""
+{valuesreference.table_of_values(said)}"""
