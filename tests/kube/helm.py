@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,20 @@ class Helm:
 
     def run(self, *arguments: str, values: dict[str, Any] | None = None, cluster: Cluster | None = None) -> str:
         """Return what it prints."""
-        file = self._folder / "values.json"
-        file.write_text(json.dumps(values or {}))
+        with self.start(*arguments, values=values, cluster=cluster) as running:
+            out, err = running.communicate()
+        assert running.returncode == 0, f"helm {' '.join(arguments)}: {err}"
+        return out
+
+    def start(
+        self, *arguments: str, values: dict[str, Any] | None = None, cluster: Cluster | None = None
+    ) -> subprocess.Popen[str]:
+        """Return the process."""
+        descriptor, file = tempfile.mkstemp(dir=self._folder, suffix=".json")
+        with os.fdopen(descriptor, "w") as written:
+            written.write(json.dumps(values or {}))
         homes = {f"HELM_{name}_HOME": str(self._folder / name) for name in ("CACHE", "CONFIG", "DATA")}
         kubeconfig = {"KUBECONFIG": str(cluster.kubeconfig if cluster else "/dev/null")}
-        command = (str(self._program), *arguments, "-n", NAMESPACE, *(("--values", str(file)) if values else ()))
+        command = (str(self._program), *arguments, "-n", NAMESPACE, *(("--values", file) if values else ()))
         variables = {**os.environ, **homes, **kubeconfig}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-        return done.stdout
+        return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

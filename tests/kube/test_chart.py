@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -310,6 +311,70 @@ def test_the_second_scheduler_has_a_token_of_its_own(installed: Cluster) -> None
     assert said["sub"] == f"system:serviceaccount:{NAMESPACE}:tessera-scheduler"
 
 
+def levels(cluster: Cluster) -> set[str]:
+    """Return the log levels of Tessera's processes, as the cluster has them."""
+    found = [
+        *cluster.get("daemonsets", "-n", NAMESPACE)["items"],
+        *cluster.get("deployments", "-n", NAMESPACE)["items"],
+    ]
+    assert len(found) == 3
+    options = (
+        option
+        for each in found
+        for container in each["spec"]["template"]["spec"]["containers"]
+        for option in container.get("args", ())
+    )
+    return {option.partition("=")[2] for option in options if option.startswith("--log-level=")}
+
+
+def state(cluster: Cluster, helm: Helm) -> str:
+    """Return the state of the last revision."""
+    found: str = json.loads(helm.run("history", "tessera", "-o", "json", cluster=cluster))[-1]["status"]
+    return found
+
+
+@pytest.mark.parametrize(("after_s", "level"), [(0.0, "debug"), (0.3, "warning"), (0.7, "error")])
+def test_an_upgrade_that_was_killed_is_rolled_back_and_made_again(
+    installed: Cluster, helm: Helm, after_s: float, level: str
+) -> None:
+    """As docs/install.md says, however many objects it had changed."""
+    chart, values = str(chart_folder()), {**IMAGE, "logLevel": level}
+
+    def begun() -> bool:
+        return bool(installed.get("secrets", "-n", NAMESPACE, "-l", "owner=helm,status=pending-upgrade")["items"])
+
+    with helm.start("upgrade", "tessera", chart, values=values, cluster=installed) as running:
+        until("the upgrade has begun", begun, timeout_s=60)
+        time.sleep(after_s)
+        running.kill()
+        running.communicate()
+    if state(installed, helm) == "pending-upgrade":  # else it was done by then
+        with pytest.raises(AssertionError, match="another operation"):
+            helm.run("upgrade", "tessera", chart, values=values, cluster=installed)
+        helm.run("rollback", "tessera", cluster=installed)
+        assert state(installed, helm) == "deployed"
+        assert levels(installed) == {"info"}
+    helm.run("upgrade", "tessera", chart, values=values, cluster=installed)
+    assert state(installed, helm) == "deployed"
+    assert levels(installed) == {level}
+    helm.run("upgrade", "tessera", chart, values=IMAGE, cluster=installed)
+
+
+def test_of_two_upgrades_at_once_one_is_refused_or_both_are_made(installed: Cluster, helm: Helm) -> None:
+    chart = str(chart_folder())
+    asked = [{**IMAGE, "logLevel": level} for level in ("debug", "error")]
+    running = [helm.start("upgrade", "tessera", chart, values=each, cluster=installed) for each in asked]
+    said = [each.communicate()[1] for each in running]
+    made = [values["logLevel"] for values, each in zip(asked, running, strict=True) if each.returncode == 0]
+    assert made
+    refused = [text for text, each in zip(said, running, strict=True) if each.returncode]
+    assert all("another operation" in text or "already exists" in text for text in refused), said
+    assert state(installed, helm) == "deployed"
+    assert levels(installed) in [{level} for level in made], "one of them, not a mixture"
+    helm.run("upgrade", "tessera", chart, values=IMAGE, cluster=installed)
+    assert levels(installed) == {"info"}
+
+
 def test_upgrade_rollback_and_uninstall_keep_what_runs_and_what_was_written(installed: Cluster, helm: Helm) -> None:
     """What a user runs and what Tessera recorded is there afterwards, unchanged; the definitions too."""
     user = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user", "namespace": "default"}}
@@ -332,6 +397,7 @@ def test_upgrade_rollback_and_uninstall_keep_what_runs_and_what_was_written(inst
 
     as_server = f"--as=system:serviceaccount:{NAMESPACE}:tessera-server"
     chart = str(chart_folder())
+    first = str(json.loads(helm.run("history", "tessera", "-o", "json", cluster=installed))[-1]["revision"])
     more = {**IMAGE, "logLevel": "debug", "admission": {"routing": "webhook"}}
     helm.run("upgrade", "tessera", chart, values=more, cluster=installed)
     authority = base64.b64encode(installed.pki.certificate("ca").read_bytes()).decode()
@@ -343,7 +409,7 @@ def test_upgrade_rollback_and_uninstall_keep_what_runs_and_what_was_written(inst
     assert "--log-level=debug" in level()
     assert installed.get("gpupolicy", "default")["spec"]["priority"] == 3
     unharmed()
-    helm.run("rollback", "tessera", "1", cluster=installed)
+    helm.run("rollback", "tessera", first, cluster=installed)
     assert "--log-level=info" in level()
     unharmed()
     helm.run("uninstall", "tessera", cluster=installed)
