@@ -147,7 +147,7 @@ def test_models_on_nvme(
     walk.step("3.")
     assert walk.step("4.").count("Pending") == 4
     put(bucket, "llama", config="two", weights="two")
-    take_page(eight_h100s, "models-on-nvme.png", height=640)
+    take_page(eight_h100s, "models-on-nvme.png", height=580)
     assert re.findall(r"^ *(\d+) (.*)$", walk.step("5."), re.MULTILINE) == [("1680", "whole one"), ("120", "whole two")]
     walk.step("Undo")
     walk.ended()
