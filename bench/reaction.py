@@ -22,7 +22,7 @@ from tessera.sim.serving.run import PERIOD_S, run
 SEEDS = range(5)
 STEADY_S, AFTER_S, SERVICE_S = 3600.0, 1800.0, 4.0
 BASE_RATE, MOST = 3.0, 16
-STEPS = ((3.0, 1.7), (4.0, 1.7), (6.0, 2.0))
+STEPS = ((3.0, 1.3), (4.0, 1.3), (6.0, 1.3))
 """Times the rate, and the floor of Tessera's policy in times the least possible."""
 
 

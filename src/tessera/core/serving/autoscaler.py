@@ -2,15 +2,21 @@
 
 In each pass it forecasts the requests in flight one cold start ahead, from the arrivals of the last minutes and their
 trend, and adds a margin: by how much its own forecasts of the last hour were too low. Bursty traffic is
-hard to forecast and gets a large margin; smooth traffic a small one; nothing is tuned by hand. It scales up at once and
-down only after fewer replicas were enough for a while. Its result drives a HorizontalPodAutoscaler through an
-external metric, so Kubernetes still does the scaling.
+hard to forecast and gets a large margin; smooth traffic a small one; nothing is tuned by hand. When more requests
+arrive than chance explains, it uses the rate since then. It scales up at once and down only after fewer replicas were
+enough for a while. Its result drives a HorizontalPodAutoscaler through an external metric, so Kubernetes still does the
+scaling.
+
+Source of the jumps: a window that is cut where its newer part differs from the older one by more than their variance
+allows (Bifet and Gavaldà, "Learning from Time-Changing Data with Adaptive Windowing", SDM 2007); the variance of counts
+by their index of dispersion (Gusella, "Characterizing the Variability of Arrival Processes with Indexes of Dispersion",
+IEEE JSAC 9(2), 1991); three standard deviations as in a control chart.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 import msgspec
@@ -25,6 +31,14 @@ _TREND_S: Final = 1500
 """Its trend is relative to the rate of the last so many."""
 _TREND: Final = 0.75
 """The part of a trend that is expected to continue."""
+_JUMP_S: Final = 30
+"""The shortest time in which a jump of the rate is recognized: two passes."""
+_SURE: Final = 3.0
+"""A jump is an excess of so many standard deviations. The new rate is taken one standard deviation lower."""
+_DISPERSION: Final = 4.0
+"""The index of dispersion of arrivals while it is unknown: gaps with a coefficient of variation of 2."""
+_MINUTES: Final = 5
+"""It is unknown with fewer minutes than this."""
 _ERRORS_S: Final = 3600
 """Forecasts are judged over this time."""
 _QUANTILE: Final = 0.86
@@ -35,13 +49,15 @@ _ENOUGH: Final = 20
 """With fewer errors the guess below counts; with four times as many it is ignored."""
 _GUESS: Final = math.sqrt(2.5)
 """The margin before that, in square roots of the forecast: arrivals twice as irregular as a Poisson process."""
-_HOLD_S: Final = 1200
+_HOLD_S: Final = 720
 """Scale down only after fewer replicas were enough for this time."""
 _BEGIN_S: Final = 300
 """The initial replicas are assumed to be needed for this time."""
 _FULL: Final = 0.8
 """The part of a replica's slots that requests in flight for a minute may take."""
 _MINUTE_S: Final = 60
+_OVERLOAD: Final = 2
+"""With so many times as many requests in flight as slots the minute is not awaited: as many wait as are served."""
 _SYNC_S: Final = 15
 """Between two passes, as long as the HPA's sync period: a decision lags by as much."""
 _LEAST: Final = 0.5
@@ -137,10 +153,11 @@ def propose(memory: Memory, load: Load, server: Server) -> tuple[Memory, Proposa
     # 3. Compare the present with its forecast, and take a margin from such errors.
     errors = _errors(former, loads, server)
     margin = _margin(errors, forecast)
-    # 4. Count the replicas for both, or for the requests that have been there for a minute.
+    # 4. Count the replicas for both, or for the requests that have been there for a minute, or for half of those now.
     lately = min(each.in_flight for each in loads if each.at_s > load.at_s - _MINUTE_S)
     # At most one more in a pass: much of a queue is gone by the time that replicas requested now are ready.
-    present = min(math.ceil(lately / (_FULL * server.slots)), load.replicas + 1)
+    slots = max(lately / _FULL, load.in_flight / _OVERLOAD)
+    present = min(math.ceil(slots / server.slots), load.replicas + 1)
     needed = max(math.ceil((forecast + margin) / server.slots), present)
     if load.at_s < former.began_s + _BEGIN_S:
         needed = max(load.replicas, present)
@@ -204,15 +221,51 @@ def _rate(since: Load, now: Load) -> float:
 
 def _forecast(loads: Sequence[Load], cold_start_s: float) -> float:
     """Return the forecast of slots in use one cold start from now: arrivals by seconds of service."""
-    now, recent, trend, first = loads[-1], _before(loads, _RECENT_S), _before(loads, _TREND_S), loads[0]
+    now, first = loads[-1], loads[0]
+    completed = now.completed - first.completed
+    service_s = (now.served_s - first.served_s) / completed if completed else 1.0
+    jumped = _jumped(loads)
+    if jumped is not None:
+        return jumped * service_s
+    recent, trend = _before(loads, _RECENT_S), _before(loads, _TREND_S)
     rate = _rate(recent, now)
     # The two rates are those of the middles of their times.
     apart_s = (recent.at_s - trend.at_s) / 2
     slope = (rate - _rate(trend, now)) / apart_s if apart_s >= _RECENT_S / 2 else 0.0
     ahead_s = cold_start_s + _SYNC_S + (now.at_s - recent.at_s) / 2
-    ahead = min(max(rate + _TREND * slope * ahead_s, rate / 2), rate * 2)
-    completed = now.completed - first.completed
-    return ahead * ((now.served_s - first.served_s) / completed if completed else 1.0)
+    return min(max(rate + _TREND * slope * ahead_s, rate / 2), rate * 2) * service_s
+
+
+def _jumped(loads: Sequence[Load]) -> float | None:
+    """Return the rate since the last moment after which more requests arrived than chance explains; None for none."""
+    now, oldest = loads[-1], _before(loads, _RECENT_S)
+    dispersion, usual = _dispersion(loads), _rate(oldest, now)
+    for since in reversed(loads):
+        new_s, old_s = now.at_s - since.at_s, since.at_s - oldest.at_s
+        if old_s <= 0:
+            break
+        # The counts of both parts vary. With hardly any requests one more or less is no jump.
+        deviation = math.sqrt(dispersion * max(usual * new_s, 1.0) * (1 + new_s / old_s))
+        excess = now.arrived - since.arrived - new_s * _rate(oldest, since)
+        if new_s >= _JUMP_S and excess > _SURE * deviation:
+            return _rate(since, now) - deviation / new_s
+    return None
+
+
+def _dispersion(loads: Sequence[Load]) -> float:
+    """Return the index of dispersion of arrivals: the variance of the counts of minutes over their mean, at least 1.
+
+    Each minute is compared with the next one, so a rate that changes slowly is not dispersion. 1 is a Poisson process.
+    """
+    marks = [loads[-1]]
+    for each in reversed(loads):
+        if each.at_s <= marks[-1].at_s - _MINUTE_S:
+            marks.append(each)
+    counts = [newer.arrived - older.arrived for newer, older in pairwise(marks)]
+    total = sum(a + b for a, b in pairwise(counts))
+    if len(counts) < _MINUTES or not total:
+        return _DISPERSION
+    return max(sum((a - b) ** 2 for a, b in pairwise(counts)) / total, 1.0)
 
 
 def _errors(memory: Memory, loads: Sequence[Load], server: Server) -> tuple[_Error, ...]:

@@ -138,7 +138,7 @@ def _behavior(server: ModelServer) -> dict[str, Any]:
         policies = [up, {"type": "Pods", "value": 4, "periodSeconds": 15}]
     else:
         policies = [{"type": "Pods", "value": 1, "periodSeconds": _SHARED_START_SECONDS}]
-    # Tessera's metric already delays scaling down by twenty minutes.
+    # Tessera's metric already delays scaling down by twelve minutes.
     window = 0 if server.spec.autoscaling.metric == "tessera" else 600
     down = [{"type": "Pods", "value": 1, "periodSeconds": 60}]
     return {
