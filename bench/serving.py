@@ -5,8 +5,8 @@
 Replays the traces in the folder `TESSERA_INFERENCE_TRACES` as `tessera simulate serving` does, with its defaults: 8
 slots, 120 s cold start, wait <= 2 s, at most 16 replicas; nothing is tuned to a trace. ServeGen's rates are scaled to
 3.5 requests a second. Fails where Tessera's policy is outside its bounds: on the 24 h series at most 1.2 times the
-plan, 99 % within the objective and 100 changes, on Azure's code trace with each request three times 2.5 times and
-97 %; and no request is ever lost.
+plan, 99 % within the objective and 100 changes, but 98.5 % on the series by client (`scripts/bench foreseen` says why);
+on Azure's code trace with each request three times 2.5 times and 97 %; and no request is ever lost.
 """
 
 import argparse
@@ -47,7 +47,7 @@ CASES = (
     Case("servegen_rates_600s.csv", "m_small_rps", 3.5, *DAY),
     Case("servegen_rates_600s.csv", "m_mid_rps", 3.5, *DAY),
     Case("servegen_rates_600s.csv", "mm_image_rps", 3.5, *DAY),
-    Case("servegen_deepseek_r1_clients_600s.csv", None, 3.5),
+    Case("servegen_deepseek_r1_clients_600s.csv", None, 3.5, 1.2, 0.985, 100),
     Case("azure_llm_2023_code.csv", None, 7.7, 2.5, 0.97),
     Case("azure_llm_2023_conv.csv"),
     Case("mooncake_conversation_fast25.csv"),
@@ -69,7 +69,7 @@ def faults(case: Case, ours: Row) -> list[str]:
     if case.most_ratio is not None:
         found += [f"{ratio:.3f} x, at most {case.most_ratio}"] if ratio > case.most_ratio else []
         found += (
-            [f"{ours.within_slo:.2%}, at least {case.least_within:.0%}"] if ours.within_slo < case.least_within else []
+            [f"{ours.within_slo:.2%}, at least {case.least_within:.1%}"] if ours.within_slo < case.least_within else []
         )
         found += [f"{ours.changes} changes, at most {case.most_changes}"] if ours.changes > case.most_changes else []
     return found
