@@ -65,9 +65,7 @@ def test_bursts_get_a_margin_that_smooth_traffic_of_the_same_mean_does_not() -> 
     assert last(lambda _: 5.6, 4, replicas=6) < bursty
 
 
-@given(
-    slots=st.integers(1, 64), replicas=st.integers(1, 8), factor=st.floats(1.01, 20), idle_looks=st.integers(1, 300)
-)
+@given(slots=st.integers(1, 64), replicas=st.integers(1, 8), factor=st.floats(1.01, 20), idle_looks=st.integers(1, 300))
 def test_an_overload_is_decided_within_four_passes_and_a_large_one_in_the_first(
     slots: int, replicas: int, factor: float, idle_looks: int
 ) -> None:

@@ -242,12 +242,11 @@ def _jumped(loads: Sequence[Load]) -> float | None:
     dispersion, usual = _dispersion(loads), _rate(oldest, now)
     for since in reversed(loads):
         new_s, old_s = now.at_s - since.at_s, since.at_s - oldest.at_s
-        if old_s <= 0:
-            break
+        if new_s < _JUMP_S or old_s <= 0:
+            continue
         # The counts of both parts vary. With hardly any requests one more or less is no jump.
         deviation = math.sqrt(dispersion * max(usual * new_s, 1.0) * (1 + new_s / old_s))
-        excess = now.arrived - since.arrived - new_s * _rate(oldest, since)
-        if new_s >= _JUMP_S and excess > _SURE * deviation:
+        if now.arrived - since.arrived - new_s * _rate(oldest, since) > _SURE * deviation:
             return _rate(since, now) - deviation / new_s
     return None
 
