@@ -28,7 +28,7 @@ BY_PACKAGE = {
     "agent/declarations": "declared",
     "agent/exporter": "containers",
     "agent/storage/disks": "keeper preparing",
-    "agent/storage/modelcache": "disk fetching keeper peers plugin sources",
+    "agent/storage/modelcache": "disk keeper peers plugin sources",
     "api/kubernetes/workloads": "counting shapes",
     "cli/drawing": "alike compact elements geometry header lettering palette sheet strips totals views",
     "cli/explain": "pod tables",

@@ -20,6 +20,7 @@ from tessera.core.storage.models.cacheplan import (
     RemoveSuperseded,
     deferred_fetches,
     plan_cache,
+    waiting_for_room,
 )
 from tessera.core.storage.models.retention import Kept, superseded
 from tessera.errors import Unavailable
@@ -117,6 +118,7 @@ def test_steps(case: str) -> None:
 def test_what_makes_room_and_what_it_is_made_for_are_not_fetched_before_there_is_room() -> None:
     displaced = {"a": "b", "c": "d", "e": "f"}
     found = {"a": on_node("1", "1"), "c": on_node("", "1")}
+    assert waiting_for_room(displaced, found) == {"a": "b"}
     assert deferred_fetches(displaced, found) == {"a", "b", "c", "e"}
 
 

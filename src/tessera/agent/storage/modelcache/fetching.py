@@ -10,7 +10,7 @@ from tessera.agent.storage.modelcache.disk import ModelDisk
 from tessera.agent.storage.models.sync import Synced, SyncOptions, sync
 from tessera.clients.store import Store
 from tessera.core.storage.models.cache import CachedModel, DesiredModel, ObservedModel, next_fetch, victims
-from tessera.core.storage.models.cacheplan import ModelOnNode, deferred_fetches
+from tessera.core.storage.models.cacheplan import ModelOnNode, deferred_fetches, waiting_for_room
 from tessera.core.storage.models.retention import Kept
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger, defect
@@ -251,6 +251,12 @@ class Fetches:
         if model is not None:
             self.busy = model.name
             self._task = asyncio.create_task(self._run(model))
+            return
+        needed = waiting_for_room(self.displaced, found)
+        if not self.busy and needed != self.displaced:
+            # Nothing is fetched into the room that was made: the models that made it are fetched again.
+            self.displaced = needed
+            self._wake()
 
     async def _run(self, model: DesiredModel) -> None:
         former = self.reports.get(model.name, ObservedModel(name=model.name))

@@ -21,6 +21,7 @@ __all__ = [
     "RemoveSuperseded",
     "deferred_fetches",
     "plan_cache",
+    "waiting_for_room",
 ]
 
 
@@ -164,13 +165,20 @@ def _step(
     return None
 
 
-def deferred_fetches(displaced: Mapping[str, str], found: Mapping[str, ModelOnNode]) -> frozenset[str]:
-    """Return models that are not fetched now: those that make room, and those for which there is no room yet.
+def waiting_for_room(displaced: Mapping[str, str], found: Mapping[str, ModelOnNode]) -> dict[str, str]:
+    """Return the models that are still to make room, each with the one that has to wait for it.
 
     Args:
         displaced: models that make room, each with the one that they make it for.
         found: the models on the disk.
 
     """
-    waiting = {other for name, other in displaced.items() if name in found and found[name].there.current}
-    return frozenset(waiting.union(displaced))
+    return {name: other for name, other in displaced.items() if name in found and found[name].there.current}
+
+
+def deferred_fetches(displaced: Mapping[str, str], found: Mapping[str, ModelOnNode]) -> frozenset[str]:
+    """Return models that are not fetched now: those that make room, and those for which there is no room yet.
+
+    The arguments are those of `waiting_for_room`.
+    """
+    return frozenset({*displaced, *waiting_for_room(displaced, found).values()})
