@@ -167,6 +167,37 @@ def test_how_far_a_job_is(case: str) -> None:
     assert (found.name, found.namespace, found.pod) == ("j", "ns", "j-1" if one else "")
 
 
+PARTS: dict[str, tuple[dict[str, Any], dict[str, Any] | None, tuple[Stage, str]]] = {
+    "nothing yet": ({}, None, (Stage.PENDING, "0 of 60 parts done")),
+    "no place": (
+        {"active": 7},
+        {"conditions": [{"type": "PodScheduled", "message": "no GPU has room"}]},
+        (Stage.PENDING, "0 of 60 parts done, 7 active: no GPU has room"),
+    ),
+    "the first run": ({"active": 7}, {"phase": "Running"}, (Stage.RUNNING, "0 of 60 parts done, 7 active")),
+    "between parts": (
+        {"succeeded": 12, "active": 1, "failed": 2},
+        {"phase": "Pending"},
+        (Stage.RUNNING, "12 of 60 parts done, 1 active, 2 failed pods"),
+    ),
+    "all": ({"succeeded": 60}, {"phase": "Succeeded"}, (Stage.SUCCEEDED, "60 of 60 parts done")),
+    "failed": (
+        {"succeeded": 59, "failed": 4, "conditions": [{"type": "Failed", "status": "True"}]},
+        None,
+        (Stage.FAILED, "59 of 60 parts done, 4 failed pods"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_how_many_parts_of_a_job_are_done(case: str) -> None:
+    status, pod, want = PARTS[case]
+    metadata = {"name": "j", "namespace": "ns"}
+    job = {"metadata": metadata, "spec": {"completions": 60, "completionMode": "Indexed"}, "status": status}
+    found = read_job(job, [job_pod(pod, "")] if pod else [])
+    assert (found.stage, found.reason, found.exit_code) == (*want, None)
+
+
 def test_a_job_that_is_suspended_by_hand_says_so_and_only_its_own_newest_pod_counts() -> None:
     job = job_object(JobRequest(name="j", namespace="ns", image="a"))
     assert read_job({**job, "spec": {**job["spec"], "suspend": True}}, []).reason == "it is suspended"

@@ -16,6 +16,7 @@ __all__ = [
     "LEFT_AFTER_S",
     "NOTEBOOK_KEY",
     "NOTEBOOK_PORT",
+    "OF_JOB",
     "QUEUED_JOB",
     "JobRequest",
     "JobState",
@@ -38,7 +39,7 @@ BEGUN: Final = (*BY_RUN, (_BEGUN, "begun"))
 """Labels of a Job's own Secret that is not yet owned by the Job: the Secret is created first."""
 LEFT_AFTER_S: Final = 600
 """A Secret of an older submission that no Job needs was left by an interrupted one."""
-_OF_JOB: Final = "batch.kubernetes.io/job-name"
+OF_JOB: Final = "batch.kubernetes.io/job-name"
 """Label of a Job's pods. Source: Kubernetes API, `batch/v1` (`JobNameLabel`)."""
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 QUEUED_JOB: Final = "kueue.x-k8s.io/job-uid"
@@ -269,7 +270,7 @@ def notebook_command(idle_s: int) -> tuple[str, ...]:
 
 def job_selection(name: str) -> tuple[tuple[str, str], ...]:
     """Return the labels of a Job's pods."""
-    return ((_OF_JOB, name),)
+    return ((OF_JOB, name),)
 
 
 def read_job(
@@ -292,13 +293,17 @@ def read_job(
     own = [
         each
         for each in pods
-        if _labels(each).get(_OF_JOB) == name
+        if _labels(each).get(OF_JOB) == name
         and _dict(each.get("metadata")).get("namespace") == metadata.get("namespace")
     ]
     pod: Mapping[str, Any] = max(
         own, key=lambda each: str(_dict(each.get("metadata")).get("creationTimestamp", "")), default={}
     )
     stage, reason, exit_code = _stage(spec, status, metadata, pod)
+    parts = spec.get("completions")
+    if isinstance(parts, int) and parts > 1 and stage is not Stage.QUEUED:
+        stage, exit_code = _stage_of_parts(parts, status, own), None
+        reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is Stage.PENDING else "")))
     if stage is Stage.PENDING and not pod:
         reason = _why_no_pod(metadata, events)
     if stage is Stage.QUEUED and (words := _why_queued(metadata, workloads)):
@@ -341,6 +346,29 @@ def _stage(
     if state.get("running") is not None or code is not None:
         return Stage.RUNNING, "", code
     return *_before_start(spec, metadata, pod, _dict(_unpacking(pod).get("waiting") or state.get("waiting"))), None
+
+
+def _stage_of_parts(parts: int, status: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Stage:
+    """Return the stage of a Job of several parts, of which some may run while others end or wait."""
+    conditions = {str(each.get("type")): each for each in _dicts(status.get("conditions"))}
+    if _is_true(conditions, "Failed"):
+        return Stage.FAILED
+    if _is_true(conditions, "Complete") or _count(status, "succeeded") >= parts:
+        return Stage.SUCCEEDED
+    started = any(_dict(each.get("status")).get("phase") == "Running" for each in pods)
+    return Stage.RUNNING if started or _count(status, "succeeded") else Stage.PENDING
+
+
+def _progress(parts: int, status: Mapping[str, Any]) -> str:
+    """Return how many parts of a Job are done."""
+    counts = (("active", "active"), ("failed", "failed pods"))
+    rest = "".join(f", {number} {word}" for field, word in counts if (number := _count(status, field)))
+    return f"{_count(status, 'succeeded')} of {parts} parts done{rest}"
+
+
+def _count(status: Mapping[str, Any], field: str) -> int:
+    found = status.get(field)
+    return found if isinstance(found, int) else 0
 
 
 def _before_start(

@@ -1,4 +1,4 @@
-"""`tessera jobs`: the Jobs submitted by `tessera run`."""
+"""`tessera jobs`: the Jobs of `tessera run` and `tessera render --job`."""
 
 import asyncio
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from tessera.api.kubernetes.jobs import BY_RUN, JobState, read_job
+from tessera.api.kubernetes.jobs import BY_RUN, OF_JOB, JobState, read_job
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.livecluster import ClusterSource, connected, kubeconfig_options, namespace_of, namespace_option
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.cli.work.following import events_about_jobs, workloads_of_jobs
 from tessera.clients.kube import JOBS, PODS, Selection
+from tessera.core.serving.render.pods import SERVER_LABEL
 
 __all__ = ["jobs"]
 
@@ -33,7 +34,7 @@ Examples:
 def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, context: str | None, output: str) -> None:
     """List what `tessera run` and `notebook` submitted: their status, and why they are pending.
 
-    A Job is deleted a day after its end.
+    They are deleted a day after their end. Jobs of `tessera render --job` are listed too, with the parts that are done.
     """
     place = ClusterSource(kubeconfig=kubeconfig, context=context)
     found = asyncio.run(_states(place, "" if all_namespaces else namespace_of(place, namespace)))
@@ -49,10 +50,16 @@ def jobs(namespace: str, *, all_namespaces: bool, kubeconfig: Path | None, conte
 
 async def _states(place: ClusterSource, namespace: str) -> list[JobState]:
     async with connected(place) as kube:
-        selection = Selection(namespace=namespace, labels=BY_RUN)
-        found, pods = await asyncio.gather(kube.list(JOBS, selection), kube.list(PODS, selection))
+        selections = (
+            Selection(namespace=namespace, labels=BY_RUN),
+            Selection(namespace=namespace, having=(SERVER_LABEL,)),
+        )
+        listings = await asyncio.gather(*(kube.list(JOBS, each) for each in selections))
+        found = [each for listing in listings for each in listing.objects]
+        of_jobs = Selection(namespace=namespace, having=(OF_JOB,))
+        pods = (await kube.list(PODS, of_jobs)).objects if found else ()
         events = await events_about_jobs(kube, namespace)
-        suspended = any(each["spec"].get("suspend") for each in found.objects)
+        suspended = any(each["spec"].get("suspend") for each in found)
         workloads = await workloads_of_jobs(kube, namespace) if suspended else ()
-    states = (read_job(each, pods.objects, events, workloads) for each in found.objects)
+    states = (read_job(each, pods, events, workloads) for each in found)
     return sorted(states, key=lambda each: (each.created, each.namespace, each.name))
