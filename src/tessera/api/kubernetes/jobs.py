@@ -300,14 +300,14 @@ def read_job(
         own, key=lambda each: str(_dict(each.get("metadata")).get("creationTimestamp", "")), default={}
     )
     stage, reason, exit_code = _stage(spec, status, metadata, pod)
-    parts = spec.get("completions")
-    if isinstance(parts, int) and parts > 1 and stage is not Stage.QUEUED:
-        stage, exit_code = _stage_of_parts(parts, status, own), None
-        reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is Stage.PENDING else "")))
     if stage is Stage.PENDING and not pod:
         reason = _why_no_pod(metadata, events)
     if stage is Stage.QUEUED and (words := _why_queued(metadata, workloads)):
         reason = f"{reason}: {words}"
+    parts = spec.get("completions")
+    if isinstance(parts, int) and parts > 1 and stage is not Stage.QUEUED:
+        stage, exit_code = _stage_of_parts(parts, status, own), None
+        reason = ": ".join(filter(None, (_progress(parts, status), reason if stage is Stage.PENDING else "")))
     container = next(iter(_dicts(_dict(_dict(spec.get("template")).get("spec")).get("containers"))), {})
     limits = _dict(_dict(container.get("resources")).get("limits"))
     return JobState(
