@@ -270,8 +270,10 @@ class Agent:
     async def _report_gpus(self, enforced: Enforced, impaired: tuple[Impairment, ...]) -> None:
         declared, said, gpus = enforced
         inventory = declared.inventory
+        # 1. Report what happened to devices, by events.
         orphaned = self._gate.refusals.devices_of_orphans
         await self._device_events.write(inventory, orphaned)
+        # 2. Describe the GPUs on the Node object: labels, annotations, counts.
         if self._settings.labels:
             machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
             labels = gpu_labels(inventory, declared.gpus, Labelling(strategy=said.strategy or "mixed", machine=machine))
@@ -283,6 +285,7 @@ class Agent:
         await self._record.annotate(noted)
         counted = gpus_to_count(self._advertiser.advertised.resources, self._shares.assigned_requests())
         await self._record.count_gpus(self._watched.node(), counted)
+        # 3. Report them in the GPUNode.
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
@@ -295,6 +298,7 @@ class Agent:
         )
         self._record.note("assignments", self._shares.refused)
         await self._gpunode.report(state, self._watched.node(), generation=declared.asked.generation)
+        # 4. Show on the Node object that the GPUNode has changed.
         revision = gpu_revision(state, devices_by_gpu(self._gpunode.offered()))
         if labels_of(self._watched.node()).get(REVISION) != revision:  # after the GPUNode, by which servers answer then
             await self._record.set_labels({REVISION: revision}, owned=lambda key: key == REVISION)
