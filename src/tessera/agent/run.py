@@ -178,7 +178,7 @@ class Agent:
                 await until_done(self._begin, partial(self._trouble, what="start"), self._settings.interval_s)
                 tasks.create_task(self._changes.serve(self._change))
                 tasks.create_task(self._plugins.run(self.measures))
-                tasks.create_task(self.exporter.run())
+                tasks.create_task(self.exporter.run(self._settings.measure_s))
                 tasks.create_task(self._forever("layout", self._layout_wakeup, self._follow))
                 tasks.create_task(self._forever("offer", self._offer_wakeup, self._offer))
                 tasks.create_task(self._forever("record", self._record_wakeup, self._write_pods))

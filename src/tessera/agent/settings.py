@@ -82,3 +82,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     people."""
     interval_s: float = 5.0
     """Longest pause between two passes."""
+    measure_s: float = 15.0
+    """Pause between two measurements of the GPUs."""

@@ -7,6 +7,8 @@ from conformance.gpusuite import LARGE, SMALL, GpuSuite, World, cut
 from harness.gpuworlds import SILENT, MemoryWorld
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.inventory import GpuEvent
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.readings import EngineActivity
 from tessera.errors import Conflict, Unavailable, Unsupported
 
 pytestmark = pytest.mark.anyio
@@ -109,3 +111,19 @@ async def test_a_reader_that_does_not_read_misses_the_oldest_events(world: Memor
     await world.driver.close()
     found = [event.xid async for event in events]
     assert found == list(range(977, 2000))
+
+
+async def test_multiprocessors_are_measured_from_hopper_on_also_under_mig() -> None:
+    driver = MemoryDriver.of("H100-80GB", "A100-40GB")
+    hopper, ampere = (each.uuid for each in (await driver.inventory()).gpus)
+    for uuid in (hopper, ampere):
+        driver.start_process(uuid, 7, sm_percent=60)
+    assert [(await driver.measure(each)).activity for each in (hopper, ampere)] == [EngineActivity(sm_percent=60), None]
+    driver.end_process(7)
+    placement = Placement(0, 1, "1g.10gb")
+    await driver.set_mig(hopper, enabled=True)
+    await driver.create_instance(hopper, placement)
+    driver.start_process(hopper, 8, placement, sm_percent=90)
+    found = await driver.measure(hopper)
+    assert [each.activity for each in found.instances] == [EngineActivity(sm_percent=90)]
+    assert (found.activity, found.gpu_percent) == (None, None)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
@@ -64,12 +64,48 @@ async def test_a_port_that_is_taken_is_said_before_anything_runs() -> None:
     assert asyncio.all_tasks() == before
 
 
+@contextlib.asynccontextmanager
+async def cluster() -> AsyncIterator[str]:
+    """Yield the address of the page of an embedded cluster."""
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(Embedded(Page(port=0, sign_in=False)).run(port.set_result))
+    try:
+        yield f"http://127.0.0.1:{await asyncio.wait_for(port, 30)}"
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+def measured(fleet: Any) -> set[str]:
+    """Return the workloads with a pod whose activity is known."""
+    return {
+        pod["pod"].partition("-")[0]
+        for node in fleet["nodes"]
+        for gpu in node.get("gpus", ())
+        for part in gpu["parts"]
+        for pod in part.get("pods", ())
+        if pod.get("active_percent") is not None
+    }
+
+
+@pytest.mark.anyio
+async def test_the_page_shows_what_agents_measure() -> None:
+    everywhere = WANT.keys() - {"triton"}
+    async with cluster() as url:
+        found: set[str] = set()
+
+        def all_measured(fleet: Any) -> bool:
+            found.update(measured(fleet))
+            return found >= everywhere
+
+        await until(url, all_measured)
+    assert found == everywhere, "an A100 measures the activity of no MIG instance"
+
+
 @pytest.mark.anyio
 async def test_every_workload_gets_what_it_asks_for_shared_as_declared() -> None:
-    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    cluster = asyncio.create_task(Embedded(Page(port=0, sign_in=False)).run(port.set_result))
-    try:
-        url = f"http://127.0.0.1:{await asyncio.wait_for(port, 30)}"
+    async with cluster() as url:
         ran: dict[str, set[str]] = {}
 
         def all_ran(fleet: Any) -> bool:
@@ -84,7 +120,3 @@ async def test_every_workload_gets_what_it_asks_for_shared_as_declared() -> None
         for gpu in gpus:
             assert gpu.get("allocated_mib", 0) <= gpu["memory_mib"]
             assert gpu.get("problems", []) == []
-    finally:
-        cluster.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await cluster

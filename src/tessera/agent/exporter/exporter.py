@@ -29,7 +29,6 @@ from tessera.loops import one_turn
 
 __all__ = ["Exporter"]
 
-_EVERY_S = 15.0
 _STALE_S = 60.0
 """Older observations are not exported: a driver that hangs has no values."""
 
@@ -90,7 +89,7 @@ class Exporter:
         self._usage = NodeUsage(node=node)
         self._histories: Histories = {}
 
-    async def run(self, every_s: float = _EVERY_S) -> None:
+    async def run(self, every_s: float) -> None:
         """Observe at intervals until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(one_turn(self._count, self._trouble))

@@ -42,7 +42,7 @@ from tessera.core.gpu.inventory import (
     MigMode,
 )
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.readings import GpuReading, InstanceReading, ProcessReading
+from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.errors import TesseraError
 
 __all__ = ["MemoryDriver"]
@@ -51,6 +51,8 @@ _DRIVER, _CUDA = "615.71.09", (13, 4)
 _LEAST_WATTS_PART = 4
 """The lowest power limit is this part of the default; real GPUs differ."""
 _DEFAULT_WATTS = 400
+_GPM = (9, 0)
+"""From Hopper on the driver measures the activity of multiprocessors."""
 _NO_MIG = MigMode(current=False, pending=False)
 _COMPUTE = {
     "Pascal": (6, 0),
@@ -188,7 +190,7 @@ class MemoryDriver:
         self._processes[gpu] = (*self._processes[gpu], process)
 
     def set_load(self, pid: int, sm_percent: int) -> None:
-        """Set how much of its GPU's time a process takes."""
+        """Set how much of the time of its GPU or MIG instance a process takes."""
         self._sm_percent[pid] = sm_percent
 
     def end_process(self, pid: int) -> None:
@@ -228,13 +230,21 @@ class MemoryDriver:
         async with self._call("measure", gpu) as call:
             facts, on = call.facts, self._processes[gpu]
             partitioned = facts.layout is not None
+            counted = _COMPUTE.get(facts.model.arch, (0, 0)) >= _GPM
+
+            def activity(instance: int | None) -> EngineActivity | None:
+                loads = (self._sm_percent.get(each.pid, 0) for each in on if each.gpu_instance == instance)
+                return EngineActivity(sm_percent=min(sum(loads), 100)) if counted else None
+
             reading = GpuReading(
                 memory_used_mib=sum(each.memory_mib or 0 for each in on),
                 gpu_percent=None if partitioned else min(sum(self._sm_percent.get(each.pid, 0) for each in on), 100),
+                activity=None if partitioned else activity(None),
                 instances=tuple(
                     InstanceReading(
                         placement=each.placement,
                         memory_used_mib=sum(p.memory_mib or 0 for p in on if p.gpu_instance == each.gpu_instance),
+                        activity=activity(each.gpu_instance),
                     )
                     for each in facts.instances
                 ),

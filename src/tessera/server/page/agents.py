@@ -17,7 +17,6 @@ from tessera.loops import one_turn
 
 __all__ = ["AgentsMemory"]
 
-_EVERY_S: Final = 60.0
 _STALE_S: Final = 180.0
 """Older values are not shown."""
 
@@ -29,11 +28,15 @@ class AgentsMemory:
         usages: the agents.
         log: records errors.
         clock_s: a monotonic clock.
+        every_s: time between two reads.
 
     """
 
-    def __init__(self, usages: NodeUsages, log: Logger, clock_s: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, usages: NodeUsages, log: Logger, clock_s: Callable[[], float] = monotonic, every_s: float = 60.0
+    ) -> None:
         self._usages = usages
+        self._every_s = every_s
         self._clock_s = clock_s
         self._complain = Complaint(log, "agents_not_read")
         self._asking: asyncio.Task[None] | None = None
@@ -50,7 +53,7 @@ class AgentsMemory:
         now_s = self._clock_s()
         if now_s - self._known_s >= _STALE_S:
             self._forget()
-        if now_s - self._asked_s >= _EVERY_S and (self._asking is None or self._asking.done()):
+        if now_s - self._asked_s >= self._every_s and (self._asking is None or self._asking.done()):
             self._asked_s = now_s
             self._asking = asyncio.create_task(one_turn(self._ask, self._complain, self._complain.settle))
 

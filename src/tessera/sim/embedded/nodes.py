@@ -23,7 +23,6 @@ from tessera.clients.kubelet import Container, MemoryKubelet
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.readings import EngineActivity
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger, logger
 from tessera.sim.nvmlsim.products import product
@@ -158,6 +157,7 @@ class EmbeddedNode:
             sources=Sources(sharing=folder / "sharing", policy=folder / "policy.yaml"),
             mps=MpsSettings(program=str(folder / "no-mps"), root=folder / "mps"),
             interval_s=2.0,
+            measure_s=_TURN_S,
         )
 
     async def _turn(self, kubelet: MemoryKubelet) -> None:
@@ -177,26 +177,22 @@ class EmbeddedNode:
         """Set the effects of such a load on the GPUs: clocks, heat, power."""
         now_s = asyncio.get_running_loop().time()
         passed_s, self._measured_s = now_s - (self._measured_s or now_s), now_s
-        loads, whole = Counter[str](), set[str]()
+        loads = Counter[str]()
         for uid in self._processes:
             for each in self._shares[uid]:
                 loads[self._uuids[each.gpu]] += round(self._part(each) * self._loads.busy(self._started[uid]))
-                if each.profile is None:
-                    whole.add(self._uuids[each.gpu])
         for uid, pid in self._processes.items():
             most = max((loads[self._uuids[each.gpu]] for each in self._shares[uid]), default=0)
             scale = min(1, 100 / most) if most else 0  # a GPU that is overcommitted gives each less
-            parts = sum(map(self._part, self._shares[uid])) / max(1, len(self._shares[uid]))
-            self._driver.set_load(pid, round(self._loads.busy(self._started[uid]) * parts * scale))
+            self._driver.set_load(pid, round(self._loads.busy(self._started[uid]) * scale))
         for uuid, name in zip(self._uuids, self._models, strict=True):
             load, shown = min(loads[uuid], 100) / 100, product(model(name))
             idle_w, most_w = shown.power_w[1] * _IDLE, shown.power_w[1]
             watts = idle_w + (most_w - idle_w) * load
             self._energy_mj[uuid] += round(watts * passed_s * 1000)
-            capped, counted = load > _CAPPED, uuid in whole and model(name).arch == "Hopper"
+            capped = load > _CAPPED
             self._driver.set_measured(
                 uuid,
-                activity=EngineActivity(sm_percent=100 * load) if counted else None,
                 sm_clock_mhz=round(shown.clocks_mhz[0] * (_CAPPED_CLOCK if capped else 1)),
                 memory_clock_mhz=shown.clocks_mhz[1],
                 temperature_c=round(34 + 40 * load),

@@ -3,15 +3,21 @@
 import asyncio
 import random
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, UsageReport
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, MemoryKube, Store
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings as ControllerSettings
+from tessera.core.explain.fleetview import Service
 from tessera.errors import TesseraError
+from tessera.log import logger
 from tessera.measures import Measures
+from tessera.server.page import AgentsMemory
 from tessera.server.run import Server
 from tessera.server.settings import Page, Settings
 from tessera.sim.embedded.nodes import EmbeddedNode
@@ -39,6 +45,44 @@ _POLICIES: Final[dict[str, Any]] = {
     "notebooks": {"gpus": [{"sharing": {"mode": "time-slicing", "replicas": 14}}]},
 }
 _POLL_S: Final = 0.2
+_READ_S: Final = 1.0
+"""The page reads what agents report so often."""
+
+
+class _Usages:
+    """`NodeUsages` of the nodes in this process, whose containers grow older as fast as the workloads."""
+
+    def __init__(self, nodes: Sequence[EmbeddedNode], speed: float) -> None:
+        self._nodes = nodes
+        self._speed = speed
+
+    async def read(self) -> tuple[UsageReport, ...]:
+        return tuple(sorted(map(self._report, self._nodes), key=lambda each: each.node))
+
+    def _report(self, node: EmbeddedNode) -> UsageReport:
+        def older(each: ContainerReport) -> ContainerReport:
+            return msgspec.structs.replace(each, observed_s=each.observed_s * self._speed)
+
+        def aged(each: DeviceReport) -> DeviceReport:
+            return msgspec.structs.replace(each, containers=tuple(map(older, each.containers)))
+
+        report = node.usage()
+        gpus = (msgspec.structs.replace(each, devices=tuple(map(aged, each.devices))) for each in report.gpus)
+        return msgspec.structs.replace(report, gpus=tuple(gpus))
+
+    async def close(self) -> None:
+        pass
+
+
+class _Metrics(AgentsMemory):
+    """The page's metrics: what agents report, and the model servers."""
+
+    def __init__(self, nodes: Sequence[EmbeddedNode], workloads: Workloads, speed: float) -> None:
+        super().__init__(_Usages(nodes, speed), logger(), every_s=_READ_S)
+        self._workloads = workloads
+
+    def services(self) -> tuple[Service, ...]:
+        return self._workloads.services()
 
 
 class Embedded:
@@ -54,10 +98,11 @@ class Embedded:
     def __init__(self, page: Page, speed: float = 30.0, seed: int = 1) -> None:
         self.kube = MemoryKube()
         self.nodes: list[EmbeddedNode] = []
-        self.workloads = Workloads(self.kube, lambda: [node.usage() for node in self.nodes], speed, random.Random(seed))
+        self.workloads = Workloads(self.kube, speed, random.Random(seed))
         self._measures = Measures()
         """Of the controller."""
-        self.server = Server(Settings(port=0, page=page, replica="embedded"), self.kube, metrics=self.workloads)
+        metrics = _Metrics(self.nodes, self.workloads, speed)
+        self.server = Server(Settings(port=0, page=page, replica="embedded"), self.kube, metrics=metrics)
 
     def metrics(self) -> Mapping[str, bytes]:
         """Return the metrics of each process."""

@@ -5,17 +5,14 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from tessera.api.tessera.usagereports import UsageReport, recommendations
 from tessera.clients.kube import PODS, MemoryKube, Object, Store, name_of
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.serving.autoscaler import Load, Memory, Server, propose
-from tessera.core.usage.neighbours import Noise
-from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.sim.serving.replicas import Model, Replicas
 
@@ -114,21 +111,17 @@ CASES: Final = (
 
 
 class Workloads:
-    """Keeps the workloads at their desired number of pods, and knows how busy these are; the page's metrics.
+    """Keeps the workloads at their desired number of pods, and knows how busy these are.
 
     Args:
         kube: the Kubernetes API.
-        reports: returns the nodes' reports of GPU usage.
         speed: simulated seconds in a second.
         rng: names of pods, requests.
 
     """
 
-    def __init__(
-        self, kube: MemoryKube, reports: Callable[[], Iterable[UsageReport]], speed: float, rng: random.Random
-    ) -> None:
+    def __init__(self, kube: MemoryKube, speed: float, rng: random.Random) -> None:
         self._kube = kube
-        self._reports = reports
         self._speed = speed
         self._rng = rng
         self._pods = Store(kube, PODS)
@@ -136,25 +129,9 @@ class Workloads:
         self._servers = {each.name: _Server(each, rng) for each in CASES if each.serving}
         self._busy: dict[PodKey, float] = {}
 
-    async def refresh(self) -> None:
-        """Do nothing: `run` measures."""
-
-    def activity(self) -> Mapping[PodKey, float]:
-        """Return how much of its compute each pod uses."""
-        return self._busy
-
-    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
-        """Return what slows down the pods of GPUs, as the agents observed."""
-        return {gpu.uuid: gpu.noise for report in self._reports() for gpu in report.gpus if gpu.noise}
-
     def services(self) -> tuple[Service, ...]:
         """Return the model servers."""
         return tuple(each.service() for each in self._servers.values())
-
-    def recommendations(self) -> tuple[Recommendation, ...]:
-        """Return recommendations by the agents' reports."""
-        found = recommendations(self._reports())
-        return tuple(msgspec.structs.replace(each, observed_s=each.observed_s * self._speed) for each in found)
 
     def busy(self, pod: Object) -> float:
         """Return how much of its compute a pod uses, in percent."""
