@@ -142,9 +142,7 @@ class ModelServerMetrics:
         """Measure each server once, and decide."""
         # 1. Read the pods of each server, and their counters.
         pods = self._pods()
-        running = {
-            (namespace, name): pod for (namespace, _), each in pods.items() for name, pod in each.items() if pod.running
-        }
+        running = {(server[0], name): pod for server, each in pods.items() for name, pod in each.items() if pod.running}
         counted, wanted = await asyncio.gather(self._samples.read(running), self._wanted())
         samples = {
             server: {name: counted[server[0], name] for name in each if (server[0], name) in counted}
