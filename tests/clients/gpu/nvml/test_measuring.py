@@ -5,8 +5,11 @@ import pytest
 
 from harness.gpuworlds import QUICK, NvmlWorld, Start
 from tessera.clients.gpu import NvmlDriver
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity
+from tessera.core.usage.attribution import DeviceHolder, Owner, attributed
+from tessera.core.usage.neighbours import Noise, gpu_load, noises
 from tessera.errors import TesseraError
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
 
@@ -124,3 +127,19 @@ async def test_instances_of_a_hopper_measure_their_engines_each_for_itself(start
 async def test_a_gpu_that_was_never_read_is_read_before_it_is_measured(world: NvmlWorld) -> None:
     uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(1))
     assert (await world.driver.measure(uuid)).memory_used_mib == 0
+
+
+async def test_the_pod_with_an_idle_helper_is_named_as_the_driver_not_its_neighbour(world: NvmlWorld) -> None:
+    t4 = (await world.driver.inventory()).gpus[1]
+    for pid, percent in ((1, 90), (2, 0), (3, 9)):
+        world.machine.add_process(1, Process(pid=pid, memory_mib=64, sm_percent=percent))
+    world.machine.set(1, "throttle_reasons", 0x4)
+    whole = DeviceId(t4.uuid)
+    holders = [
+        DeviceHolder(namespace="team", pod=pod, container="main", uid=pod, device=whole, exclusive=False)
+        for pod in ("busy", "quiet")
+    ]
+    owners = {pid: Owner(uid=pod, container="main") for pid, pod in ((1, "busy"), (2, "busy"), (3, "quiet"))}
+    use = attributed(t4, await world.driver.measure(t4.uuid), holders, owners)
+    ((power_cap, _),) = noises([gpu_load(use)])
+    assert power_cap == Noise(cause="power-cap", drivers=("team/busy/main",), affected=("team/quiet/main",))
