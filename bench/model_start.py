@@ -59,7 +59,7 @@ KIND = {"apiVersion": "tessera.dev/v1alpha1"}
 
 WORK = """\
 tell() { wget -q -O /dev/null "$SERVER/tell/$HOSTNAME/$1"; }
-[ "$(cat "$MODEL/weights" 2>/dev/null | wc -c)" = "$BYTES" ] || { tell absent; exit 1; }
+[ "$(stat -c %s "$MODEL/weights" 2>/dev/null)" = "$BYTES" ] || { tell absent; exit 1; }
 tell "works/${TESSERA_GPU_UUIDS:-$NVIDIA_VISIBLE_DEVICES}"
 whole=0 torn=0
 for look in $(seq "$LOOKS"); do
