@@ -1,35 +1,68 @@
-"""The dashboard page with 1,000 GPUs in headless Chromium: first paint, drawing all of it, and a change on one node.
+"""The dashboard page with 1,000 GPUs in headless Chromium: first paint, all GPUs on the screen, a change on one node.
 
 `scripts/bench page`
 
-Fails where the first paint comes later than 1,500 ms, where drawing everything takes longer than 1,500 ms, or drawing
-a change longer than 50 ms of the main thread.
+Fails where the first paint comes later than 1,500 ms, the frame with all GPUs later than 1,500 ms after their data, or
+where a change takes more than 50 ms of the main thread. That is everything that the main thread does for it, from the
+server's event to the painted frame: parsing, drawing, style, layout and paint, by Chromium's own count of its tasks in
+time of the processor (DevTools, `Performance.getMetrics`: `TaskDuration`). What loading left is collected before.
 """
 
 import asyncio
 import sys
 
+from harness.browser import Tab
 from server.page.test_page_browser import fleet, opened
 from tessera.clients.kube import PODS
 from tessera.log import configure
 
 FIRST_MS, CHANGE_MS = 1500.0, 50.0
-DRAWN = "performance.getEntriesByName('draw').map(each => each.duration)"
+CHANGES = (7, 17, 27, 37, 47, 57, 67, 77, 87, 107)
+PARTS = ("TaskDuration", "ScriptDuration", "RecalcStyleDuration", "LayoutDuration")
+WATCH = """
+window.frames_ms = [];
+window.framed = [];
+new PerformanceObserver(() => requestAnimationFrame(() => setTimeout(() => {
+  frames_ms.push(performance.now());
+  for (const done of framed.splice(0)) done();
+}))).observe({ type: "measure" });
+"""
+"""Notes when a frame with what was drawn has been made: the task after the next frame."""
+FRAME = "new Promise(done => framed.push(done))"
+
+
+async def spent_ms(tab: Tab) -> dict[str, float]:
+    """Return what the main thread has done so far."""
+    found = (await tab.ask("Performance.getMetrics"))["metrics"]
+    return {each["name"]: each["value"] * 1000 for each in found if each["name"] in PARTS}
 
 
 async def measure() -> int:
     """Print the times; return 1 where one is beyond its bound."""
     kube = await fleet(1000)
     async with opened(kube) as (tab, url):
+        await tab.ask("Performance.enable", timeDomain="threadTicks")
+        await tab.ask("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
         await tab.open(url, width=1600, height=1000)
-        await tab.until("performance.getEntriesByName('draw').length")
-        for number in (7, 77, 107):
-            await kube.delete(PODS, f"w{number}", namespace="research")
-            await tab.until(f"document.querySelector('[data-gpu=\"n{number:03d}/4\"] .part.free')")
+        await tab.until("frames_ms.length")
         paint_ms = await tab.run("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-        first_ms, *later_ms = await tab.run(DRAWN)
-    print(f"first paint {paint_ms:.0f} ms, all GPUs {first_ms:.0f} ms, a change at most {max(later_ms):.1f} ms")
-    return int(paint_ms > FIRST_MS or first_ms > FIRST_MS or max(later_ms) > CHANGE_MS)
+        data_ms = await tab.run("performance.getEntriesByName('draw')[0].startTime")
+        all_ms = await tab.run("frames_ms[0]") - data_ms
+        await tab.ask("HeapProfiler.collectGarbage")
+        changes = []
+        for number in CHANGES:
+            before = await spent_ms(tab)
+            framed = asyncio.create_task(tab.run(FRAME))
+            await kube.delete(PODS, f"w{number}", namespace="research")
+            await framed
+            changes.append({name: ms - before[name] for name, ms in (await spent_ms(tab)).items()})
+            assert await tab.run(f"Boolean(document.querySelector('[data-gpu=\"n{number:03d}/4\"] .part.free'))")
+    usual_ms = sorted(each["TaskDuration"] for each in changes)[len(changes) // 2]
+    longest = max(changes, key=lambda each: each["TaskDuration"])
+    parts = ", ".join(f"{name.removesuffix('Duration').lower()} {longest[name]:.1f}" for name in PARTS[1:])
+    print(f"first paint {paint_ms:.0f} ms; the server's data after {data_ms:.0f} ms, all GPUs {all_ms:.0f} ms later")
+    print(f"a change {usual_ms:.1f} ms of the main thread, at most {longest['TaskDuration']:.1f} ({parts})")
+    return int(max(paint_ms, all_ms) > FIRST_MS or longest["TaskDuration"] > CHANGE_MS)
 
 
 if __name__ == "__main__":

@@ -299,6 +299,20 @@ _PROCESSES = Dashboard(
             ((f"sum by (result) (rate(tessera_server_bindings_total{_RATE}))", "{{result}}"),),
         ),
         Panel(
+            "Plan duration of the controller, 99th percentile",
+            "s",
+            (
+                (
+                    (
+                        "histogram_quantile(0.99, sum by (le) "
+                        f"(rate(tessera_controller_plan_duration_seconds_bucket{_RATE})))"
+                    ),
+                    "plan",
+                ),
+            ),
+            text="Only of reconciles that found a change.",
+        ),
+        Panel(
             "Reconcile duration of the controller, 99th percentile",
             "s",
             (

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -120,6 +121,26 @@ async def test_looks_and_failures_are_counted_and_who_leads_no_more_has_no_age(k
         assert f'tessera_loop_age_seconds{{loop="{loop}"}}' in text
     assert "tessera_controller_reconcile_duration_seconds_count" in text
     assert b"tessera_loop_age_seconds" not in measures.render()
+
+
+async def test_the_time_of_plans_is_counted_by_itself_and_not_where_nothing_has_changed(kube: MemoryKube) -> None:
+    measures = Measures()
+
+    def plans() -> int:
+        found = re.search(r"tessera_controller_plan_duration_seconds_count (\d+)", measures.render().decode())
+        return int(found[1]) if found else 0
+
+    async with running(kube, measures=measures) as one:
+        await until(kube, lambda each: "policy" in each["spec"])
+        await one.reconcile()
+        await one.reconcile()
+        before = plans()
+        assert before > 0
+        await one.reconcile()
+        assert plans() == before
+        await kube.create(PODS, pod("one", SLICE, node=None))
+        await until(kube, lambda each: desired(each) == ["1g.5gb@4"])
+    assert plans() > before
 
 
 async def test_a_slice_is_desired_for_a_pod_that_waits(kube: MemoryKube) -> None:

@@ -50,7 +50,7 @@ from tessera.core.packing.partitioning import (
     applying,
     observe_cluster,
 )
-from tessera.core.usage.processmetrics import CONTROLLER_RECONCILES, DECISIONS, PENDING, RECONCILE_TIME
+from tessera.core.usage.processmetrics import CONTROLLER_RECONCILES, DECISIONS, PENDING, PLAN_TIME, RECONCILE_TIME
 from tessera.errors import InvalidInput
 from tessera.log import defect, logger
 from tessera.loops import one_turn
@@ -185,7 +185,9 @@ class Controller:
         if (seen, said) == self._decided and now_s < self._again_s:
             decisions = {name: PartitioningDecision() for name in self._memories}
         else:
+            began_s = self._measures.clock_s()
             memories, decisions = await asyncio.to_thread(advance_all, self._memories, policies, seen, now_s)
+            self._measures.observe(PLAN_TIME, self._measures.clock_s() - began_s)
             planned = {
                 name: Counter(pod.cause for pod in each.pending)
                 for name, each in decisions.items()

@@ -301,9 +301,12 @@ async def test_a_change_among_a_thousand_gpus_draws_one_node_anew() -> None:
     async with opened(kube) as (tab, url):
         await tab.open(url, width=1600, height=1000)
         await tab.until("document.querySelectorAll('.gpu').length === 1000")
+        await tab.run("document.querySelectorAll('.node .head').forEach(each => { each.known = true; })")
         await tab.run("document.querySelectorAll('.node').forEach(each => { each.known = true; })")
         await kube.delete(PODS, "w77", namespace="research")
         await tab.until("document.getElementById('totals').innerText.includes('624 of 1000')")
-        anew = "[...document.querySelectorAll('.node')].filter(each => !each.known)"
+        anew = "[...document.querySelectorAll('.node .head')].filter(each => !each.known)"
         assert await tab.run(f"{anew}.map(each => each.querySelector('h2').textContent)") == ["n077"]
+        kept = "[...document.querySelectorAll('.node')].every(each => each.known)"
+        assert await tab.run(kept), "a new card is not drawn until the browser knows that it is on the screen"
         assert tab.console == []

@@ -30,6 +30,7 @@ __all__ = [
     "MODEL_SERVER_REPLICAS",
     "PEERS_DROPPED",
     "PENDING",
+    "PLAN_TIME",
     "PROCESS_METRICS",
     "QUOTA_BORROWED",
     "QUOTA_GUARANTEED",
@@ -81,6 +82,11 @@ RECONCILE_TIME = Metric(
     "tessera_controller_reconcile_duration_seconds",
     "histogram",
     "Seconds to observe, plan and write.",
+)
+PLAN_TIME = Metric(
+    "tessera_controller_plan_duration_seconds",
+    "histogram",
+    "Seconds to plan the devices of all nodes, without reading and writing; none where nothing has changed.",
 )
 DECISIONS = Metric(
     "tessera_controller_decisions_total", "counter", "What the controller decided for nodes, by event.", ("reason",)
@@ -177,6 +183,7 @@ PROCESS_METRICS: tuple[Metric, ...] = (
     QUOTA_LEFT_OUT,
     CONTROLLER_RECONCILES,
     RECONCILE_TIME,
+    PLAN_TIME,
     DECISIONS,
     PENDING,
     METRICS_RECONCILE_TIME,

@@ -67,9 +67,12 @@ export class Mosaic {
       }
       const focused = old?.contains(document.activeElement) ? document.activeElement.dataset.gpu : null;
       const card = this.#card(node, shows, filters);
-      if (old) old.replaceWith(card);
-      this.#cards.set(name, card);
-      if (focused) card.querySelector(`[data-gpu="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+      if (old) {
+        // The card stays: a new one would take a frame more until the browser knows that it is on the screen.
+        old.replaceChildren(...card.childNodes);
+        old.hidden = card.hidden;
+      } else this.#cards.set(name, card);
+      if (focused) old.querySelector(`[data-gpu="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     }
     const cards = order.map((name) => this.#cards.get(name));
     if (!names || cards.some((card, place) => this.root.children[place] !== card)) this.root.replaceChildren(...cards);
