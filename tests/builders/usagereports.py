@@ -1,7 +1,7 @@
 """Reports of GPU usage, for those who read them."""
 
 from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
-from tessera.core.usage.neighbours import Noise
+from tessera.core.usage.neighbours import Contention
 
 BUSY = ContainerReport(
     namespace="team", pod="train", container="main", allocated_mib=8192, used_mib=8100, gpu_percent=90, peak_mib=8150,
@@ -29,7 +29,7 @@ REPORT = UsageReport(
             power_watts=69.6,
             throttled=("thermal",),
             devices=(DeviceReport(memory_mib=15000, used_mib=8100, gpu_percent=97, containers=(IDLE, BUSY)),),
-            noise=(Noise(cause="thermal", drivers=("team/train/main",), affected=("team/notebook/main",)),),
+            contention=(Contention(cause="thermal", drivers=("team/train/main",), affected=("team/notebook/main",)),),
         ),
         GpuReport(
             index=1,
@@ -45,7 +45,7 @@ REPORT = UsageReport(
                 DeviceReport(profile="1g.5gb", start=0, memory_mib=4864, used_mib=3000, containers=(FINE,)),
                 DeviceReport(profile="1g.5gb", start=1, memory_mib=4864),
             ),
-            noise=(Noise(cause="saturated"),),
+            contention=(Contention(cause="saturated"),),
         ),
         GpuReport(index=3, uuid="GPU-3", model="A100-40GB", lost=True),
     ),

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tessera.api.prometheus import pagehistory
-from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_loads, read_noise, read_services
+from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
 from tessera.core.explain.fleetview import ScalePoint, Service
-from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, GpuLoad, Noise
+from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
@@ -92,21 +92,21 @@ def test_instances_have_the_part_of_their_profile_where_it_is_known() -> None:
     assert [each.part for each in found["a"]] == [3 / 7, None, None]
 
 
-def slow(*throttled: tuple[str, str], holders: bytes, utilization: bytes) -> dict[str, tuple[Noise, ...]]:
+def slow(*throttled: tuple[str, str], holders: bytes, utilization: bytes) -> dict[str, tuple[Contention, ...]]:
     series = (now("1", {"Hostname": "n", "UUID": uuid, "cause": cause}) for uuid, cause in throttled)
-    return read_noise(loads(throttled=answer(*series), holders=holders, utilization=utilization))
+    return read_contention(loads(throttled=answer(*series), holders=holders, utilization=utilization))
 
 
 def test_the_pods_that_slow_down_a_gpu_are_named_as_agents_name_them() -> None:
     causes = (("a", "power-cap"), ("b", "none"))
     busy = answer(now("99", GPU), now("90", POD), now("9", OTHER))
     names: dict[str, Any] = {"drivers": ("ml/p/c",), "affected": ("ml/q/c",)}
-    want = (Noise(cause="power-cap", **names), Noise(cause="saturated", **names))
+    want = (Contention(cause="power-cap", **names), Contention(cause="saturated", **names))
     assert slow(*causes, holders=answer(now("1", OTHER)), utilization=busy) == {"a": want}
     apart = answer(now("9", POD), now("90", {**OTHER, "UUID": "b"}), now("95", {**OTHER, "UUID": "c", "Hostname": "m"}))
     found = slow(("a", "power-cap"), ("a", "thermal"), holders=answer(), utilization=apart)
-    of_node = Noise(cause="thermal", drivers=("ml/q/c",), affected=("ml/p/c",), scope="node")
-    assert found == {"a": (Noise(cause="power-cap", drivers=("ml/p/c",)), of_node)}, "GPUs of its own node"
+    of_node = Contention(cause="thermal", drivers=("ml/q/c",), affected=("ml/p/c",), scope="node")
+    assert found == {"a": (Contention(cause="power-cap", drivers=("ml/p/c",)), of_node)}, "GPUs of its own node"
     (unknown, _) = slow(*causes, holders=answer(now("1")), utilization=answer(now("99", GPU), now("9", OTHER)))["a"]
     assert unknown.drivers == ()
 
@@ -180,5 +180,7 @@ def test_a_gpu_is_throttled_for_causes_that_there_are() -> None:
         {"UUID": "b", "cause": "none"},
         {},
     )
-    found = read_noise(loads(throttled=answer(*(now("1", each) for each in labels))))
-    assert {uuid: [each.cause for each in noise] for uuid, noise in found.items()} == {"a": ["power-cap", "thermal"]}
+    found = read_contention(loads(throttled=answer(*(now("1", each) for each in labels))))
+    assert {uuid: [each.cause for each in contention] for uuid, contention in found.items()} == {
+        "a": ["power-cap", "thermal"]
+    }

@@ -9,10 +9,10 @@ from builders.usagereports import BUSY, FINE, REPORT, SMALL
 from tessera.api.tessera.usagereports import (
     DeviceReport,
     GpuReport,
-    PodNoise,
+    PodContention,
     UsageReport,
     advice_of,
-    noise_around,
+    contention_around,
     read_usage,
     recommendations,
     usage_report,
@@ -50,7 +50,7 @@ def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
     assert (first.throttled, device.profile, device.used_mib, device.gpu_percent) == (("power-cap",), "", 70, 5)
     (container,) = device.containers
     assert (container.name, container.peak_mib, container.observed_s) == ("team/a/main", 70, 15.0)
-    assert [(each.cause, each.drivers) for each in first.noise] == [("power-cap", ("team/a/main",))]
+    assert [(each.cause, each.drivers) for each in first.contention] == [("power-cap", ("team/a/main",))]
     small, large = second.devices
     assert (small.containers, large.profile, large.start, large.gpu_percent) == ((), "3g.20gb", 4, 40)
     assert (large.containers[0].peak_mib, large.containers[0].observed_s) == (None, 0.0)
@@ -103,7 +103,7 @@ def test_any_bytes_are_a_report_or_refused(text: bytes) -> None:
 @pytest.mark.parametrize(
     ("pod", "gpus"), [("team/train", [0]), ("team/notebook", [0]), ("team/trai", []), ("train", [])]
 )
-def test_noise_is_said_of_pods_that_drive_it_and_of_those_that_it_slows_down(pod: str, gpus: list[int]) -> None:
+def test_contention_is_said_of_pods_that_drive_it_and_of_those_that_it_slows_down(pod: str, gpus: list[int]) -> None:
     driver, other = ("team/train/main",), ("team/notebook/main",)
-    want = [PodNoise(gpu=each, cause="thermal", drivers=driver, affected=other) for each in gpus]
-    assert list(noise_around(REPORT, pod)) == want
+    want = [PodContention(gpu=each, cause="thermal", drivers=driver, affected=other) for each in gpus]
+    assert list(contention_around(REPORT, pod)) == want

@@ -12,7 +12,7 @@ from builders.usagereports import REPORT
 from harness.agents import serving_reports
 from tessera.api.tessera.usagereports import write_usage
 from tessera.cli import main
-from tessera.cli.explain.pod import observe_noise, observe_pod
+from tessera.cli.explain.pod import observe_contention, observe_pod
 from tessera.cli.explain.pod import pod as command
 from tessera.cli.livecluster import events_of
 from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube
@@ -225,13 +225,13 @@ async def test_the_agent_of_the_pod_s_node_is_asked_by_way_of_the_api_by_those_w
         metadata = {"name": name, "namespace": here, "labels": labels}
         await kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": on}, "status": status})
     kube.answers[here, "a"] = {(9400, "usage"): msgspec.json.decode(write_usage(REPORT))}
-    (noise,) = await observe_noise(kube, "n1", "team/train")
-    assert (noise.cause, noise.drivers) == ("thermal", ("team/train/main",))
-    assert await observe_noise(kube, "n1", "team/calm") == ()
-    assert await observe_noise(kube, "n2", "team/train") == (), "no answer"
-    assert await observe_noise(kube, "n3", "team/train") == (), "no agent"
+    (contention,) = await observe_contention(kube, "n1", "team/train")
+    assert (contention.cause, contention.drivers) == ("thermal", ("team/train/main",))
+    assert await observe_contention(kube, "n1", "team/calm") == ()
+    assert await observe_contention(kube, "n2", "team/train") == (), "no answer"
+    assert await observe_contention(kube, "n3", "team/train") == (), "no agent"
     kube.withhold(here, PODS)
-    assert await observe_noise(kube, "n1", "team/train") == ()
+    assert await observe_contention(kube, "n1", "team/train") == ()
 
 
 def test_an_agent_of_another_node_is_refused(agent: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from builders.exposed import node_metrics
 from harness.prometheusserver import history, serving_history
 from tessera.cli.usage.asking import asked
-from tessera.core.usage.neighbours import Noise
+from tessera.core.usage.neighbours import Contention
 from tessera.log import logger
 from tessera.server.page import PrometheusHistory
 
@@ -47,10 +47,10 @@ async def test_busy_pods_and_the_last_hour_of_model_servers(tmp_path: Path) -> N
         "slice": ("fits", ""),
     }
     both = ("team/busy/main", "team/idle/main")
-    assert found.noise() == {
+    assert found.contention() == {
         "GPU-0": (
-            Noise(cause="power-cap", drivers=both[:1], affected=both[1:]),
-            Noise(cause="thermal", affected=both, scope="node"),
+            Contention(cause="power-cap", drivers=both[:1], affected=both[1:]),
+            Contention(cause="thermal", affected=both, scope="node"),
         )
     }
     (service,) = found.services()

@@ -15,8 +15,8 @@ from builders.usagereports import REPORT
 from harness.agents import serving_reports
 from tessera.api.tessera.usagereports import GpuReport, UsageReport
 from tessera.cli import main
-from tessera.cli.usage.tables import noise_words
-from tessera.core.usage.neighbours import Noise
+from tessera.cli.usage.tables import contention_words
+from tessera.core.usage.neighbours import Contention
 
 HOSTILE = UsageReport(node="[red]n2\x1b[31m", gpus=(GpuReport(index=0, model="[bold]", lost=True),))
 EMPTY = UsageReport(node="n3")
@@ -118,5 +118,5 @@ def test_recommendations_have_the_most_urgent_first_and_what_is_saved(ports: lis
 
 
 def test_drivers_on_other_gpus_of_the_node_are_said_to_be_there() -> None:
-    noise = Noise(cause="thermal", drivers=("a/b/c",), affected=("d/e/f",), scope="node")
-    assert noise_words(noise) == "thermal, driven by a/b/c on this node; slowed down: d/e/f"
+    contention = Contention(cause="thermal", drivers=("a/b/c",), affected=("d/e/f",), scope="node")
+    assert contention_words(contention) == "thermal, driven by a/b/c on this node; slowed down: d/e/f"

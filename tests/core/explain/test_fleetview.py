@@ -30,7 +30,7 @@ from tessera.core.explain.fleetview import (
 )
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.storage.images.warmup import ObservedImage
-from tessera.core.usage.neighbours import Noise
+from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
 
@@ -220,9 +220,9 @@ def test_others_are_parts_without_names() -> None:
 
 def test_the_pods_that_slow_down_a_gpu_are_shown_as_on_their_devices() -> None:
     objects = (node(), *(pod(each, NEED, share(0, 8192, Mode.MPS)) for each in "pq"), gpunode("a", gpu(0)))
-    found = Noise(cause="thermal", drivers=("ns/q/one", "ns/gone/c", "ns/q/two"), affected=("ns/p/c",))
-    other = Noise(cause="saturated")
-    got = only(*objects, activity={PodKey("ns/q"): 80.0}, noise={"GPU-a-0": (found, other), "GPU-other": (found,)})
+    found = Contention(cause="thermal", drivers=("ns/q/one", "ns/gone/c", "ns/q/two"), affected=("ns/p/c",))
+    other = Contention(cause="saturated")
+    got = only(*objects, activity={PodKey("ns/q"): 80.0}, contention={"GPU-a-0": (found, other), "GPU-other": (found,)})
     (_, q) = (each for part in got.parts for each in part.pods)
     assert q.active_percent == 80
     gone = PodView(namespace="ns", pod="gone")

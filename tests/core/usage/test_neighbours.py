@@ -10,19 +10,19 @@ from builders.usage import GPU, LARGE, PARTITIONED, SMALL, WHOLE, tenant
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.readings import EngineActivity, GpuReading, InstanceReading, ProcessReading
 from tessera.core.usage.attribution import GpuUse, Owner, attributed
-from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, GpuLoad, Noise, gpu_load, noises
+from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, gpu_load
 
 TENANTS = tuple(tenant(name) for name in "abc")
 A, B, C = (each.name for each in TENANTS)
 
 
-def found_on(gpu: GpuUse) -> tuple[Noise, ...]:
-    (found,) = noises([gpu_load(gpu)])
+def found_on(gpu: GpuUse) -> tuple[Contention, ...]:
+    (found,) = contention_of([gpu_load(gpu)])
     return found
 
 
-def slowed(cause: str, *devices: DeviceLoad) -> tuple[Noise, ...]:
-    (found,) = noises([GpuLoad(causes=(cause,), devices=devices)])
+def slowed(cause: str, *devices: DeviceLoad) -> tuple[Contention, ...]:
+    (found,) = contention_of([GpuLoad(causes=(cause,), devices=devices)])
     return found
 
 
@@ -44,8 +44,8 @@ def test_a_gpu_that_is_neither_throttled_nor_saturated_has_no_noise() -> None:
 
 def test_the_busiest_that_make_half_of_the_load_drive_a_throttled_gpu() -> None:
     assert (found_on(shared(80, reasons=0x4 | 0x20, a=60, b=20, c=10))) == (
-        Noise(cause="power-cap", drivers=(A,), affected=(B, C)),
-        Noise(cause="thermal", drivers=(A,), affected=(B, C)),
+        Contention(cause="power-cap", drivers=(A,), affected=(B, C)),
+        Contention(cause="thermal", drivers=(A,), affected=(B, C)),
     )
     (even,) = found_on(shared(90, reasons=0x4, a=20, b=30, c=30))
     assert even.drivers == (B, C)
@@ -53,12 +53,12 @@ def test_the_busiest_that_make_half_of_the_load_drive_a_throttled_gpu() -> None:
 
 def test_those_with_more_than_their_part_saturate_a_shared_device() -> None:
     (found,) = found_on(shared(99, a=70, b=20, c=9))
-    assert found == Noise(cause="saturated", drivers=(A,), affected=(B, C))
+    assert found == Contention(cause="saturated", drivers=(A,), affected=(B, C))
 
 
 def test_where_loads_are_not_known_nobody_is_named() -> None:
     (found,) = found_on(shared(99, a=None, b=None, c=None))
-    assert found == Noise(cause="saturated", drivers=(), affected=(A, B, C))
+    assert found == Contention(cause="saturated", drivers=(), affected=(A, B, C))
 
 
 def test_instances_drive_their_gpu_by_their_part_of_it() -> None:
@@ -106,7 +106,7 @@ def test_a_container_whose_helper_is_idle_drives_what_its_other_process_does() -
     owners = {pid: Owner(uid=f"uid-{name}", container="main") for pid, name in ((1, "a"), (2, "a"), (3, "b"))}
     reading = GpuReading(gpu_percent=99, clocks_event_reasons=0x4, processes=processes)
     throttled, saturated = found_on(attributed(GPU, reading, TENANTS[:2], owners))
-    assert throttled == Noise(cause="power-cap", drivers=(A,), affected=(B,))
+    assert throttled == Contention(cause="power-cap", drivers=(A,), affected=(B,))
     assert (saturated.cause, saturated.drivers) == ("saturated", (A,))
 
 
@@ -125,7 +125,7 @@ def test_a_gpu_with_an_instance_of_which_nothing_is_known_has_no_known_drivers()
     known = DeviceLoad(percent=100, part=3 / 7, containers=(ContainerLoad(name="a", percent=100),))
     unknown = DeviceLoad(part=1 / 7, containers=(ContainerLoad(name="b"),))
     (found,) = slowed("power-cap", known, unknown)
-    assert found == Noise(cause="power-cap", affected=("a", "b"))
+    assert found == Contention(cause="power-cap", affected=("a", "b"))
     (found,) = slowed("power-cap", known, msgspec.structs.replace(unknown, containers=()))
     assert found.drivers == ("a",), "nobody is on it"
     measured = msgspec.structs.replace(unknown, percent=100.0)
@@ -149,7 +149,7 @@ def loaded(draw: st.DrawFn) -> tuple[DeviceLoad, ...]:
 def drivers_of(devices: tuple[DeviceLoad, ...]) -> dict[str, tuple[str, ...]]:
     """Return the drivers of throttling and of saturated devices: of one GPU, and of GPUs that have one device each."""
     apart = (GpuLoad(causes=("thermal",), devices=(each,)) for each in devices)
-    found = (*slowed("power-cap", *devices), *itertools.chain(*noises(tuple(apart))))
+    found = (*slowed("power-cap", *devices), *itertools.chain(*contention_of(tuple(apart))))
     return {f"{each.cause} {number}": each.drivers for number, each in enumerate(found)}
 
 
@@ -196,17 +196,17 @@ def alone(name: str, percent: float | None, *causes: str) -> GpuLoad:
 
 
 def test_a_hot_gpu_that_does_little_is_driven_by_the_busy_gpus_of_its_node() -> None:
-    heated, _, _ = noises([alone("a", 20, "thermal", "power-cap"), alone("b", 95), alone("c", 45)])
-    thermal = Noise(cause="thermal", drivers=("b",), affected=("a",), scope="node")
-    assert heated == (thermal, Noise(cause="power-cap", drivers=("a",))), "a power limit is the GPU's own"
-    own, _ = noises([alone("a", 50, "power-brake"), alone("b", 95)])
-    assert own == (Noise(cause="power-brake", drivers=("a",)),)
+    heated, _, _ = contention_of([alone("a", 20, "thermal", "power-cap"), alone("b", 95), alone("c", 45)])
+    thermal = Contention(cause="thermal", drivers=("b",), affected=("a",), scope="node")
+    assert heated == (thermal, Contention(cause="power-cap", drivers=("a",))), "a power limit is the GPU's own"
+    own, _ = contention_of([alone("a", 50, "power-brake"), alone("b", 95)])
+    assert own == (Contention(cause="power-brake", drivers=("a",)),)
 
 
 def test_a_hot_node_that_does_little_or_of_which_something_is_not_known_has_no_known_drivers() -> None:
     for others in ([alone("b", 45)], [alone("b", 95), alone("c", None)]):
-        heated, *_ = noises([alone("a", 20, "thermal"), *others])
-        assert heated == (Noise(cause="thermal", affected=("a",), scope="node"),)
-    unknown, _ = noises([alone("a", None, "thermal"), alone("b", 95)])
-    assert unknown == (Noise(cause="thermal", affected=("a",)),)
-    assert noises([GpuLoad(causes=("thermal",)), alone("b", 95)])[0][0].drivers == ("b",), "nobody is on it"
+        heated, *_ = contention_of([alone("a", 20, "thermal"), *others])
+        assert heated == (Contention(cause="thermal", affected=("a",), scope="node"),)
+    unknown, _ = contention_of([alone("a", None, "thermal"), alone("b", 95)])
+    assert unknown == (Contention(cause="thermal", affected=("a",)),)
+    assert contention_of([GpuLoad(causes=("thermal",)), alone("b", 95)])[0][0].drivers == ("b",), "nobody is on it"

@@ -36,7 +36,9 @@ class Scene:
 async def test_activity_throttling_and_sizes_are_the_agents() -> None:
     one = Scene()
     assert await one.refresh(0) == {"team/train": 90, "web/serve": 12}
-    assert one.memory.noise() == {gpu.uuid: gpu.noise for gpu in REPORT.gpus if gpu.noise}, "as the agents name them"
+    assert one.memory.contention() == {gpu.uuid: gpu.contention for gpu in REPORT.gpus if gpu.contention}, (
+        "as the agents name them"
+    )
     assert one.memory.services() == ()
     advice = {each.pod: each.verdict.value for each in one.memory.recommendations()}
     assert advice["train"] == "too-little"

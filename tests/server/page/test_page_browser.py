@@ -15,7 +15,7 @@ from tessera.clients.kube import GPU_NODES, NODE_IMAGES, NODES, PODS, MemoryKube
 from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice
 from tessera.core.explain.fleetview import Service
 from tessera.core.gpu.sharing import Mode
-from tessera.core.usage.neighbours import Noise
+from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation, Sizing
 from tessera.core.workload.need import PodKey
 from tessera.server.page import NO_METRICS, PageMetrics
@@ -252,8 +252,8 @@ class Judged:
     def activity(self) -> dict[PodKey, float]:
         return {PodKey("research/w1"): 99.0}
 
-    def noise(self) -> dict[str, tuple[Noise, ...]]:
-        return {"GPU-n001-4": (Noise(cause="thermal", drivers=("research/w1/main",), scope="node"),)}
+    def contention(self) -> dict[str, tuple[Contention, ...]]:
+        return {"GPU-n001-4": (Contention(cause="thermal", drivers=("research/w1/main",), scope="node"),)}
 
     def services(self) -> tuple[Service, ...]:
         return ()

@@ -13,13 +13,13 @@ from tessera.api.prometheus.answers import Series, read_series
 from tessera.core.explain.fleetview import ScalePoint, Service
 from tessera.core.gpu.gpumodels import model
 from tessera.core.serving.metricnames import IN_FLIGHT, SERVER, recorded_name
-from tessera.core.usage.neighbours import ContainerLoad, DeviceLoad, GpuLoad, Noise, instance_part, noises
+from tessera.core.usage.neighbours import ContainerLoad, Contention, DeviceLoad, GpuLoad, contention_of, instance_part
 from tessera.core.usage.nodemetrics import ALLOCATED, FB_USED, GPU_UTIL, SM_ACTIVE, THROTTLED
 from tessera.core.usage.throttling import Cause
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["page_queries", "read_activity", "read_loads", "read_noise", "read_services"]
+__all__ = ["page_queries", "read_activity", "read_contention", "read_loads", "read_services"]
 
 _HOUR_S: Final = 3600
 _STEP_S: Final = 60
@@ -120,12 +120,12 @@ def read_activity(loads: Iterable[GpuLoad]) -> dict[PodKey, float]:
     return found
 
 
-def read_noise(loads: Mapping[tuple[str, str], GpuLoad]) -> dict[str, tuple[Noise, ...]]:
+def read_contention(loads: Mapping[tuple[str, str], GpuLoad]) -> dict[str, tuple[Contention, ...]]:
     """Return what slows down the pods of GPUs, by UUID."""
     nodes = defaultdict[str, dict[str, GpuLoad]](dict)
     for (node, uuid), load in loads.items():
         nodes[node][uuid] = load
-    found = (pair for gpus in nodes.values() for pair in zip(gpus, noises(tuple(gpus.values())), strict=True))
+    found = (pair for gpus in nodes.values() for pair in zip(gpus, contention_of(tuple(gpus.values())), strict=True))
     return {uuid: each for uuid, each in found if each}
 
 

@@ -8,7 +8,7 @@ import msgspec
 from tessera.core.gpu.gpumodels import model
 from tessera.core.usage.attribution import ContainerUse, DeviceUse
 from tessera.core.usage.history import Histories
-from tessera.core.usage.neighbours import Noise, gpu_load, noises
+from tessera.core.usage.neighbours import Contention, contention_of, gpu_load
 from tessera.core.usage.nodemetrics import NodeUsage
 from tessera.core.usage.rightsizing import Advice, DeviceUsage, Recommendation, Sizing, advise
 from tessera.errors import UNDECODABLE, InvalidInput
@@ -17,10 +17,10 @@ __all__ = [
     "ContainerReport",
     "DeviceReport",
     "GpuReport",
-    "PodNoise",
+    "PodContention",
     "UsageReport",
     "advice_of",
-    "noise_around",
+    "contention_around",
     "read_usage",
     "recommendations",
     "usage_report",
@@ -68,7 +68,7 @@ class DeviceReport(_Record, frozen=True, kw_only=True):
     containers: tuple[ContainerReport, ...] = ()
 
 
-class PodNoise(Noise, frozen=True, kw_only=True):
+class PodContention(Contention, frozen=True, kw_only=True):
     """A cause on one GPU that slows down a pod or is caused by it."""
 
     gpu: int
@@ -86,7 +86,7 @@ class GpuReport(_Record, frozen=True, kw_only=True):
     power_watts: float | None = None
     throttled: tuple[str, ...] = ()
     devices: tuple[DeviceReport, ...] = ()
-    noise: tuple[Noise, ...] = ()
+    contention: tuple[Contention, ...] = msgspec.field(default=(), name="noise")
 
 
 class UsageReport(_Record, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ def usage_report(usage: NodeUsage, histories: Histories, now_s: float) -> UsageR
 
 def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuReport]:
     loads = tuple(map(gpu_load, usage.gpus))
-    for gpu, load, noise in zip(usage.gpus, loads, noises(loads), strict=True):
+    for gpu, load, contention in zip(usage.gpus, loads, contention_of(loads), strict=True):
         yield GpuReport(
             index=gpu.facts.index,
             uuid=gpu.facts.uuid,
@@ -115,7 +115,7 @@ def _gpus(usage: NodeUsage, histories: Histories, now_s: float) -> Iterator[GpuR
             power_watts=gpu.reading.power_watts,
             throttled=load.causes,
             devices=tuple(_device(each, histories, now_s) for each in gpu.devices),
-            noise=noise,
+            contention=contention,
         )
 
 
@@ -148,12 +148,12 @@ def _container(each: ContainerUse, device: DeviceUse, histories: Histories, now_
     )
 
 
-def noise_around(report: UsageReport, pod: str) -> Iterator[PodNoise]:
+def contention_around(report: UsageReport, pod: str) -> Iterator[PodContention]:
     """Yield what slows down a pod, `namespace/pod`, or is caused by it."""
     for gpu in report.gpus:
-        for each in gpu.noise:
+        for each in gpu.contention:
             if any(name.rpartition("/")[0] == pod for name in (*each.drivers, *each.affected)):
-                yield PodNoise(gpu=gpu.index, **msgspec.structs.asdict(each))
+                yield PodContention(gpu=gpu.index, **msgspec.structs.asdict(each))
 
 
 def advice_of(container: ContainerReport, device: DeviceReport, gpu: GpuReport) -> Advice:

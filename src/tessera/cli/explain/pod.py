@@ -13,14 +13,14 @@ from rich.text import Text
 
 from tessera.api.kubernetes.podevents import SeenEvent, read_events
 from tessera.api.tessera.pods.finishedpods import read_finished_pod
-from tessera.api.tessera.usagereports import PodNoise, noise_around
+from tessera.api.tessera.usagereports import PodContention, contention_around
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explain.tables import node_table, ways_tables
 from tessera.cli.livecluster import ClusterSource, cluster_options, connected, events_of, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.usage.agents import agent_option, agents
-from tessera.cli.usage.tables import noise_words
+from tessera.cli.usage.tables import contention_words
 from tessera.clients.kube import PODS, Kube, Object
 from tessera.clients.nodeusage import ProxiedUsage
 from tessera.core.cluster.cluster import Cluster, Phase
@@ -28,7 +28,7 @@ from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, expl
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, Unavailable
 
-__all__ = ["observe_noise", "observe_pod", "pod"]
+__all__ = ["observe_contention", "observe_pod", "pod"]
 
 _MOST_EVENTS = 10
 _MOST_NAMED = 10
@@ -51,7 +51,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
     explanation: PodExplanation
     events: tuple[SeenEvent, ...]
-    noise: tuple[PodNoise, ...] = ()
+    contention: tuple[PodContention, ...] = msgspec.field(default=(), name="noise")
     """What slows it down, or is driven by it, by the agent of its node."""
 
 
@@ -92,12 +92,12 @@ def pod(**given: Unpack[_Given]) -> None:
     found = explain_pod(cluster, key) or _finished(objects, key)
     if found is None:
         raise _absent(cluster, namespace, name)
-    noise: tuple[PodNoise, ...] = ()
+    contention: tuple[PodContention, ...] = ()
     if given["agent"]:
-        noise = asyncio.run(_noise(given["agent"], place, found))
+        contention = asyncio.run(_contention(given["agent"], place, found))
     elif place.file is None and found.node and found.devices:
-        noise = asyncio.run(observe_noise(connected(place), found.node, found.pod))
-    answer = _Answer(found, read_events(events, kind=PODS.name, namespace=namespace, name=name), noise)
+        contention = asyncio.run(observe_contention(connected(place), found.node, found.pod))
+    answer = _Answer(found, read_events(events, kind=PODS.name, namespace=namespace, name=name), contention)
     if not print_document(answer, given["output"]):
         wide_console(output=given["output"]).print(trimmed(*_parts(answer)))
 
@@ -116,7 +116,7 @@ async def observe_pod(kube: Kube, key: PodKey) -> tuple[Cluster, tuple[Object, .
     return cluster, events, () if found is None else (found,)
 
 
-async def observe_noise(kube: Kube, node: str, pod: str) -> tuple[PodNoise, ...]:
+async def observe_contention(kube: Kube, node: str, pod: str) -> tuple[PodContention, ...]:
     """Return what slows down a pod, by its node's agent; nothing if that does not answer or may not be asked."""
     source = ProxiedUsage(kube, node=node)
     try:
@@ -125,7 +125,7 @@ async def observe_noise(kube: Kube, node: str, pod: str) -> tuple[PodNoise, ...]
         return ()
     finally:
         await source.close()
-    return tuple(noise for each in reports if each.node == node for noise in noise_around(each, pod))
+    return tuple(contention for each in reports if each.node == node for contention in contention_around(each, pod))
 
 
 def _finished(objects: Iterable[Object], key: PodKey) -> PodExplanation | None:
@@ -134,7 +134,9 @@ def _finished(objects: Iterable[Object], key: PodKey) -> PodExplanation | None:
     return next((explain_finished(each) for each in ended if each is not None and each.pod == key), None)
 
 
-async def _noise(addresses: tuple[str, ...], place: ClusterSource, found: PodExplanation) -> tuple[PodNoise, ...]:
+async def _contention(
+    addresses: tuple[str, ...], place: ClusterSource, found: PodExplanation
+) -> tuple[PodContention, ...]:
     """Return what slows down the pod, by its node's agent."""
     async with agents(addresses, place) as source:
         reports = {each.node: each for each in await source.read()}
@@ -142,7 +144,7 @@ async def _noise(addresses: tuple[str, ...], place: ClusterSource, found: PodExp
         there = f"that of {', '.join(sorted(map(clean, reports)))}"
         where = f"that of node {found.node}" if found.node else "none, because the pod is on no node"
         raise InvalidInput("--agent", found=f"{there}, and it belongs to {where}", hint="give one of the two")
-    return tuple(noise_around(reports[found.node], found.pod))
+    return tuple(contention_around(reports[found.node], found.pod))
 
 
 def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
@@ -166,7 +168,7 @@ def _parts(answer: _Answer) -> Iterator[RenderableType]:
     yield Text("pending" if pending else f"{found.phase.value}{where}", "bold yellow" if pending else "bold green")
     for device in found.devices:
         yield Padding(Text(_device(device)), (0, 0, 0, 2))
-    yield from _list("What slows down its GPUs", tuple(map(_slowed, answer.noise)))
+    yield from _list("What slows down its GPUs", tuple(map(_slowed, answer.contention)))
     for title, sentences in (("Why", found.sentences), ("What would make it fit", found.remedies)):
         yield from _list(title, sentences)
     yield from _list("Events, oldest first", tuple(map(_event, answer.events[-_MOST_EVENTS:])))
@@ -203,8 +205,8 @@ def _device(device: HeldDevice) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _slowed(each: PodNoise) -> str:
-    return f"GPU {each.gpu}: {noise_words(each)}"
+def _slowed(each: PodContention) -> str:
+    return f"GPU {each.gpu}: {contention_words(each)}"
 
 
 def _event(each: SeenEvent) -> str:

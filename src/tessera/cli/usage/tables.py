@@ -8,9 +8,9 @@ from rich.text import Text
 from tessera.api.tessera.usagereports import ContainerReport, DeviceReport, GpuReport, UsageReport
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import ruled_table
-from tessera.core.usage.neighbours import Noise
+from tessera.core.usage.neighbours import Contention
 
-__all__ = ["noise_words", "top_table"]
+__all__ = ["contention_words", "top_table"]
 
 _BAR = 12
 _UNKNOWN = "-"
@@ -19,7 +19,7 @@ _UNKNOWN = "-"
 def top_table(reports: Iterable[UsageReport]) -> RenderableType:
     """Return the GPUs of all nodes with their containers, and below them what slows them down."""
     table = ruled_table("NODE", "GPU", "DEVICE", "MEMORY", "USED / OF", "GPU %", "CONTAINER", "STATE")
-    noise = []
+    contention = []
 
     def add_row(*cells: str) -> None:
         table.add_row(*map(Text, cells))  # text of an agent is not markup
@@ -27,12 +27,13 @@ def top_table(reports: Iterable[UsageReport]) -> RenderableType:
     for report in reports:
         for gpu in report.gpus:
             _add_gpu(add_row, report.node, gpu)
-            noise += [
-                Text(f"node {clean(report.node)}, GPU {gpu.index}: {noise_words(each)}", "yellow") for each in gpu.noise
+            contention += [
+                Text(f"node {clean(report.node)}, GPU {gpu.index}: {contention_words(each)}", "yellow")
+                for each in gpu.contention
             ]
         if not report.gpus:
             add_row(clean(report.node), "", "", "", "", "", "", "no GPU was observed")
-    return Group(table, *noise)
+    return Group(table, *contention)
 
 
 def _add_gpu(add_row: Callable[..., None], node: str, gpu: GpuReport) -> None:
@@ -93,7 +94,7 @@ def _state(gpu: GpuReport) -> str:
     return ", ".join(each for each in (hot, watts, slow) if each)
 
 
-def noise_words(each: Noise) -> str:
+def contention_words(each: Contention) -> str:
     """Return what slows down a GPU, which containers cause it, and which it slows down."""
     drivers = ", ".join(map(clean, each.drivers)) or "nobody knows who"
     others = f"; slowed down: {', '.join(map(clean, each.affected))}" if each.affected else ""

@@ -14,7 +14,7 @@ from tessera.core.explain.inspection import GpuPod as InspectedTenant
 from tessera.core.gpu.sharing import Mode
 from tessera.core.storage.images.warmup import ObservedImage
 from tessera.core.storage.models.cache import ObservedModel
-from tessera.core.usage.neighbours import Noise
+from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 
@@ -90,7 +90,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cluster: Cluster
     activity: Mapping[PodKey, float] = {}
     """Percent of its compute that each pod uses; without pods for which it is unknown."""
-    noise: Mapping[str, tuple[Noise, ...]] = {}
+    contention: Mapping[str, tuple[Contention, ...]] = {}
     """What slows down the pods of GPUs, by UUID."""
     images: Mapping[str, tuple[ObservedImage, ...]] = {}
     """Reported images of ImageWarmups, by node."""
@@ -324,7 +324,7 @@ def _gpu(found: GpuInspection, seen: SeenNode, state: GpuNodeState | None, obser
         allocated_mib=found.allocated_mib,
         used_mib=found.used_mib,
         problems=(*(found.reasons if found.health is Health.UNHEALTHY else ()), *found.conflicts),
-        slowdowns=tuple(map(parts.slowdown, observed.noise.get(found.uuid, ()))),
+        slowdowns=tuple(map(parts.slowdown, observed.contention.get(found.uuid, ()))),
     )
 
 
@@ -374,12 +374,14 @@ class _Parts:
         if start < self._gpu.memory_mib:
             yield Part(start=start, size=self._gpu.memory_mib - start, state="free")
 
-    def slowdown(self, noise: Noise) -> Slowdown:
+    def slowdown(self, contention: Contention) -> Slowdown:
         """Return what slows down the pods, with those that drive it; of which some may be elsewhere or gone."""
         pods = {each.pod: self._tenant(each) for each in self._gpu.pods}
-        drivers = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in noise.drivers)
+        drivers = dict.fromkeys(PodKey(each.rpartition("/")[0]) for each in contention.drivers)
         others = {key: PodView(namespace=_split(key)[0], pod=_split(key)[1]) for key in drivers}
-        return Slowdown(cause=noise.cause, drivers=tuple((others | pods)[key] for key in drivers), scope=noise.scope)
+        return Slowdown(
+            cause=contention.cause, drivers=tuple((others | pods)[key] for key in drivers), scope=contention.scope
+        )
 
     def _is_idle(self, pods: Iterable[InspectedTenant], used_mib: int | None) -> bool:
         """Return whether all are known to be idle; where unknown, whether no process has memory there."""

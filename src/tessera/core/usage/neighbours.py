@@ -9,7 +9,16 @@ from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.usage.attribution import DeviceUse, GpuUse
 from tessera.core.usage.throttling import Cause, causes
 
-__all__ = ["SATURATED", "ContainerLoad", "DeviceLoad", "GpuLoad", "Noise", "gpu_load", "instance_part", "noises"]
+__all__ = [
+    "SATURATED",
+    "ContainerLoad",
+    "Contention",
+    "DeviceLoad",
+    "GpuLoad",
+    "contention_of",
+    "gpu_load",
+    "instance_part",
+]
 
 SATURATED = "saturated"
 _SATURATED_PERCENT = 95
@@ -19,7 +28,7 @@ _OF_NODE = frozenset({Cause.THERMAL, Cause.HARDWARE_THERMAL, Cause.HARDWARE_SLOW
 """Causes that other GPUs may drive: their heat, and the supply of all."""
 
 
-class Noise(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Contention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A cause that slows down the users of a GPU; containers as `namespace/pod/container`."""
 
     cause: str
@@ -64,7 +73,7 @@ class GpuLoad(msgspec.Struct, frozen=True, kw_only=True):
         return None if None in loads else sum(load for each in loads for load, _ in each or ())
 
 
-def noises(node: Sequence[GpuLoad]) -> tuple[tuple[Noise, ...], ...]:
+def contention_of(node: Sequence[GpuLoad]) -> tuple[tuple[Contention, ...], ...]:
     """Return what slows down the users of each GPU of a node: causes of throttling, and saturated shared devices.
 
     A throttled GPU is driven by the busiest containers that together make half of its load, a saturated device by
@@ -74,30 +83,30 @@ def noises(node: Sequence[GpuLoad]) -> tuple[tuple[Noise, ...], ...]:
     """
     known = all(each.percent is not None for each in node)
     busy = [device for gpu in node if (gpu.percent or 0) >= _BUSY_PERCENT for device in gpu.devices if known]
-    return tuple(tuple(_noises_of(gpu, busy)) for gpu in node)
+    return tuple(tuple(_contention_on(gpu, busy)) for gpu in node)
 
 
-def _noises_of(gpu: GpuLoad, busy: Sequence[DeviceLoad]) -> Iterator[Noise]:
+def _contention_on(gpu: GpuLoad, busy: Sequence[DeviceLoad]) -> Iterator[Contention]:
     """Yield what slows down the users of a GPU, given the devices of the node's busy GPUs."""
     everybody = tuple(each.name for device in gpu.devices for each in device.containers)
     for cause in gpu.causes:
         if cause in _OF_NODE and gpu.percent is not None and gpu.percent < _BUSY_PERCENT:
-            yield _noise(cause, _busiest(busy), everybody, scope="node")
+            yield _contention(cause, _busiest(busy), everybody, scope="node")
         else:
-            yield _noise(cause, _busiest(gpu.devices), everybody)
+            yield _contention(cause, _busiest(gpu.devices), everybody)
     for device in gpu.devices:
         own = sorted(device.containers, key=lambda each: -(each.percent or 0))
         if len(own) > 1 and (device.percent or 0) >= _SATURATED_PERCENT:
             most = tuple(each.name for each in own if (each.percent or 0) > 100 / len(own))
-            yield _noise(SATURATED, most, (each.name for each in own))
+            yield _contention(SATURATED, most, (each.name for each in own))
 
 
-def _noise(
+def _contention(
     cause: str, drivers: Iterable[str], everybody: Iterable[str], scope: Literal["gpu", "node"] = "gpu"
-) -> Noise:
+) -> Contention:
     drivers = tuple(dict.fromkeys(drivers))
     affected = tuple(dict.fromkeys(each for each in everybody if each not in drivers))
-    return Noise(cause=cause, drivers=drivers, affected=affected, scope=scope)
+    return Contention(cause=cause, drivers=drivers, affected=affected, scope=scope)
 
 
 def _loads(device: DeviceLoad) -> tuple[tuple[float, str], ...] | None:

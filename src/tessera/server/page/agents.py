@@ -9,7 +9,7 @@ from typing import Final
 from tessera.api.tessera.usagereports import UsageReport, recommendations
 from tessera.clients.nodeusage import NodeUsages
 from tessera.core.explain.fleetview import Service
-from tessera.core.usage.neighbours import Noise
+from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.log import Complaint, Logger
@@ -45,7 +45,7 @@ class AgentsMemory:
 
     def _forget(self) -> None:
         self._activity: Mapping[PodKey, float] = {}
-        self._noise: Mapping[str, tuple[Noise, ...]] = {}
+        self._contention: Mapping[str, tuple[Contention, ...]] = {}
         self._advice: tuple[Recommendation, ...] = ()
 
     async def refresh(self) -> None:
@@ -61,16 +61,16 @@ class AgentsMemory:
         reports = await self._usages.read()
         self._advice = tuple(await asyncio.to_thread(recommendations, reports))
         self._activity = _activity(reports)
-        self._noise = {gpu.uuid: gpu.noise for each in reports for gpu in each.gpus if gpu.noise}
+        self._contention = {gpu.uuid: gpu.contention for each in reports for gpu in each.gpus if gpu.contention}
         self._known_s = self._clock_s()
 
     def activity(self) -> Mapping[PodKey, float]:
         """Return how much of its compute each pod uses, in percent: of its busiest device."""
         return self._activity
 
-    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
+    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
         """Return what slows down the pods of GPUs, by UUID."""
-        return self._noise
+        return self._contention
 
     def services(self) -> tuple[Service, ...]:
         """Return nothing: agents do not measure model servers."""

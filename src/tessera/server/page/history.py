@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, TypeAlias
 from urllib.parse import urlencode
 
-from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_loads, read_noise, read_services
+from tessera.api.prometheus.pagehistory import page_queries, read_activity, read_contention, read_loads, read_services
 from tessera.api.tessera.usagehistory import history_queries, read_history
 from tessera.api.tessera.usagereports import recommendations
 from tessera.clients.prometheus import Metrics
 from tessera.core.explain.fleetview import Service
-from tessera.core.usage.neighbours import Noise
+from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.errors import TesseraError, Unavailable
@@ -27,7 +27,7 @@ _STALE_S: Final = 120.0
 _ADVICE_S: Final = 600.0
 """Interval of queries over a week, which are expensive."""
 _WINDOW: Final = "7d"
-_Known: TypeAlias = tuple[Mapping[PodKey, float], Mapping[str, tuple[Noise, ...]], tuple[Service, ...]]
+_Known: TypeAlias = tuple[Mapping[PodKey, float], Mapping[str, tuple[Contention, ...]], tuple[Service, ...]]
 
 
 class PrometheusHistory:
@@ -56,7 +56,7 @@ class PrometheusHistory:
         self._now_s = now_s
         self._asked_s = self._known_s = -float("inf")
         self._activity: Mapping[PodKey, float] = {}
-        self._noise: Mapping[str, tuple[Noise, ...]] = {}
+        self._contention: Mapping[str, tuple[Contention, ...]] = {}
         self._services: tuple[Service, ...] = ()
         self._complain = Complaint(log, "history_not_read")
         self._advised_s = -float("inf")
@@ -75,13 +75,13 @@ class PrometheusHistory:
             return
         self._asked_s = now_s
         try:
-            self._activity, self._noise, self._services = await self._ask(now_s)
+            self._activity, self._contention, self._services = await self._ask(now_s)
             self._known_s = now_s
             self._complain.settle()
         except (TesseraError, OSError) as error:
             self._complain(error)
             if now_s - self._known_s >= _STALE_S:
-                self._activity, self._noise, self._services = {}, {}, ()
+                self._activity, self._contention, self._services = {}, {}, ()
 
     async def _ask(self, now_s: float) -> _Known:
         queries, source = page_queries(now_s), f"Prometheus {self._url}"
@@ -95,7 +95,7 @@ class PrometheusHistory:
 
         def read() -> _Known:
             loads = read_loads(answers, source)
-            return read_activity(loads.values()), read_noise(loads), read_services(answers, source)
+            return read_activity(loads.values()), read_contention(loads), read_services(answers, source)
 
         return await asyncio.to_thread(read)  # so that scheduling requests are answered meanwhile
 
@@ -117,9 +117,9 @@ class PrometheusHistory:
         """Return how much of its compute each pod uses, in percent."""
         return self._activity
 
-    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
+    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
         """Return what slows down the pods of GPUs, by UUID."""
-        return self._noise
+        return self._contention
 
     def services(self) -> tuple[Service, ...]:
         """Return the model servers with their last hour."""

@@ -13,7 +13,7 @@ from tessera.api.tessera.imagewarmups import read_node_images
 from tessera.api.tessera.modelcaches import read_node_models
 from tessera.clients.kube import NODE_IMAGES, NODE_MODELS, Kube, Object, Store
 from tessera.core.explain.fleetview import FleetView, Observation, Service, fleet_view
-from tessera.core.usage.neighbours import Noise
+from tessera.core.usage.neighbours import Contention
 from tessera.core.usage.rightsizing import Recommendation
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, Unsupported
@@ -37,7 +37,7 @@ class PageMetrics(Protocol):
         """Return how much of its compute each pod uses, in percent; unknown pods are left out."""
         ...
 
-    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
+    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
         """Return what slows down the pods of GPUs, by UUID."""
         ...
 
@@ -57,7 +57,7 @@ class _NoMetrics:
     def activity(self) -> Mapping[PodKey, float]:
         return {}
 
-    def noise(self) -> Mapping[str, tuple[Noise, ...]]:
+    def contention(self) -> Mapping[str, tuple[Contention, ...]]:
         return {}
 
     def services(self) -> tuple[Service, ...]:
@@ -113,13 +113,13 @@ class Source:
         models = {each.name: each.observed for each in _readable(self._models, read_node_models)}
         metrics = self._metrics
         activity, services, advice = metrics.activity(), metrics.services(), metrics.recommendations()
-        noise = metrics.noise()
+        contention = metrics.contention()
 
         def read() -> FleetView:
             seen = Observation(
                 cluster=read_cluster(as_fields(objects), memory=self._memory, authority=authority),
                 activity=activity,
-                noise=noise,
+                contention=contention,
                 images=images,
                 models=models,
                 services=services,

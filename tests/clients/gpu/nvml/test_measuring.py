@@ -9,7 +9,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.readings import EngineActivity
 from tessera.core.usage.attribution import DeviceHolder, Owner, attributed
-from tessera.core.usage.neighbours import Noise, gpu_load, noises
+from tessera.core.usage.neighbours import Contention, contention_of, gpu_load
 from tessera.errors import TesseraError
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
 
@@ -141,5 +141,5 @@ async def test_the_pod_with_an_idle_helper_is_named_as_the_driver_not_its_neighb
     ]
     owners = {pid: Owner(uid=pod, container="main") for pid, pod in ((1, "busy"), (2, "busy"), (3, "quiet"))}
     use = attributed(t4, await world.driver.measure(t4.uuid), holders, owners)
-    ((power_cap, _),) = noises([gpu_load(use)])
-    assert power_cap == Noise(cause="power-cap", drivers=("team/busy/main",), affected=("team/quiet/main",))
+    ((power_cap, _),) = contention_of([gpu_load(use)])
+    assert power_cap == Contention(cause="power-cap", drivers=("team/busy/main",), affected=("team/quiet/main",))
