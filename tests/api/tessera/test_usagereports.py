@@ -1,5 +1,6 @@
 """Reports of GPU usage as JSON."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +30,8 @@ from tessera.errors import InvalidInput
 
 def test_a_report_is_read_as_it_was_written() -> None:
     assert read_usage(write_usage(REPORT), "agent") == REPORT
+    (found,) = msgspec.json.decode(write_usage(REPORT))["gpus"][0]["noise"]
+    assert found == {"cause": "thermal", "drivers": ["team/train/main"], "affected": ["team/notebook/main"]}
 
 
 def test_a_report_says_of_each_device_who_uses_it_and_for_how_long() -> None:
